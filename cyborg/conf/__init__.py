@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration: every option is declared here, read from files once, and checked at start."""
+
+from collections.abc import Sequence
+
+from oslo_config import cfg
+from oslo_log import log
+
+from cyborg import exception, version
+from cyborg.conf import conductor, opts
+
+PROJECT = "cyborg"
+
+
+def prepare(
+    argv: Sequence[str],
+    *,
+    prog: str,
+    default_config_files: Sequence[str] | None = None,
+    conf: cfg.ConfigOpts | None = None,
+) -> cfg.ConfigOpts:
+    """Read the configuration of the process ``prog``, check all of it, and set up logging.
+
+    ``argv`` is the command line without the program's name. Without ``--config-file`` and
+    ``--config-dir`` the usual places are searched (``~/.cyborg``, ``~``, ``/etc/cyborg``,
+    ``/etc``) for ``cyborg.conf``, ``cyborg.conf.d`` and their namesakes of ``prog``; with
+    ``default_config_files`` these alone are read, and no directory. Where a log directory is
+    set, the log file is named after ``prog``. ``conf`` defaults to the global ``cfg.CONF``, on
+    which oslo.messaging insists.
+
+    Raises ``exception.ConfigError`` with one sentence that names option and value. Wrong usage
+    of the command line, ``--help`` and ``--version`` end the process, as argparse does.
+    """
+    conf = cfg.CONF if conf is None else conf
+    opts.register_opts(conf)
+    log.register_options(conf)
+    alone = default_config_files is not None
+    try:
+        conf(
+            list(argv),
+            project=PROJECT,
+            prog=prog,
+            version=version.installed(),
+            default_config_files=list(default_config_files or ()) if alone else None,
+            default_config_dirs=[] if alone else None,
+        )
+        validate(conf)
+        _log(conf, prog)
+    except cfg.Error as fault:
+        raise exception.ConfigError(reason=_sentence(fault)) from fault
+    return conf
+
+
+def validate(conf: cfg.ConfigOpts) -> None:
+    """Read every option that is registered on ``conf`` by now, and compare those that depend.
+
+    oslo.config converts a value only when it is asked for; a typing error in a file would
+    otherwise show at first use, hours after the start. Composition roots call this again after
+    libraries registered options of their own.
+
+    Raises ``exception.ConfigError``.
+    """
+    for name in conf:
+        found = _read(conf, name, None)
+        if isinstance(found, cfg.ConfigOpts.GroupAttr):
+            for inner in found:
+                _read(conf, inner, name)
+    conductor.check(conf)
+
+
+def _read(conf: cfg.ConfigOpts, name: str, group: str | None) -> object:
+    """Return the value of one option (or a group), refusing one that its type does not take."""
+    try:
+        return conf[name] if group is None else conf[group][name]
+    except (cfg.Error, ValueError) as fault:
+        # oslo.config hides a failed $substitution behind "no such option".
+        known = fault.__context__ if isinstance(fault, cfg.NoSuchOptError) else fault
+        reason = str(known).rpartition(" is not valid: ")[2].rstrip(".")
+        raise exception.ConfigError(
+            reason=f"Option [{group or 'DEFAULT'}] {name} cannot be "
+            f"{_raw(conf, name, group)}: {reason}."
+        ) from fault
+
+
+def _raw(conf: cfg.ConfigOpts, name: str, group: str | None) -> str:
+    """Return the value as it was written, for the sentence that refuses it."""
+    plain = cfg.ConfigOpts()
+    plain.register_opt(cfg.StrOpt(name, secret=True), group=group)
+    plain(
+        [],
+        default_config_files=conf.config_file or [],
+        default_config_dirs=conf.config_dir or [],
+    )
+    try:
+        found = plain[name] if group is None else plain[group][name]
+    except cfg.Error:
+        found = None
+    return "what is written there" if found is None else repr(found)
+
+
+def _log(conf: cfg.ConfigOpts, prog: str) -> None:
+    """Set up oslo.log; its own name for the file would be that of the WSGI server's script."""
+    if conf.log_dir and not conf.log_file:
+        conf.set_default("log_file", f"{prog}.log")
+    try:
+        log.setup(conf, PROJECT, version.installed(), fix_eventlet=False)
+    except (log.LogConfigError, OSError) as fault:
+        raise exception.ConfigError(reason=f"Logging cannot be set up: {fault}.") from fault
+
+
+def _sentence(fault: cfg.Error) -> str:
+    """Return what oslo.config has to say, in one line that ends with a full stop."""
+    return " ".join(str(fault).split()).rstrip(".") + "."

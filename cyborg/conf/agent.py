@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of [agent]: what the process on each compute host looks for, and how often it reports."""
+
+import socket
+
+from oslo_config import cfg
+
+GROUP = "agent"
+
+
+def options() -> list[cfg.Opt]:
+    """Return fresh option objects; asks the resolver once for this machine's full name."""
+    return [
+        cfg.ListOpt(
+            "enabled_drivers",
+            default=["fake_driver"],
+            help="Drivers that look for devices on this host, by their names among the entry "
+            "points 'cyborg.accelerator.driver'. A name that cannot be loaded is shown as a "
+            "failed driver and does not stop the agent.",
+        ),
+        cfg.StrOpt(
+            "resource_provider_name",
+            default=socket.getfqdn(),
+            sample_default="compute-1.example.com",
+            help="Name of this compute host's own resource provider in Placement, under which "
+            "the providers of its devices are placed. It must be what Nova calls the "
+            "hypervisor's hostname.",
+        ),
+        cfg.IntOpt(
+            "resource_provider_startup_retries",
+            default=3,
+            min=0,
+            help="How many times the agent looks for the compute host's resource provider at "
+            "its start before it logs a warning. It goes on looking after that, and publishes "
+            "the devices as soon as the provider is there.",
+        ),
+        cfg.FloatOpt(
+            "heartbeat_interval",
+            default=10,
+            min=0.1,
+            help="Seconds between two heartbeats of the agent. What an operator changes reaches "
+            "the host within this time even if the direct message to it was lost.",
+        ),
+        cfg.FloatOpt(
+            "full_check_interval",
+            default=600,
+            min=1,
+            help="Seconds between two full comparisons of this host's providers in Placement "
+            "with what they should be. What was changed there by hand is put right then.",
+        ),
+    ]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options of [agent] on ``conf``; calling twice does no harm."""
+    conf.register_opts(options(), group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """Return the options by group, for the sample generator."""
+    return [(GROUP, options())]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of [database]: those of oslo.db, and one that existing files carry."""
+
+from oslo_config import cfg
+from oslo_db import options as oslo_db
+
+GROUP = "database"
+
+
+def options() -> list[cfg.Opt]:
+    """Return fresh option objects, without those that oslo.db brings."""
+    return [
+        cfg.StrOpt(
+            "mysql_engine",
+            default="InnoDB",
+            help="Storage engine of the tables on MySQL and MariaDB.",
+            deprecated_for_removal=True,
+            deprecated_since="18.0.0",
+            deprecated_reason="The service needs transactions; its tables are always InnoDB.",
+        ),
+    ]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register all options of [database] on ``conf``; calling twice does no harm."""
+    conf.register_opts(oslo_db.database_opts, group=GROUP)
+    conf.register_opts(options(), group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """Return the options by group, for the sample generator (oslo.db lists its own)."""
+    return [(GROUP, options())]

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of all option groups, for registration and for oslo.config's generator and validator."""
+
+from types import ModuleType
+
+from oslo_config import cfg
+
+from cyborg.conf import (
+    agent,
+    api,
+    conductor,
+    database,
+    default,
+    devices,
+    glance,
+    nova,
+    placement,
+    service_user,
+)
+
+GROUPS: tuple[ModuleType, ...] = (
+    default,
+    agent,
+    api,
+    conductor,
+    database,
+    devices,
+    glance,
+    nova,
+    placement,
+    service_user,
+)
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """Return every option of this service by group (entry point ``oslo.config.opts: cyborg``)."""
+    return [listed for group in GROUPS for listed in group.list_opts()]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register every option of this service on ``conf``; calling twice does no harm."""
+    for group in GROUPS:
+        group.register_opts(conf)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options themselves: names, defaults and help, as existing configuration files expect them."""
+
+import socket
+
+import keystonemiddleware.auth_token
+import pytest
+from oslo_config import cfg
+from oslo_policy import opts as oslo_policy
+
+from cyborg.conf import keystone_authtoken, opts
+
+# What the existing service's files may set, with the defaults that its operators rely on.
+EXPECTED = {
+    ("DEFAULT", "host"): socket.gethostname(),
+    ("DEFAULT", "periodic_interval"): 60,
+    ("DEFAULT", "thread_pool_size"): 10,
+    ("DEFAULT", "bind_timeout"): 60,
+    ("DEFAULT", "fatal_exception_format_errors"): False,
+    ("agent", "enabled_drivers"): ["fake_driver"],
+    ("agent", "resource_provider_startup_retries"): 3,
+    ("agent", "resource_provider_name"): socket.getfqdn(),
+    ("agent", "heartbeat_interval"): 10,
+    ("agent", "full_check_interval"): 600,
+    ("api", "host_ip"): "127.0.0.1",
+    ("api", "port"): 6666,
+    ("api", "api_workers"): None,
+    ("api", "enable_ssl_api"): False,
+    ("api", "public_endpoint"): None,
+    ("api", "api_paste_config"): "api-paste.ini",
+    ("api", "auth_strategy"): "keystone",
+    ("api", "noauth_anywhere"): False,
+    ("api", "max_groups"): 100,
+    ("api", "max_units_per_group"): 64,
+    ("conductor", "heartbeat"): 1,
+    ("conductor", "lease"): 3,
+    ("conductor", "lost_retention"): 30,
+    ("database", "mysql_engine"): "InnoDB",
+    ("database", "connection"): None,
+    ("glance", "num_retries"): 0,
+    ("glance", "service_type"): "image",
+    ("nova", "service_type"): "compute",
+    ("nova", "valid_interfaces"): ["internal", "public"],
+    ("placement", "service_type"): "placement",
+    ("placement", "valid_interfaces"): ["internal", "public"],
+    ("service_user", "send_service_user_token"): False,
+    ("gpu_devices", "enabled_vgpu_types"): [],
+    ("gpu_devices", "filter_sriov_vfs"): False,
+    ("nic_devices", "enabled_nic_types"): [],
+    ("nvme", "cleanup_timeout"): 900,
+    ("nvme", "device_spec"): [],
+    ("pci", "passthrough_whitelist"): [],
+}
+
+
+def registered() -> cfg.ConfigOpts:
+    """Return a configuration with all options and no file."""
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    return conf
+
+
+def read(conf: cfg.ConfigOpts, group: str, name: str) -> object:
+    """Return the value of an option as the service sees it."""
+    return conf[name] if group == "DEFAULT" else conf[group][name]
+
+
+@pytest.mark.parametrize(("group", "name"), EXPECTED)
+def test_default(group: str, name: str) -> None:
+    assert read(registered(), group, name) == EXPECTED[group, name]
+
+
+def test_state_path_follows_the_package() -> None:
+    conf = registered()
+    assert conf.state_path == conf.pybasedir
+    assert conf.bindir == f"{conf.pybasedir}/bin"
+
+
+@pytest.mark.parametrize("group", ["placement", "nova", "glance", "service_user"])
+def test_peers_take_an_account(group: str) -> None:
+    conf = registered()
+    assert {"auth_type", "auth_section", "cafile", "timeout"} <= set(conf[group])
+    assert ("endpoint_override" in conf[group]) is (group != "service_user")
+
+
+def test_registering_twice_does_no_harm() -> None:
+    conf = registered()
+    count = len(list(conf))
+    opts.register_opts(conf)
+    assert len(list(conf)) == count
+
+
+def test_every_listed_option_has_help_that_ends_as_a_sentence() -> None:
+    silent = [
+        f"[{group}] {option.name}"
+        for group, options in opts.list_opts()
+        if group not in {"placement", "nova"}  # keystoneauth's words
+        for option in options
+        if not option.help or (group not in {"glance", "service_user"} and option.help[-1] != ".")
+    ]
+    assert silent == []
+
+
+def test_what_is_listed_is_registered() -> None:
+    conf = registered()
+    plugin = {"username", "password", "auth-url"}  # registered once auth_type names them
+    for group, options in opts.list_opts():
+        known = set(conf) if group == "DEFAULT" else set(conf[group])
+        own = [option for option in options if group in {"DEFAULT", "agent", "api", "conductor"}]
+        assert {option.dest for option in own} <= known
+    listed = {
+        option.name for group, found in opts.list_opts() if group == "nova" for option in found
+    }
+    assert plugin <= listed
+    assert listed.isdisjoint({"min-version", "max-version", "version"})
+
+
+def test_service_tokens_need_a_service_role() -> None:
+    keystone_authtoken.set_defaults()
+    [(group, options)] = keystonemiddleware.auth_token.list_opts()
+    defaults = {option.name: option.default for option in options}
+    assert (group, defaults["service_token_roles_required"]) == (keystone_authtoken.GROUP, True)
+
+
+def test_new_policy_defaults_are_in_force() -> None:
+    conf = cfg.ConfigOpts()
+    oslo_policy.set_defaults(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    assert conf.oslo_policy.enforce_new_defaults is True

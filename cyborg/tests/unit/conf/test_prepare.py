@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the configuration: where from, what is refused at start and with which words."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import conf as cyborg_conf
+from cyborg import exception, version
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Give the root logger back the handlers and level that it had."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return the path of a configuration file still to be written."""
+    return tmp_path / "given.conf"
+
+
+def prepare(*argv: str, **keywords: object) -> cfg.ConfigOpts:
+    """Prepare a configuration of its own, as ``cyborg-agent`` does with the global one."""
+    return cyborg_conf.prepare(argv, prog="cyborg-agent", conf=cfg.ConfigOpts(), **keywords)  # type: ignore[arg-type]
+
+
+def test_file_on_the_command_line(file: Path) -> None:
+    file.write_text("[api]\nport = 7777\n")
+    assert prepare("--config-file", str(file)).api.port == 7777
+
+
+def test_directory_alone(tmp_path: Path) -> None:
+    (tmp_path / "10-api.conf").write_text("[api]\nport = 7777\n")
+    (tmp_path / "20-api.conf").write_text("[api]\nport = 8888\n")
+    assert prepare("--config-dir", str(tmp_path)).api.port == 8888
+
+
+def test_usual_places_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".cyborg").mkdir()
+    (tmp_path / ".cyborg" / "cyborg.conf").write_text("[api]\nport = 7777\n")
+    assert prepare().api.port == 7777
+
+
+def test_given_files_are_the_only_ones(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cyborg.conf").write_text("[api]\nport = 7777\n")
+    (tmp_path / "cyborg.conf.d").mkdir()
+    (tmp_path / "cyborg.conf.d" / "more.conf").write_text("[api]\nport = 7777\n")
+    file.write_text("[agent]\nheartbeat_interval = 0.5\n")
+    conf = prepare(default_config_files=[str(file)])
+    assert (conf.api.port, conf.agent.heartbeat_interval) == (6666, 0.5)
+
+
+def test_unknown_options_and_sections_are_ignored(file: Path) -> None:
+    file.write_text(
+        "[DEFAULT]\nauth_strategy = keystone\n[service_catalog]\nos_region_name = one\n"
+        "[conductor]\nautomated_clean = true\n[nova]\nendpoint_type = internalURL\n"
+        "[vgpu_nvidia-35]\ndevice_addresses = 0000:84:00.0\n[backend_defaults]\nremoteable = x\n"
+    )
+    assert prepare("--config-file", str(file)).conductor.lease == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "value"),
+    [
+        ("[api]\nport = 99999999\n", "[api] port", "99999999"),
+        ("[api]\nauth_strategy = none\n", "[api] auth_strategy", "none"),
+        ("[api]\npublic_endpoint = ftp://x\n", "[api] public_endpoint", "ftp://x"),
+        ("[api]\nhost_ip = 300.1.1.1\n", "[api] host_ip", "300.1.1.1"),
+        ("[api]\nmax_units_per_group = many\n", "[api] max_units_per_group", "many"),
+        ("[agent]\nresource_provider_startup_retries = -1\n", "[agent] resource_prov", "-1"),
+        ("[DEFAULT]\nhost = two words\n", "[DEFAULT] host", "two words"),
+        ("[DEFAULT]\nthread_pool_size = 0\n", "[DEFAULT] thread_pool_size", "0"),
+        ("[database]\nmax_retries = often\n", "[database] max_retries", "often"),
+        ("[nova]\ntimeout = soon\n", "[nova] timeout", "soon"),
+        ("[conductor]\nlease = 1\n", "[conductor] lease", "1"),
+        ("[conductor]\nheartbeat = 4\nlease = 3.5\n", "[conductor] lease", "3.5"),
+        ("[nvme]\ncleanup_timeout = 59\n", "[nvme] cleanup_timeout", "59"),
+    ],
+)
+def test_bad_value_is_one_sentence_with_option_and_value(
+    file: Path, text: str, option: str, value: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(exception.ConfigError) as refused:
+        prepare("--config-file", str(file))
+    sentence = str(refused.value)
+    assert option in sentence
+    assert value in sentence
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+
+
+def test_bad_reference_names_its_option(file: Path) -> None:
+    file.write_text("[DEFAULT]\nstate_path = $nowhere/x\n")
+    with pytest.raises(exception.ConfigError, match=r"\[DEFAULT\] state_path .*nowhere"):
+        prepare("--config-file", str(file))
+
+
+@pytest.mark.parametrize("argument", ["--config-file", "--config-dir"])
+def test_missing_source_is_named(tmp_path: Path, argument: str) -> None:
+    with pytest.raises(exception.ConfigError, match="not-there"):
+        prepare(argument, str(tmp_path / "not-there"))
+
+
+def test_broken_file_is_named_with_its_line(file: Path) -> None:
+    file.write_text("[api]\nport = 1\n[agent\n")
+    with pytest.raises(exception.ConfigError, match=r"given\.conf:3"):
+        prepare("--config-file", str(file))
+
+
+def test_log_file_is_named_after_the_program(tmp_path: Path) -> None:
+    prepare("--log-dir", str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["cyborg-agent.log"]
+
+
+def test_log_file_of_the_operator_wins(tmp_path: Path) -> None:
+    prepare("--log-dir", str(tmp_path), "--log-file", "mine.log")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.log"]
+
+
+def test_log_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(exception.ConfigError, match="not-there"):
+        prepare("--log-dir", str(tmp_path / "not-there"))
+
+
+def test_options_registered_later_are_checked_too(file: Path) -> None:
+    file.write_text("[oslo_messaging_rabbit]\nheartbeat_rate = none\n")
+    conf = prepare("--config-file", str(file))
+    conf.register_opts([cfg.IntOpt("heartbeat_rate")], group="oslo_messaging_rabbit")
+    with pytest.raises(exception.ConfigError, match=r"\[oslo_messaging_rabbit\] heartbeat_rate"):
+        cyborg_conf.validate(conf)
+
+
+def test_version_option_tells_the_release(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        prepare("--version")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.strip() == version.installed()

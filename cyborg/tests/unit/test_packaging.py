@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the distribution promises: commands, entry points, files, dependencies; house limits."""
+
+import ast
+import configparser
+import importlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import cyborg
+from cyborg import version
+
+ROOT = Path(cyborg.__file__).resolve().parent.parent
+PACKAGE = ROOT / "cyborg"
+
+# What the names in setup.cfg are that other projects' files and scripts rely on.
+SCRIPTS = {"cyborg-agent", "cyborg-api", "cyborg-conductor", "cyborg-dbsync", "cyborg-status"}
+DRIVERS = {"fake_driver", "pci_driver"}
+MAX_LINES = 400
+MAX_FUNCTION = 50
+
+
+def setup() -> configparser.ConfigParser:
+    """Return setup.cfg."""
+    found = configparser.ConfigParser()
+    found.read(ROOT / "setup.cfg", encoding="utf-8")
+    return found
+
+
+def entry_points() -> list[tuple[str, str, str]]:
+    """Return (group, name, target) of every entry point that setup.cfg declares."""
+    return [
+        (group, *(part.strip() for part in line.split("=")))  # type: ignore[misc]
+        for group, text in setup()["entry_points"].items()
+        for line in text.split("\n")
+        if line.strip()
+    ]
+
+
+def sources() -> Iterator[Path]:
+    """Yield the service's own modules; tests are looked at elsewhere."""
+    yield from (path for path in PACKAGE.rglob("*.py") if PACKAGE / "tests" not in path.parents)
+
+
+@pytest.mark.parametrize(("group", "name", "target"), entry_points())
+def test_entry_point_leads_somewhere(group: str, name: str, target: str) -> None:
+    module, _, attribute = target.partition(":")
+    found = importlib.import_module(module)
+    assert not attribute or callable(getattr(found, attribute)), f"{group}: {name}"
+
+
+def test_names_that_deployers_call() -> None:
+    names: dict[str, set[str]] = {}
+    for group, name, _target in entry_points():
+        names.setdefault(group, set()).add(name)
+    assert names["console_scripts"] == SCRIPTS
+    assert names["cyborg.accelerator.driver"] == DRIVERS
+    assert names["oslo.config.opts"] == {"cyborg"}
+    assert names["oslo.policy.policies"] == {"cyborg.api"}
+    assert names["cyborg.database.migration_backend"] == {"sqlalchemy"}
+
+
+def test_installed_metadata_is_that_of_setup_cfg() -> None:
+    found = importlib.metadata.distribution(version.DISTRIBUTION)
+    declared = {(group, name, target) for group, name, target in entry_points()}
+    assert {(entry.group, entry.name, entry.value) for entry in found.entry_points} == declared
+
+
+def test_data_files_exist() -> None:
+    listed = setup()["files"]["data_files"].split("=", 1)[1].split()
+    assert sorted(listed) == ["etc/cyborg/api-paste.ini", "etc/cyborg/policy.yaml"]
+    assert [name for name in listed if not (ROOT / name).is_file()] == []
+
+
+def test_manifest_covers_what_is_no_python() -> None:
+    lines = (ROOT / "MANIFEST.in").read_text().splitlines()
+    [patterns] = [
+        line.split()[2:] for line in lines if line.startswith("recursive-include cyborg ")
+    ]
+    others = [
+        path.relative_to(ROOT).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+        if PACKAGE / "tests" not in path.parents
+    ]
+    assert [name for name in others if not any(fnmatch(name, glob) for glob in patterns)] == []
+
+
+def requirements(name: str) -> set[str]:
+    """Return the normalised names of the distributions that a requirements file asks for."""
+    lines = (line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    return {normal(Requirement(line).name) for line in lines if line}
+
+
+def normal(name: str) -> str:
+    """Return the one spelling of a distribution's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported(path: Path) -> set[str]:
+    """Return the top-level packages that a module imports."""
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def unrequired(path: Path, allowed: set[str]) -> set[str]:
+    """Return what a module imports that no distribution in ``allowed`` provides."""
+    providers = importlib.metadata.packages_distributions()
+    foreign = imported(path) - set(sys.stdlib_module_names) - {"cyborg", "_typeshed"}
+    return {
+        name
+        for name in foreign
+        if allowed.isdisjoint(normal(owner) for owner in providers.get(name, [name]))
+    }
+
+
+def test_every_import_is_a_requirement() -> None:
+    allowed = requirements("requirements.txt")
+    for_testing = allowed | requirements("test-requirements.txt")
+    found = {
+        path.relative_to(ROOT).as_posix(): unrequired(
+            path, for_testing if PACKAGE / "testing" in path.parents else allowed
+        )
+        for path in sources()
+    }
+    assert {path: missing for path, missing in found.items() if missing} == {}
+
+
+def test_every_requirement_has_a_tried_bound() -> None:
+    unbound = []
+    for name in ("requirements.txt", "test-requirements.txt"):
+        for line in (ROOT / name).read_text().splitlines():
+            asked = line.partition("#")[0].strip()
+            if not asked:
+                continue
+            wanted = Requirement(asked)
+            present = importlib.metadata.version(wanted.name)
+            if not wanted.specifier or not wanted.specifier.contains(present, prereleases=True):
+                unbound.append(f"{asked} (installed: {present})")
+    assert unbound == []
+
+
+def test_modules_stay_small() -> None:
+    # Alembic revisions are history: they grow with the schema that they make, and stay.
+    long = {
+        path.relative_to(ROOT).as_posix(): path.read_text().count("\n")
+        for path in sources()
+        if "versions" not in path.parts
+    }
+    assert {name: lines for name, lines in long.items() if lines > MAX_LINES} == {}
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {node.name} has {lines} lines"
+        for path in sources()
+        if "versions" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION
+    ]
+    assert long == []

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual environments for the commands in this directory; needs nothing but Python itself.
+
+The syntax here and in the commands stays readable for every Python 3, so that an old one can
+still say which one is needed.
+"""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MINIMUM = (3, 11)
+
+# Words of pip for "I reached no index", as against "the index has no such release".
+_UNREACHABLE = (
+    "NewConnectionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "Could not fetch URL",
+    "Failed to establish a new connection",
+    "Temporary failure in name resolution",
+    "Max retries exceeded",
+    "Network is unreachable",
+    "ProxyError",
+)
+
+
+class Trouble(Exception):
+    """What stops the command, as one sentence for the person in front of it."""
+
+
+def say(text, colour="36"):
+    """Print one line of progress, coloured on a terminal (unless NO_COLOR is set)."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        text = f"\033[{colour}m{text}\033[0m"
+    print(text, flush=True)
+
+
+def finish(main):
+    """Run ``main`` as a command, on a Python that is new enough; does not return.
+
+    Trouble becomes one sentence on stderr and status 1.
+    """
+    try:
+        _modern()
+        status = main()
+    except Trouble as trouble:
+        print(f"{pathlib.Path(sys.argv[0]).name}: {trouble}", file=sys.stderr)
+        status = 1
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
+
+def _modern():
+    """Start over with the newest Python on the PATH if this one is too old."""
+    if sys.version_info >= MINIMUM:
+        return
+    needed = ".".join(str(part) for part in MINIMUM)
+    for minor in range(30, MINIMUM[1] - 1, -1):
+        found = shutil.which(f"python3.{minor}")
+        if found and subprocess.run([found, "-c", ""], stderr=subprocess.DEVNULL).returncode == 0:
+            os.execv(found, [found, *sys.argv])
+    raise Trouble(
+        f"Python {needed} or newer is needed; this is {sys.version_info[0]}."
+        f"{sys.version_info[1]} and no newer one is on the PATH."
+    )
+
+
+def ensure(venv, requirements=(), extras=""):
+    """Make ``venv`` hold this checkout (editable) and ``requirements``; return its Python.
+
+    ``requirements`` are files below the root, ``extras`` names extras of the distribution. An
+    environment that is up to date is left alone, which takes no time. Raises ``Trouble``.
+    """
+    venv = pathlib.Path(venv).resolve()
+    inside = venv / "bin" / "python"
+    stamp = venv / "cyborg-environment.sha256"
+    wanted = _digest(venv, requirements, extras)
+    if inside.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return str(inside)
+    if not inside.exists():
+        say(f"Making a virtual environment in {_short(venv)}")
+        _make(venv)
+    say("Installing Cyborg and what it needs (a few minutes the first time)")
+    target = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    command = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "-e", target]
+    for name in requirements:
+        command += ["-r", str(ROOT / name)]
+    _install(command, venv / "install.log")
+    stamp.write_text(wanted)
+    return str(inside)
+
+
+def _digest(venv, requirements, extras):
+    """Return what an environment depends on, in short."""
+    found = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())
+    for name in ["requirements.txt", "setup.cfg", "setup.py", "pyproject.toml", *requirements]:
+        found.update((ROOT / name).read_bytes())
+    return found.hexdigest()
+
+
+def _make(venv):
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", str(venv)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if made.returncode:
+        shutil.rmtree(str(venv), ignore_errors=True)
+        lines = made.stdout.strip().splitlines() or ["it gave no reason"]
+        reason = lines[-1].rstrip(".")
+        if "ensurepip" in made.stdout:
+            reason = "install the package python3-venv of your distribution"
+        raise Trouble(f"{sys.executable} cannot make a virtual environment: {reason}.")
+
+
+def _install(command, log):
+    """Run pip; on failure tell which of the two usual reasons it was."""
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log.write_text(ran.stdout)
+    if ran.returncode == 0:
+        return
+    if any(word in ran.stdout for word in _UNREACHABLE):
+        raise Trouble(
+            "the package index cannot be reached, so nothing was installed; look at the network "
+            f"and at pip's configuration (details in {_short(log)})."
+        )
+    errors = [line for line in ran.stdout.splitlines() if "ERROR" in line or "error:" in line]
+    reason = errors[0].replace("ERROR:", "").strip() if errors else "pip gave no reason"
+    raise Trouble(f"installing failed: {reason.rstrip('.')} (details in {_short(log)}).")
+
+
+def _short(path):
+    """Return ``path`` as seen from here, where that is shorter."""
+    relative = os.path.relpath(str(path))
+    return str(path) if relative.startswith("..") else relative
