@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a driver is: the one class that every driver derives from, with honest defaults.
+
+A driver reaches the machine through its ``Host`` only, returns frozen facts and keeps no truth of
+its own: what it must know to go on after a restart is what the machine shows. Only ``discover``
+is mandatory. Every verb that changes something is idempotent: the agent may ask again with the
+same operation id at any time, and a driver that finds its work done answers as if it had just
+done it.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NoReturn
+
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.drivers.host import Host
+from cyborg.model.device import Device, Hardware
+from cyborg.model.work import HandleTask, ProgramTask
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the agent knows about its host and no driver can read from the machine.
+
+    ``claims`` maps canonical PCI addresses to a sentence why others own them (Nova's providers
+    in Placement). ``kept`` holds the names of the deployables that the conductor keeps for this
+    host, lost ones included: what they offer may be in a guest because we gave it away.
+    """
+
+    claims: Mapping[str, str] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
+
+
+#: A host about which the agent knows nothing yet.
+ALONE = Surroundings()
+
+
+@dataclass(frozen=True)
+class CleanStep:
+    """One step that makes a device fit for its next user; ``timeout`` is in seconds.
+
+    Steps of a higher ``priority`` come first; one that is not ``interruptible`` must not be cut
+    off, or the device may be damaged.
+    """
+
+    name: str
+    priority: int
+    timeout: float
+    interruptible: bool = True
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether a device works; ``reason`` is the evidence when it does not, else None."""
+
+    healthy: bool
+    reason: str | None = None
+
+
+class Driver(abc.ABC):
+    """One kind of accelerator on one host.
+
+    ``name`` is the entry point's name in ``cyborg.accelerator.driver``. A constructor reads the
+    options it needs once, touches no hardware, and raises exception.ConfigError with one
+    sentence when they cannot be used. Whatever else a driver cannot do it says with
+    exception.HostError, exception.DriverFailed or exception.DriverCannot.
+    """
+
+    name: ClassVar[str]
+    can_program: ClassVar[bool] = False
+
+    def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
+        self.host = host
+
+    @abc.abstractmethod
+    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+        """What this driver offers now, ordered by key.
+
+        Pure reading: two calls on an unchanged machine are equal, and nothing is written. A
+        device that vanishes while it is read is left out; one that cannot be read stops no other.
+        Raises exception.HostError only when nothing at all can be said about the host.
+        """
+
+    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        """All devices of this driver's kind, those it does not offer included, with the reason."""
+        return [
+            Hardware(
+                key=one.key,
+                kind=one.type.value,
+                vendor=one.vendor,
+                model=one.model,
+                offered=True,
+            )
+            for one in self.discover(surroundings)
+        ]
+
+    def install(self, device_key: str, operation: str) -> None:
+        """Make a device that needs setting up ready to be offered."""
+        self._cannot(f"install {device_key}")
+
+    def prepare(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
+        """Make one attach handle ready for its guest; nothing to do for most hardware."""
+
+    def release(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
+        """Take one attach handle back from its guest; nothing to do for most hardware."""
+
+    def clean_steps(self, device_key: str) -> Sequence[CleanStep]:
+        """How this device is cleaned between two users; empty when there is nothing to clean."""
+        return ()
+
+    def health(self, device_key: str) -> Health:
+        """Ask the device how it is."""
+        self._cannot(f"tell the health of {device_key}")
+
+    def stats(self, device_key: str) -> Mapping[str, float]:
+        """Figures of the device by name, in the units that the driver documents."""
+        self._cannot(f"measure {device_key}")
+
+    def program(self, task: ProgramTask, image_path: str) -> None:
+        """Load the image file into the deployable; loading the same image again does no harm."""
+        self._cannot(f"program {task.deployable}")
+
+    def _cannot(self, verb: str) -> NoReturn:
+        raise exception.DriverCannot(driver=self.name, verb=verb)

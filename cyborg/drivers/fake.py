@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fake_driver: one accelerator that no machine has, for tests, demonstrations and CI.
+
+Its facts are those that clients of the existing service test against (tempest, Nova's and the
+SDK's jobs): they never change.
+"""
+
+import re
+
+from oslo_config import cfg
+
+from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.host import Host
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Attribute,
+    Deployable,
+    Device,
+    DeviceType,
+)
+from cyborg.model.pci import PciAddress
+
+_ADDRESS = PciAddress(0, 0x0C, 0, 0)
+_UNITS = 16
+_FUNCTIONS = 8
+_RESOURCE_CLASS = "FPGA"
+_TRAIT = "CUSTOM_FAKE_DEVICE"
+
+
+class FakeDriver(Driver):
+    """One FPGA with sixteen units, which guests are told about but never given."""
+
+    name = "fake_driver"
+
+    def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
+        super().__init__(host, conf)
+        self._deployable = re.sub(r"[^A-Za-z0-9_-]", "_", f"{conf.host}_FakeDevice")
+
+    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+        """See Driver; always the same device."""
+        return [
+            Device(
+                key=str(_ADDRESS),
+                type=DeviceType.FPGA,
+                vendor="0xABCD",
+                model="miss model info",
+                control_path=_ADDRESS.info(),
+                deployables=(
+                    Deployable(
+                        name=self._deployable,
+                        resource_class=_RESOURCE_CLASS,
+                        driver_name="fake",
+                        handles=tuple(_handle(unit) for unit in range(1, _UNITS + 1)),
+                        traits=(_TRAIT,),
+                        attributes=(Attribute("traits1", _TRAIT), Attribute("rc", _RESOURCE_CLASS)),
+                    ),
+                ),
+                std_board_info={"device_id": "0xabcd", "class": "Fake class"},
+                vendor_board_info="fake_vendor_info",
+            )
+        ]
+
+
+def _handle(unit: int) -> AttachHandle:
+    """A unit of a type that Nova does not attach, in the single digits of the rows in the field."""
+    device, function = divmod(unit, _FUNCTIONS)
+    return AttachHandle(
+        key=str(PciAddress(_ADDRESS.domain, _ADDRESS.bus, device, function)),
+        type=AttachType.TEST_PCI,
+        info={"domain": "0000", "bus": "0c", "device": str(device), "function": str(function)},
+    )

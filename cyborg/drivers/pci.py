@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pci_driver: whole PCI functions of whatever kind for guests, by the operator's list."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oslo_config import cfg
+
+from cyborg.drivers import ownership, pci_ids, pci_scan, whitelist
+from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.host import Host
+from cyborg.drivers.pci_function import PciFunction, addresses_on, understand
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Attribute,
+    Deployable,
+    Device,
+    DeviceType,
+    Hardware,
+)
+from cyborg.model.pci import PciAddress
+
+_RESOURCE_CLASS = "CUSTOM_PCI"
+#: Vendors whose names traits and driver names in the field carry; all others go by their id.
+_VENDOR_WORDS = {
+    0x102B: "MATROX",
+    0x10DE: "NVIDIA",
+    0x10EE: "XILINX",
+    0x19E5: "HUAWEI",
+    0x1BD4: "INSPUR",
+    0x8086: "INTEL",
+}
+#: Device types by the start of the class code. The existing service calls all of these GPU, even
+#: network cards; its newest release has the words to do better.
+_TYPES = (
+    ("0108", DeviceType.NVME),
+    ("01", DeviceType.SSD),
+    ("02", DeviceType.NIC),
+    ("03", DeviceType.GPU),
+    ("0b40", DeviceType.QAT),
+    ("1200", DeviceType.AICHIP),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one directory of the bus; ``reason`` is None when it is offered.
+
+    ``function`` is None for one that could not be understood; such a one is never offered.
+    """
+
+    key: str
+    function: PciFunction | None
+    reason: str | None
+
+
+class PciDriver(Driver):
+    """PCI functions that ``[pci] passthrough_whitelist`` names and nobody else needs."""
+
+    name = "pci_driver"
+
+    def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
+        super().__init__(host, conf)
+        self._node: str = conf.host
+        self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
+        self._asked: frozenset[tuple[int, int]] = frozenset()
+        self._names = pci_ids.Names()
+
+    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+        """See Driver; nothing is offered, and nothing read, without a whitelist."""
+        if not self._entries:
+            return []
+        offered = [one for one in self._survey(surroundings) if one.reason is None]
+        return [
+            device(one.function, self._node, self._names)
+            for one in offered
+            if one.function is not None
+        ]
+
+    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        """Every PCI function of the host, and why it is not offered if it is not."""
+        return [hardware(one, self._names) for one in self._survey(surroundings)]
+
+    def _survey(self, surroundings: Surroundings) -> list[Finding]:
+        snapshot = pci_scan.read(self.host)
+        found = survey(snapshot, self._entries, self._node, surroundings)
+        pairs = frozenset(
+            (one.function.vendor, one.function.product) for one in found if one.function
+        )
+        if not pairs <= self._asked:
+            # The list of names is long: it is read again only for a function never seen before.
+            self._asked |= pairs
+            self._names = pci_ids.find(self.host, self._asked)
+        return found
+
+
+def survey(
+    snapshot: pci_scan.Snapshot,
+    entries: Sequence[whitelist.Entry],
+    node: str,
+    surroundings: Surroundings,
+) -> list[Finding]:
+    """Judge every function of the snapshot, in the order of their addresses; pure."""
+    busy = ownership.uses(snapshot)
+    interfaces = {
+        one.name: places[-1] for one in snapshot.interfaces if (places := addresses_on(one.path))
+    }
+
+    def judge(function: PciFunction) -> str | None:
+        ours = deployable_name(node, function.address) in surroundings.kept
+        matching = [one for one in entries if one.matches(function, interfaces, ours=ours)]
+        if any(one.force for one in matching):
+            return None
+        refused = ownership.refusal(function, busy, snapshot.open_vfio, surroundings, ours=ours)
+        return refused or (None if matching else "not on the whitelist")
+
+    found = []
+    for raw in snapshot.functions:
+        try:
+            function = understand(raw)
+        except ValueError as error:
+            found.append(Finding(raw.name, None, str(error)))
+        else:
+            found.append(Finding(str(function.address), function, judge(function)))
+    return sorted(found, key=lambda one: one.key)
+
+
+def deployable_name(node: str, address: PciAddress) -> str:
+    """The name under which Placement knows a function; allocations in the field hang on it."""
+    return f"{node}_{address}"
+
+
+def device_type(class_code: int) -> DeviceType:
+    """The device type that a 24-bit class code means."""
+    digits = f"{class_code:06x}"
+    return next((word for start, word in _TYPES if digits.startswith(start)), DeviceType.PCI)
+
+
+def device(function: PciFunction, node: str, names: pci_ids.Names) -> Device:
+    """One offered function as a device with one deployable and one handle."""
+    address = function.address
+    # This order of the keys is that of the existing service's rows.
+    info = dict(sorted(address.info().items()))
+    return Device(
+        key=str(address),
+        type=device_type(function.class_code),
+        vendor=f"{function.vendor:04x}",
+        model=names.product(function.vendor, function.product),
+        control_path=info,
+        deployables=(_deployable(function, deployable_name(node, address), info),),
+        std_board_info={"product_id": f"{function.product:04x}", "controller": None},
+        vendor_board_info="miss_vb_info",
+        numa_node=function.numa_node,
+    )
+
+
+def _deployable(function: PciFunction, name: str, info: dict[str, str]) -> Deployable:
+    word = _VENDOR_WORDS.get(function.vendor)
+    traits = (
+        "OWNER_CYBORG",
+        *([f"CUSTOM_PCI_{word}"] if word else []),
+        f"CUSTOM_PCI_PRODUCT_ID_{function.product:04X}",
+    )
+    return Deployable(
+        name=name,
+        resource_class=_RESOURCE_CLASS,
+        driver_name=word or f"{function.vendor:04X}",
+        handles=(AttachHandle(str(function.address), AttachType.PCI, info),),
+        traits=traits,
+        attributes=(
+            Attribute("rc", _RESOURCE_CLASS),
+            *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
+        ),
+    )
+
+
+def hardware(finding: Finding, names: pci_ids.Names) -> Hardware:
+    """One function as the inventory of the node shows it."""
+    function = finding.function
+    if function is None:
+        return Hardware(
+            key=finding.key,
+            kind="unknown",
+            vendor="unknown",
+            model="unknown",
+            offered=False,
+            reason=finding.reason,
+        )
+    return Hardware(
+        key=finding.key,
+        kind=pci_ids.kind(function.class_code),
+        vendor=names.vendor(function.vendor),
+        model=names.product(function.vendor, function.product),
+        offered=finding.reason is None,
+        reason=finding.reason,
+    )

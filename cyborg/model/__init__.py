@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nouns and rules of accelerator life-cycle management: pure values, no I/O."""

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices as drivers see them: frozen facts about one host's hardware.
+
+A device (a card or function) holds deployables (units that Placement knows as resource providers),
+a deployable holds attach handles (what a guest gets). All are matched by stable keys over scans,
+reboots and upgrades: a device by driver and key on its host, a deployable by its name in the
+whole cloud, a handle by its key within the deployable.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class DeviceType(StrEnum):
+    """What a device is, in the words of the v2 API."""
+
+    GPU = "GPU"
+    FPGA = "FPGA"
+    AICHIP = "AICHIP"
+    QAT = "QAT"
+    NIC = "NIC"
+    SSD = "SSD"
+    MDEV = "MDEV"
+    PCI = "PCI"
+    NVME = "NVME"
+
+
+class DeviceStatus(StrEnum):
+    """The administrative life of a device; being lost is a fact beside it, not a status."""
+
+    INACTIVE = "inactive"
+    INSTALLING = "installing"
+    ENABLED = "enabled"
+    MAINTAINING = "maintaining"
+    FAILED = "failed"
+
+
+class AttachType(StrEnum):
+    """How a guest gets hold of a unit; Nova's libvirt driver attaches PCI and MDEV only."""
+
+    PCI = "PCI"
+    MDEV = "MDEV"
+    TEST_PCI = "TEST_PCI"
+
+
+class HandleState(StrEnum):
+    """Where an attach handle is in its round."""
+
+    FREE = "free"
+    HELD = "held"
+    RELEASING = "releasing"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True)
+class AttachHandle:
+    """One attachable unit. ``info`` holds strings only: Nova pastes them into libvirt's XML."""
+
+    key: str
+    type: AttachType
+    info: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A discovered fact of a deployable (``rc``, ``trait0`` …), shown by the attributes API."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Deployable:
+    """A unit that Placement offers: one resource provider with ``len(handles)`` units.
+
+    ``name`` is unique in the cloud and names the provider, whose uuid follows from it; each
+    driver keeps its rule for names, because allocations in the field hang on them.
+    ``driver_name`` is the vendor word that the API shows. ``prepare`` tells that a bind needs
+    the host's work (programming, a mediated device, cleaning) before a guest may have it;
+    ``programmable`` that an operator may load an image into it.
+    """
+
+    name: str
+    resource_class: str
+    driver_name: str
+    handles: tuple[AttachHandle, ...]
+    traits: tuple[str, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    prepare: bool = False
+    programmable: bool = False
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator card or function of this host.
+
+    ``key`` is the canonical PCI address for now; unique per driver and host. ``control_path`` is
+    shown nowhere, but kept in the form the field's databases have (domain, bus, device,
+    function). ``std_board_info`` becomes the JSON string of the API.
+    """
+
+    key: str
+    type: DeviceType
+    vendor: str
+    model: str
+    control_path: dict[str, str]
+    deployables: tuple[Deployable, ...]
+    std_board_info: dict[str, str | None] = field(default_factory=dict)
+    vendor_board_info: str | None = None
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A physical device of the node, offered or not; ``reason`` says why not (None: it is).
+
+    ``key`` equals the device's key once it is one. ``kind`` is a free capability word.
+    """
+
+    key: str
+    kind: str
+    vendor: str
+    model: str
+    offered: bool
+    reason: str | None = None
+    setup_required: bool = False
+    reboot_required: bool = False

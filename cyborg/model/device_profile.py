@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device profiles: named wishes for accelerators, and the rules that make a wish valid.
+
+A profile has groups; each group is answered by one resource provider and holds
+``resources:<CLASS>`` amounts, ``trait:<TRAIT>`` demands and ``accel:<key>`` wishes that only this
+service understands. Values are strings, as every client expects them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from cyborg import exception
+from cyborg.model.provider import is_resource_class_name, is_trait_name
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_PREFIXES = ("resources:", "trait:", "accel:")
+_TRAIT_WORDS = ("required", "forbidden")
+#: Widths of the database columns that hold these values.
+_MAX_NAME = 255
+_MAX_TEXT = 16_000
+
+Group = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one profile may ask for."""
+
+    groups: int = 100
+    units: int = 64
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """A profile as stored and shown; group order is part of its meaning."""
+
+    uuid: str
+    name: str
+    groups: tuple[dict[str, str], ...]
+    description: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+def units(group: Group) -> int:
+    """How many accelerators the group asks for, over all its resource classes."""
+    return sum(int(value) for key, value in group.items() if key.startswith("resources:"))
+
+
+def resource_classes(group: Group) -> frozenset[str]:
+    """The resource classes that the group asks for."""
+    return frozenset(key.partition(":")[2] for key in group if key.startswith("resources:"))
+
+
+def wishes(group: Group) -> dict[str, str]:
+    """The ``accel:`` wishes of the group, without their prefix."""
+    return {
+        key.partition(":")[2]: value for key, value in group.items() if key.startswith("accel:")
+    }
+
+
+def parse_name(name: object) -> str:
+    """A profile's name, or exception.Invalid naming the field ``name``."""
+    if not isinstance(name, str) or not name:
+        raise exception.Invalid(field="name", reason="a non-empty string is needed")
+    if len(name) > _MAX_NAME:
+        raise exception.Invalid(field="name", reason=f"longer than {_MAX_NAME} characters")
+    if _NAME.fullmatch(name) is None:
+        raise exception.Invalid(
+            field="name", reason="only ASCII letters, digits, '-' and '_' are allowed"
+        )
+    return name
+
+
+def parse_groups(
+    groups: object, standard_classes: frozenset[str], limits: Limits
+) -> tuple[dict[str, str], ...]:
+    """The groups in their stored form: names trimmed, amounts as strings, order kept.
+
+    ``standard_classes`` are Placement's standard resource classes. Raises exception.Invalid that
+    names the place, for instance ``groups[1].resources:FPGA``.
+    """
+    if not isinstance(groups, Sequence) or isinstance(groups, str) or not groups:
+        raise exception.Invalid(field="groups", reason="a non-empty list of objects is needed")
+    if len(groups) > limits.groups:
+        raise exception.Invalid(
+            field="groups", reason=f"at most {limits.groups} groups are allowed"
+        )
+    parsed = tuple(
+        _parse_group(f"groups[{index}]", group, standard_classes, limits)
+        for index, group in enumerate(groups)
+    )
+    if not any(units(group) for group in parsed):
+        raise exception.Invalid(
+            field="groups", reason="no group asks for a resource (resources:<CLASS>: amount)"
+        )
+    return parsed
+
+
+def _parse_group(
+    place: str, group: object, standard_classes: frozenset[str], limits: Limits
+) -> dict[str, str]:
+    if not isinstance(group, Mapping):
+        raise exception.Invalid(field=place, reason="an object is needed")
+    parsed: dict[str, str] = {}
+    for key, value in group.items():
+        prefix, _, name = str(key).partition(":")
+        field, name = f"{place}.{key}", name.strip()
+        if f"{prefix}:" not in _PREFIXES or not name:
+            raise exception.Invalid(
+                field=field, reason="keys are resources:<CLASS>, trait:<TRAIT> or accel:<key>"
+            )
+        if f"{prefix}:{name}" in parsed:
+            raise exception.Invalid(field=field, reason="given twice")
+        if prefix == "resources":
+            parsed[f"resources:{name}"] = _amount(field, name, value, standard_classes)
+        elif prefix == "trait":
+            parsed[f"trait:{name}"] = _trait_word(field, name, value)
+        else:
+            parsed[f"accel:{name}"] = _text(field, value)
+    if units(parsed) > limits.units:
+        raise exception.Invalid(
+            field=place, reason=f"at most {limits.units} units per group are allowed"
+        )
+    return parsed
+
+
+def _amount(field: str, name: str, value: object, standard_classes: frozenset[str]) -> str:
+    if not is_resource_class_name(name) or not (
+        name in standard_classes or name.startswith("CUSTOM_")
+    ):
+        raise exception.Invalid(
+            field=field, reason=f"{name} is neither a standard resource class nor CUSTOM_*"
+        )
+    text = str(value).strip() if isinstance(value, int | str) else ""
+    # Nova and Placement count in int; eleven digits are beyond any of both.
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or len(text) > 10:
+        raise exception.Invalid(field=field, reason="a whole number from 1 is needed")
+    if int(text) < 1:
+        raise exception.Invalid(field=field, reason="a whole number from 1 is needed")
+    return str(int(text))
+
+
+def _trait_word(field: str, name: str, value: object) -> str:
+    if not is_trait_name(name):
+        raise exception.Invalid(field=field, reason=f"{name} is not a valid trait name")
+    if value not in _TRAIT_WORDS:
+        raise exception.Invalid(field=field, reason="'required' or 'forbidden' is needed")
+    return str(value)
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _MAX_TEXT:
+        raise exception.Invalid(field=field, reason="a string is needed")
+    return str(value)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement shall show of a host, and the pure difference to what it shows now.
+
+A deployable is one resource provider below the compute's own provider. Its uuid follows from its
+name, because allocations in the field hang on exactly these uuids.
+"""
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: Placement's schemas for names (its ``schemas/common.py`` and ``schemas/trait.py``), unanchored.
+_NAME = re.compile(r"(?!CUSTOM_\Z)[A-Z0-9_]{1,255}")
+#: Placement's ``schemas/resource_provider.py`` and the largest integer its database columns take.
+_MAX_PROVIDER_NAME = 200
+_MAX_TOTAL = 2**31 - 1
+
+Inventory = Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One deployable as Placement shall show it.
+
+    ``total`` counts the units there are, ``reserved`` those not to be given out now; a total of
+    0 means no inventory at all. ``traits`` are ours only: those that others set stay beside them.
+    """
+
+    uuid: str
+    name: str
+    resource_class: str
+    total: int
+    reserved: int
+    traits: frozenset[str]
+
+    def flaw(self) -> str | None:
+        """Why Placement would never take this provider, as a sentence; None when it would."""
+        if not 0 < len(self.name) <= _MAX_PROVIDER_NAME:
+            return f"a provider's name has 1 to {_MAX_PROVIDER_NAME} characters"
+        if not is_resource_class_name(self.resource_class):
+            return f"{self.resource_class!r} is not a resource class name"
+        for trait in sorted(self.traits):
+            if not is_trait_name(trait):
+                return f"{trait!r} is not a trait name"
+        if not 0 <= self.reserved <= self.total <= _MAX_TOTAL:
+            return f"{self.reserved} reserved units of {self.total} make no sense"
+        return None
+
+    def inventories(self) -> dict[str, Inventory]:
+        """The whole inventory by resource class, every field spelled out.
+
+        Accelerators are never over-committed, hence the ratio; the other fields are Placement's
+        defaults, named so that a value changed by hand is seen as a difference.
+        """
+        if self.total == 0:
+            return {}
+        return {
+            self.resource_class: {
+                "total": self.total,
+                "reserved": self.reserved,
+                "min_unit": 1,
+                "max_unit": self.total,
+                "step_size": 1,
+                "allocation_ratio": 1.0,
+            }
+        }
+
+
+@dataclass(frozen=True)
+class ProviderTree:
+    """All providers of one host; ``root_name`` is the name of the compute's own provider."""
+
+    root_name: str
+    providers: tuple[Provider, ...]
+
+
+class Verdict(StrEnum):
+    """What became of one provider when its tree was published.
+
+    ``refused`` stays so until an operator acts, ``failed`` may succeed when tried again.
+    """
+
+    PUBLISHED = "published"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class ProviderOutcome:
+    """One provider's verdict; ``reason`` is a sentence for the operator, empty if published."""
+
+    uuid: str
+    name: str
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PublishResult:
+    """One outcome per provider, in the order of the tree."""
+
+    root_uuid: str
+    outcomes: tuple[ProviderOutcome, ...]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """The reason by provider name, for those that Placement does not show as desired."""
+        return {
+            one.name: one.reason for one in self.outcomes if one.verdict is not Verdict.PUBLISHED
+        }
+
+
+@dataclass(frozen=True)
+class Actual:
+    """What Placement holds of one provider, foreign traits included, at one generation."""
+
+    generation: int
+    inventories: Mapping[str, Inventory]
+    traits: frozenset[str]
+
+
+@dataclass(frozen=True)
+class SetInventories:
+    """Replace the provider's whole inventory."""
+
+    inventories: Mapping[str, Inventory]
+
+
+@dataclass(frozen=True)
+class SetTraits:
+    """Replace the provider's traits; the set holds the foreign ones that stay."""
+
+    traits: frozenset[str]
+
+
+Change = SetInventories | SetTraits
+
+
+def provider_uuid(name: str) -> str:
+    """The provider's uuid for this name: version 3 in the DNS namespace."""
+    return str(uuid.uuid3(uuid.NAMESPACE_DNS, name))
+
+
+def is_trait_name(name: str) -> bool:
+    """Whether Placement's pattern for traits holds; not whether that trait exists."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_resource_class_name(name: str) -> bool:
+    """Whether Placement's pattern for resource classes holds; not whether that class exists."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_custom(name: str) -> bool:
+    """Whether a trait or resource class is one that clients create, not one of the standard."""
+    return name.startswith("CUSTOM_")
+
+
+def changes(desired: Provider, actual: Actual, ours: frozenset[str]) -> tuple[Change, ...]:
+    """The calls, in order, that make ``actual`` show ``desired``; none when it does already.
+
+    ``ours`` are traits that we put there at some time: those that are no longer desired go,
+    every other trait stays. Units are taken back before traits are touched, and offered only
+    after the traits are right.
+    """
+    wanted = (actual.traits - ours) | desired.traits
+    traits = (SetTraits(wanted),) if wanted != actual.traits else ()
+    inventories = desired.inventories()
+    if inventories == actual.inventories:
+        return traits
+    if _offers_more(inventories, actual.inventories):
+        return (*traits, SetInventories(inventories))
+    return (SetInventories(inventories), *traits)
+
+
+def _offers_more(new: Mapping[str, Inventory], old: Mapping[str, Inventory]) -> bool:
+    return any(_free(one) > _free(old.get(name, {})) for name, one in new.items())
+
+
+def _free(inventory: Inventory) -> int | float:
+    return inventory.get("total", 0) - inventory.get("reserved", 0)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form in which values cross the bus: ``{kind, version, body}`` around plain data.
+
+Readers ignore keys they do not know and fill keys they miss from the dataclass's defaults, so that
+within one major version fields may be added (with a default), never changed or removed.
+"""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+from cyborg import exception
+
+T = TypeVar("T")
+
+#: The major version of every body; raised only when a reader of the older one would err.
+VERSION = 1
+
+
+def dump(value: Any) -> dict[str, Any]:
+    """Wrap a dataclass instance into its envelope of plain JSON data."""
+    return {"kind": type(value).__name__, "version": VERSION, "body": _plain(value)}
+
+
+def load(kind: type[T], envelope: Any) -> T:
+    """Unwrap an envelope into ``kind``.
+
+    Raises exception.Invalid when the envelope is of another kind or major version, misses a
+    field without default, or holds a value of a wrong type; the field is named.
+    """
+    if not isinstance(envelope, Mapping) or envelope.get("kind") != kind.__name__:
+        raise exception.Invalid(field="envelope", reason=f"a {kind.__name__} is needed")
+    if envelope.get("version") != VERSION:
+        raise exception.Invalid(
+            field=kind.__name__, reason=f"version {envelope.get('version')} is not {VERSION}"
+        )
+    value: T = _build(kind, envelope.get("body"), kind.__name__)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | frozenset):
+        items = sorted(value) if isinstance(value, frozenset) else value
+        return [_plain(one) for one in items]
+    return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _build(kind: Any, value: Any, place: str) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _build_optional(kind, value, place)
+    if origin in (list, tuple, frozenset):
+        if not isinstance(value, list):
+            raise exception.Invalid(field=place, reason="a list is needed")
+        inner = typing.get_args(kind)[0]
+        return origin(_build(inner, one, f"{place}[{i}]") for i, one in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise exception.Invalid(field=place, reason="an object is needed")
+        inner = typing.get_args(kind)[1]
+        return {str(key): _build(inner, one, f"{place}.{key}") for key, one in value.items()}
+    if is_dataclass(kind):
+        return _build_dataclass(kind, value, place)
+    return _build_scalar(kind, value, place)
+
+
+def _build_optional(kind: Any, value: Any, place: str) -> Any:
+    if value is None:
+        return None
+    (inner,) = (one for one in typing.get_args(kind) if one is not type(None))
+    return _build(inner, value, place)
+
+
+def _build_dataclass(kind: Any, value: Any, place: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise exception.Invalid(field=place, reason="an object is needed")
+    arguments = {}
+    for one in fields(kind):
+        if one.name in value:
+            arguments[one.name] = _build(
+                _hints(kind)[one.name], value[one.name], f"{place}.{one.name}"
+            )
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise exception.Invalid(field=f"{place}.{one.name}", reason="missing")
+    return kind(**arguments)
+
+
+def _build_scalar(kind: Any, value: Any, place: str) -> Any:
+    if kind is Any:
+        return value
+    if kind is datetime and isinstance(value, str):
+        return datetime.fromisoformat(value)
+    if issubclass(kind, Enum):
+        try:
+            return kind(value)
+        except ValueError:
+            raise exception.Invalid(field=place, reason=f"{value!r} is unknown") from None
+    if type(value) is not kind:
+        raise exception.Invalid(field=place, reason=f"{kind.__name__} is needed")
+    return value

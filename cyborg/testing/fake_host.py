@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated host behind the five ports: a tree in memory that can break in every way."""
+
+import copy
+import errno
+import os
+import pathlib
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from cyborg import exception
+from cyborg.drivers.command import OUTPUT_CAP, Completed
+from cyborg.drivers.host import TEXT_LIMIT, is_missing, resolve, translated
+from cyborg.drivers.uevents import Uevent
+
+
+class FakeClock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self, wall: float = 1_800_000_000.0) -> None:
+        self._now = 0.0
+        self._wall = wall
+
+    def monotonic(self) -> float:
+        """Seconds since the clock was made."""
+        return self._now
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return self._wall + self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += seconds
+
+
+class FakeEvents:
+    """Events that a test emits; iterating ends after ``close``, as on a real host."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Uevent | None] = queue.SimpleQueue()
+
+    def emit(self, event: Uevent) -> None:
+        """Say one event."""
+        self._queue.put(event)
+
+    def __iter__(self) -> Iterator[Uevent]:
+        return iter(self._queue.get, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._queue.put(None)
+
+
+class FakeHost:
+    """A host made of ``files`` and ``links`` by absolute path.
+
+    Faults: ``faults`` maps real paths (links followed) to the errno that touching them gives;
+    ``vanish`` pulls a sub-tree after some more calls. What a driver did to the host stands in
+    ``writes`` (path and text) and ``commands`` (argument vectors); ``touches`` counts the calls.
+    ``answers`` maps argument vectors to what a command prints, ``libraries`` names to modules.
+    """
+
+    def __init__(
+        self, files: Mapping[str, str] | None = None, links: Mapping[str, str] | None = None
+    ) -> None:
+        self.clock = FakeClock()
+        self.faults: dict[str, int] = {}
+        self.writes: list[tuple[str, str]] = []
+        self.commands: list[tuple[str, ...]] = []
+        self.answers: dict[tuple[str, ...], Completed] = {}
+        self.libraries: dict[str, Any] = {}
+        self.touches = 0
+        self._files: dict[str, bytes] = {}
+        self._links: dict[str, str] = {}
+        self._names: dict[str, set[str]] = {"/": set()}
+        self._vanishing: list[tuple[int, str]] = []
+        for path, text in (files or {}).items():
+            self.add_file(path, text)
+        for path, target in (links or {}).items():
+            self.add_link(path, target)
+
+    # What a test does to the host.
+
+    def add_file(self, path: str, content: str | bytes) -> None:
+        """Put a file there, with the directories above it; one that is there is replaced."""
+        self._enter(path)
+        self._files[path] = content if isinstance(content, bytes) else content.encode()
+
+    def add_link(self, path: str, target: str) -> None:
+        """Put a symbolic link there, with the directories above it."""
+        self._enter(path)
+        self._links[path] = target
+
+    def add_dir(self, path: str) -> None:
+        """Put a directory there; one that is there stays as it is."""
+        self._enter(path)
+        self._names.setdefault(path, set())
+
+    def remove(self, path: str) -> None:
+        """Take a file, a link or a whole sub-tree away; nothing there does no harm."""
+        for name in sorted(self._names.get(path, ())):
+            self.remove(f"{path.rstrip('/')}/{name}")
+        for one in (self._files, self._links, self._names):
+            one.pop(path, None)
+        parent, _, name = path.rpartition("/")
+        self._names.get(parent or "/", set()).discard(name)
+
+    def vanish(self, path: str, after: int) -> None:
+        """Take the sub-tree away as soon as ``after`` more calls were answered."""
+        self._vanishing.append((self.touches + after, path))
+
+    def paths(self) -> list[str]:
+        """Every file and link there is, sorted."""
+        return sorted([*self._files, *self._links])
+
+    def content(self, path: str) -> bytes | None:
+        """The bytes of a file by its real path; None for what is no file."""
+        return self._files.get(path)
+
+    def copy(self) -> Self:
+        """An equal host of its own."""
+        return copy.deepcopy(self)
+
+    def materialise(self, directory: pathlib.Path) -> None:
+        """Write the tree below a real directory, absolute links as they are."""
+        for path in self._names:
+            (directory / path[1:]).mkdir(parents=True, exist_ok=True)
+        for path, content in self._files.items():
+            (directory / path[1:]).write_bytes(content)
+        for path, target in self._links.items():
+            (directory / path[1:]).symlink_to(target)
+
+    # The ports.
+
+    def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
+        """See Host."""
+        return self.read_bytes(path, limit).decode(errors="replace")
+
+    def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
+        """See Host."""
+        with translated(f"reading {path}"):
+            real = self._touch(path)
+            content = self._files.get(real)
+            if content is None:
+                raise _os_error(errno.EISDIR if real in self._names else errno.ENOENT)
+            if len(content) > limit:
+                raise OSError(errno.EFBIG, f"more than {limit} bytes")
+            return content
+
+    def write_text(self, path: str, text: str) -> None:
+        """See Host."""
+        with translated(f"writing {path}"):
+            real = self._touch(path)
+            if real not in self._files:
+                raise _os_error(errno.EISDIR if real in self._names else errno.ENOENT)
+            self.writes.append((real, text))
+            self._files[real] = text.encode()
+
+    def list_dir(self, path: str) -> list[str]:
+        """See Host."""
+        with translated(f"listing {path}"):
+            real = self._touch(path)
+            if real not in self._names:
+                raise _os_error(errno.ENOTDIR if real in self._files else errno.ENOENT)
+            return sorted(self._names[real])
+
+    def exists(self, path: str) -> bool:
+        """See Host."""
+        try:
+            self.realpath(path)
+        except exception.HostError as error:
+            if is_missing(error):
+                return False
+            raise
+        return True
+
+    def readlink(self, path: str) -> str:
+        """See Host."""
+        with translated(f"reading link {path}"):
+            parent, _, name = path.rpartition("/")
+            real = f"{self._touch(parent or '/').rstrip('/')}/{name}"
+            self._fail(real)
+            if real not in self._links:
+                there = real in self._files or real in self._names
+                raise _os_error(errno.EINVAL if there else errno.ENOENT)
+            return self._links[real]
+
+    def realpath(self, path: str) -> str:
+        """See Host."""
+        with translated(f"resolving {path}"):
+            real = self._touch(path)
+            if real not in self._files and real not in self._names:
+                raise _os_error(errno.ENOENT)
+            return real
+
+    def run(
+        self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
+    ) -> Completed:
+        """Answer a command as the test said; a command it did not name is not installed."""
+        self.commands.append(tuple(argv))
+        answer = self.answers.get(tuple(argv))
+        if answer is None:
+            raise exception.HostError(action=f"running {argv[0]}", reason="No such file")
+        return answer
+
+    def library(self, name: str) -> Any:
+        """Hand out the stand-in that the test gave."""
+        if name not in self.libraries:
+            raise exception.HostError(action=f"loading {name}", reason="not installed")
+        return self.libraries[name]
+
+    def events(self) -> FakeEvents:
+        """Events that nobody says until the test does."""
+        return FakeEvents()
+
+    def _enter(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        if parent and parent not in self._names:
+            self.add_dir(parent)
+        self._names[parent or "/"].add(name)
+
+    def _touch(self, path: str) -> str:
+        """Count a call, let happen what is due, and follow the links of its path."""
+        self.touches += 1
+        for at, doomed in self._vanishing:
+            if at < self.touches:
+                self.remove(doomed)
+        if "\0" in path:
+            raise ValueError("embedded null byte")
+        real = resolve(path, self._links.get)
+        self._fail(real)
+        return real
+
+    def _fail(self, real: str) -> None:
+        if real in self.faults:
+            raise _os_error(self.faults[real])
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations for the drivers' tests."""
+
+from oslo_config import cfg
+
+from cyborg.conf import opts
+
+
+def configured(*whitelist: str, host: str = "compute-1") -> cfg.ConfigOpts:
+    """The service's options with this whitelist, read from no file."""
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([], project="cyborg", default_config_files=[], default_config_dirs=[])
+    conf.set_override("host", host)
+    conf.set_override("passthrough_whitelist", list(whitelist), "pci")
+    return conf

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fake accelerator is exactly the one that clients and existing databases know."""
+
+import json
+
+from cyborg.drivers.base import Driver
+from cyborg.drivers.fake import FakeDriver
+from cyborg.model.device import AttachType, Device, DeviceType
+from cyborg.testing.driver_kit import DriverContract
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.servers import bare
+from cyborg.tests.unit.drivers.configured import configured
+
+
+class TestContract(DriverContract):
+    """The shared contract; no file of the host means anything to this driver."""
+
+    rounds = 20
+
+    def make_host(self) -> FakeHost:
+        return bare()
+
+    def make_driver(self, host: FakeHost) -> Driver:
+        return FakeDriver(host, configured())
+
+
+def discovered(host: str = "compute-1") -> Device:
+    (device,) = FakeDriver(bare(), configured(host=host)).discover()
+    return device
+
+
+def test_is_the_device_that_clients_expect() -> None:
+    device = discovered()
+    assert device.key == "0000:0c:00.0"
+    assert device.type is DeviceType.FPGA
+    assert device.vendor == "0xABCD"
+    assert device.model == "miss model info"
+    assert json.dumps(device.std_board_info) == '{"device_id": "0xabcd", "class": "Fake class"}'
+    assert device.vendor_board_info == "fake_vendor_info"
+    assert list(device.control_path.items()) == [
+        ("domain", "0000"),
+        ("bus", "0c"),
+        ("device", "00"),
+        ("function", "0"),
+    ]
+
+
+def test_has_one_deployable_with_trait_and_class_in_the_known_order() -> None:
+    (deployable,) = discovered().deployables
+    assert deployable.name == "compute-1_FakeDevice"
+    assert deployable.driver_name == "fake"
+    assert deployable.resource_class == "FPGA"
+    assert deployable.traits == ("CUSTOM_FAKE_DEVICE",)
+    assert [(one.key, one.value) for one in deployable.attributes] == [
+        ("traits1", "CUSTOM_FAKE_DEVICE"),
+        ("rc", "FPGA"),
+    ]
+    assert not deployable.prepare
+    assert not deployable.programmable
+
+
+def test_units_are_those_of_rows_in_the_field() -> None:
+    """First, last of the first slot, first of the second and last row of a real database."""
+    handles = discovered().deployables[0].handles
+    rows = [json.dumps(one.info) for one in handles]
+    assert len(rows) == 16
+    assert {one.type for one in handles} == {AttachType.TEST_PCI}
+    assert rows[0] == '{"domain": "0000", "bus": "0c", "device": "0", "function": "1"}'
+    assert rows[6] == '{"domain": "0000", "bus": "0c", "device": "0", "function": "7"}'
+    assert rows[7] == '{"domain": "0000", "bus": "0c", "device": "1", "function": "0"}'
+    assert rows[15] == '{"domain": "0000", "bus": "0c", "device": "2", "function": "0"}'
+    assert handles[0].key == "0000:0c:00.1"
+    assert handles[15].key == "0000:0c:02.0"
+
+
+def test_name_keeps_only_what_every_tool_takes() -> None:
+    (deployable,) = discovered(host="rack:4.node-1").deployables
+    assert deployable.name == "rack_4_node-1_FakeDevice"

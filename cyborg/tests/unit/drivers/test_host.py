@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door to the machine: the real host and the simulated one answer alike."""
+
+import os
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.host import Host, LocalHost, if_there, is_missing, resolve, table
+from cyborg.testing.fake_host import FakeHost
+
+FILES = {"/sys/a/value": "1\n", "/sys/b/deep/value": "22\n", "/etc/name": "inside\n"}
+LINKS = {
+    "/sys/class/a": "../a",
+    "/sys/absolute": "/sys/b/deep",
+    "/sys/climbing": "../../../../../../etc/name",
+    "/sys/broken": "../nowhere",
+    "/sys/circle": "circle",
+}
+
+
+@pytest.fixture(params=["simulated", "local"])
+def host(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Host:
+    """The same tree in memory and below a prefix on disk."""
+    simulated = FakeHost(FILES, LINKS)
+    if request.param == "simulated":
+        return simulated
+    simulated.materialise(tmp_path)
+    return LocalHost(str(tmp_path))
+
+
+def test_reads_text_and_bytes(host: Host) -> None:
+    assert host.read_text("/sys/a/value") == "1\n"
+    assert host.read_bytes("/sys/b/deep/value") == b"22\n"
+
+
+def test_lists_in_order(host: Host) -> None:
+    assert host.list_dir("/sys") == [
+        "a",
+        "absolute",
+        "b",
+        "broken",
+        "circle",
+        "class",
+        "climbing",
+    ]
+
+
+def test_links_stay_inside_the_root(host: Host) -> None:
+    assert host.read_text("/sys/absolute/value") == "22\n"
+    assert host.read_text("/sys/climbing") == "inside\n"
+    assert host.realpath("/sys/climbing") == "/etc/name"
+    assert host.realpath("/sys/class/a/value") == "/sys/a/value"
+    assert host.read_text("/../../../etc/name") == "inside\n"
+
+
+def test_a_link_is_told_as_written(host: Host) -> None:
+    assert host.readlink("/sys/class/a") == "../a"
+    assert host.readlink("/sys/broken") == "../nowhere"
+
+
+def test_tells_what_exists(host: Host) -> None:
+    assert host.exists("/sys/class/a/value")
+    assert not host.exists("/sys/broken")
+    assert not host.exists("/sys/a/value/below")
+    with pytest.raises(exception.HostError):
+        host.exists("/sys/circle")
+
+
+def test_writes_into_what_exists_only(host: Host) -> None:
+    host.write_text("/sys/a/value", "2")
+    assert host.read_text("/sys/class/a/value") == "2"
+    with pytest.raises(exception.HostError) as caught:
+        host.write_text("/sys/a/new", "2")
+    assert is_missing(caught.value)
+    assert host.list_dir("/sys/a") == ["value"]
+
+
+@pytest.mark.parametrize(
+    ("call", "action", "missing"),
+    [
+        (lambda one: one.read_text("/sys/none"), "reading /sys/none", True),
+        (lambda one: one.read_text("/sys/a"), "reading /sys/a", False),
+        (lambda one: one.read_text("/sys/a/value", limit=1), "reading /sys/a/value", False),
+        (lambda one: one.read_text("/sys/circle"), "reading /sys/circle", False),
+        (lambda one: one.read_text("/sys/\0"), "reading /sys/\0", False),
+        (lambda one: one.list_dir("/sys/none"), "listing /sys/none", True),
+        (lambda one: one.list_dir("/sys/a/value"), "listing /sys/a/value", True),
+        (lambda one: one.readlink("/sys/none"), "reading link /sys/none", True),
+        (lambda one: one.readlink("/sys/a"), "reading link /sys/a", False),
+        (lambda one: one.realpath("/sys/broken"), "resolving /sys/broken", True),
+        (lambda one: one.library("no_such_module"), "loading no_such_module", False),
+        (lambda one: one.run(["no-such-tool"], timeout=1), "running no-such-tool", False),
+    ],
+)
+def test_every_fault_is_a_host_error_with_action_and_reason(
+    host: Host, call: Callable[[Host], object], action: str, missing: bool
+) -> None:
+    with pytest.raises(exception.HostError) as caught:
+        call(host)
+    assert caught.value.fields["action"] == action
+    assert caught.value.fields["reason"]
+    assert is_missing(caught.value) is missing
+
+
+def test_what_is_not_there_may_be_asked_for(host: Host) -> None:
+    assert if_there(host.read_text, "/sys/none") is None
+    assert if_there(host.read_text, "/sys/a/value") == "1\n"
+    assert table(host, "/etc/name") == ["inside"]
+    assert table(host, "/etc/none") == []
+    with pytest.raises(exception.HostError):
+        if_there(host.read_text, "/sys/circle")
+
+
+def test_a_pipe_in_place_of_a_file_holds_nothing_up(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert LocalHost(str(tmp_path)).read_text("/pipe") == ""
+
+
+def test_the_whole_machine_is_read_in_place(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("here\n")
+    (tmp_path / "link").symlink_to("file")
+    local = LocalHost()
+    assert local.read_text(f"{tmp_path}/link") == "here\n"
+    assert local.realpath(f"{tmp_path}/link") == os.path.realpath(tmp_path / "file")
+    with pytest.raises(exception.HostError):
+        local.realpath(f"{tmp_path}/none")
+
+
+def test_the_clock_goes_on() -> None:
+    clock = LocalHost().clock
+    assert clock.monotonic() <= clock.monotonic()
+    assert clock.wall() > 1_700_000_000
+
+
+def test_a_library_is_a_module() -> None:
+    assert LocalHost().library("json").loads("[1]") == [1]
+
+
+def test_links_in_a_circle_end() -> None:
+    with pytest.raises(OSError, match="symbolic links"):
+        resolve("/a", {"/a": "/b", "/b": "/a"}.get)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a driver's name stands for, loading it gives a driver or a reason."""
+
+import pathlib
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.fake import FakeDriver
+from cyborg.drivers.loader import Loaded, load
+from cyborg.drivers.pci import PciDriver
+from cyborg.testing.servers import bare
+from cyborg.tests.unit.drivers.configured import configured
+
+MODULE = """
+from cyborg.drivers.fake import FakeDriver
+
+class Other(FakeDriver):
+    name = "other"
+
+class Broken(FakeDriver):
+    name = "broken"
+    def __init__(self, host, conf):
+        raise RuntimeError("no firmware")
+
+class Asserting(FakeDriver):
+    name = "asserting"
+    def __init__(self, host, conf):
+        assert False, "never"
+
+class Foreign:
+    def discover(self):
+        return []
+
+class Lookalike:
+    def __init__(self, host, conf):
+        pass
+"""
+
+Install = Callable[[str], str]
+
+
+@pytest.fixture
+def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a package with these entry points in a namespace of its own, and name that."""
+
+    def installed(entries: str) -> str:
+        tag = uuid.uuid4().hex
+        namespace = f"cyborg.test.{tag}"
+        (tmp_path / f"vendor_{tag}.py").write_text(MODULE)
+        info = tmp_path / f"vendor_{tag}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vendor-{tag}\nVersion: 1\n")
+        lines = entries.replace("vendor:", f"vendor_{tag}:")
+        (info / "entry_points.txt").write_text(f"[{namespace}]\n{lines}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return namespace
+
+    return installed
+
+
+def error_of(name: str, namespace: str) -> str:
+    (found,) = load([name], bare(), configured(), namespace)
+    assert found.name == name
+    assert found.driver is None
+    assert found.error is not None
+    return found.error
+
+
+def test_drivers_come_in_the_order_of_their_names_once_each(install: Install) -> None:
+    namespace = install(
+        "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers.pci:PciDriver"
+    )
+    found = load(["pci_driver", "fake_driver", "pci_driver"], bare(), configured(), namespace)
+    assert [one.name for one in found] == ["pci_driver", "fake_driver"]
+    assert isinstance(found[0].driver, PciDriver)
+    assert isinstance(found[1].driver, FakeDriver)
+    assert [one.error for one in found] == [None, None]
+
+
+def test_an_unknown_name_stops_no_other(install: Install) -> None:
+    namespace = install("other = vendor:Other")
+    missing, other = load(["intel_qat_driver", "other"], bare(), configured(), namespace)
+    assert missing == Loaded("intel_qat_driver", error="no driver of this name is installed")
+    assert other.driver is not None
+    assert other.driver.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "error"),
+    [
+        ("gone", "no_such_vendor_module:Driver", "ModuleNotFoundError: No module named"),
+        ("gone", "vendor:Nothing", "AttributeError: "),
+        ("broken", "vendor:Broken", "RuntimeError: no firmware"),
+        ("asserting", "vendor:Asserting", "AssertionError: never"),
+        ("foreign", "vendor:Foreign", "TypeError: "),
+        ("lookalike", "vendor:Lookalike", "Lookalike is not a driver of this service"),
+        ("alias", "vendor:Other", "the installed driver calls itself 'other'"),
+    ],
+)
+def test_a_driver_that_cannot_be_had_has_its_reason(
+    install: Install, name: str, target: str, error: str
+) -> None:
+    assert error_of(name, install(f"{name} = {target}")).startswith(error)
+
+
+def test_a_bad_option_is_the_operators_to_put_right(install: Install) -> None:
+    namespace = install("pci_driver = cyborg.drivers.pci:PciDriver")
+    with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
+        load(["pci_driver"], bare(), configured("nonsense"), namespace)
+
+
+def test_an_empty_list_of_names_is_fine() -> None:
+    assert load([], bare(), configured()) == []

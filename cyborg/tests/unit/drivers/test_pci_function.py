@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function is understood from its files, or refused with what is wrong with them."""
+
+import pytest
+
+from cyborg.drivers.pci_function import PciFunction, addresses_on, parse_name, understand
+from cyborg.drivers.pci_scan import RawFunction
+from cyborg.model.pci import PciAddress
+
+FILES = {"vendor": "0x10de", "device": "0x20b5", "class": "0x030200"}
+
+
+def raw(
+    name: str = "0000:3b:00.0",
+    *,
+    files: dict[str, str] | None = None,
+    links: dict[str, str] | None = None,
+    vfio: str | None = None,
+) -> RawFunction:
+    return RawFunction(name, FILES | (files or {}), links or {}, vfio)
+
+
+def test_the_least_that_the_kernel_shows() -> None:
+    assert understand(raw()) == PciFunction(PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x20B5, 0x030200)
+
+
+def test_all_of_it() -> None:
+    found = understand(
+        raw(
+            files={"numa_node": "1", "sriov_numvfs": "4", "enable": "2"},
+            links={"driver": "vfio-pci", "iommu_group": "7", "physfn": "0000:3b:00.1"},
+            vfio="vfio3",
+        )
+    )
+    assert found.numa_node == 1
+    assert found.vfs == 4
+    assert found.enabled
+    assert found.on_vfio
+    assert found.parent == PciAddress(0, 0x3B, 0, 1)
+    assert found.vfio_nodes == ("7", "noiommu-7", "devices/vfio3")
+
+
+@pytest.mark.parametrize("text", ["-1", "", "x", "70000", "99999999999999999999"])
+def test_a_node_that_is_none_is_unknown(text: str) -> None:
+    assert understand(raw(files={"numa_node": text})).numa_node is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (raw("0000:3b:00"), "its name is no PCI address"),
+        (raw("0000:3b:20.0"), "its name is no PCI address"),
+        (raw("0000:3b:00.8"), "its name is no PCI address"),
+        (RawFunction("0000:3b:00.0", {}), "it has no vendor"),
+        (raw(files={"vendor": "0xffff"}), "it does not answer on the bus"),
+        (raw(files={"vendor": "10de"}), "its vendor reads '10de'"),
+        (raw(files={"device": "0x20b"}), "its device reads '0x20b'"),
+        (raw(files={"class": "0x0302"}), "its class reads '0x0302'"),
+        (raw(files={"sriov_numvfs": "many"}), "its sriov_numvfs reads 'many'"),
+        (raw(files={"enable": "-1"}), "its enable reads '-1'"),
+        (raw(links={"physfn": "nowhere"}), "its physfn points to 'nowhere'"),
+        (RawFunction("0000:3b:00.0", error="reading it failed"), "reading it failed"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused(bad: RawFunction, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        understand(bad)
+
+
+def test_the_functions_on_a_way_through_sysfs() -> None:
+    path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/net/eno1"
+    assert [str(one) for one in addresses_on(path)] == ["0000:3a:00.0", "0000:3b:00.0"]
+
+
+@pytest.mark.parametrize("name", ["pci0000:00", "0:0:0:0", "00:1f.0", "1-1:1.0", "0000:3B:00.0"])
+def test_names_of_other_kinds_are_no_addresses(name: str) -> None:
+    assert parse_name(name) is None
+
+
+def test_domains_above_ffff_exist() -> None:
+    assert parse_name("10000:e1:00.0") == PciAddress(0x10000, 0xE1, 0, 0)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel events are read as the kernel writes them, and listening ends when told."""
+
+import socket
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cyborg.drivers.host import LocalHost
+from cyborg.drivers.uevents import KernelEvents, Uevent, parse
+
+ADD = (
+    b"add@/devices/pci0000:00/0000:00:05.0\0ACTION=add\0SUBSYSTEM=pci\0"
+    b"PCI_SLOT_NAME=0000:00:05.0\0MODALIAS=pci:v1=2\0SEQNUM=4242\0"
+)
+
+
+def test_an_event_has_action_place_and_fields() -> None:
+    assert parse(ADD) == Uevent(
+        "add",
+        "/devices/pci0000:00/0000:00:05.0",
+        {
+            "ACTION": "add",
+            "SUBSYSTEM": "pci",
+            "PCI_SLOT_NAME": "0000:00:05.0",
+            "MODALIAS": "pci:v1=2",
+            "SEQNUM": "4242",
+        },
+    )
+
+
+@given(st.binary())
+def test_anything_else_is_no_event(datagram: bytes) -> None:
+    event = parse(datagram)
+    assert event is None or (event.action.isalpha() and b"@" in datagram)
+
+
+def test_the_message_of_udev_is_no_event_of_the_kernel() -> None:
+    assert parse(b"libudev\0\xfe\xed\xca\xfe") is None
+
+
+def test_events_come_in_order_until_close() -> None:
+    ours, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    seen: list[str] = []
+    came = threading.Semaphore(0)
+
+    def listen(events: KernelEvents) -> None:
+        for event in events:
+            seen.append(event.action)
+            came.release()
+
+    with kernel, KernelEvents(ours) as events:
+        listener = threading.Thread(target=listen, args=(events,))
+        listener.start()
+        kernel.send(ADD)
+        kernel.send(b"rubbish")
+        kernel.send(b"remove@/devices/x\0")
+        assert came.acquire(timeout=30)
+        assert came.acquire(timeout=30)
+        events.close()
+        listener.join(timeout=30)
+        assert not listener.is_alive()
+    assert seen == ["add", "remove"]
+    assert ours.fileno() == -1
+
+
+def test_closing_before_listening_ends_it_at_once() -> None:
+    ours, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with kernel:
+        events = KernelEvents(ours)
+        events.close()
+        events.close()
+        assert list(events) == []
+    assert ours.fileno() == -1
+
+
+def test_this_machines_kernel_can_be_listened_to() -> None:
+    events = LocalHost().events()
+    events.close()
+    assert list(events) == []

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every form of a whitelist entry, what it matches, and what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cyborg import exception
+from cyborg.drivers import whitelist
+from cyborg.drivers.pci_function import PciFunction
+from cyborg.model.pci import PciAddress
+
+
+def function(
+    address: str = "0000:81:02.3",
+    *,
+    vendor: int = 0x10DE,
+    product: int = 0x20B5,
+    parent: str | None = None,
+    host_driver: str | None = None,
+) -> PciFunction:
+    return PciFunction(
+        address=PciAddress.parse(address),
+        vendor=vendor,
+        product=product,
+        class_code=0x030200,
+        parent=PciAddress.parse(parent) if parent else None,
+        host_driver=host_driver,
+    )
+
+
+def matches(
+    text: str,
+    candidate: PciFunction,
+    interfaces: dict[str, PciAddress] | None = None,
+    *,
+    ours: bool = False,
+) -> bool:
+    (entry,) = whitelist.parse([text])
+    return entry.matches(candidate, interfaces or {}, ours=ours)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"vendor_id": "10de"}',
+        '{"vendor_id": "10DE", "product_id": "20b5"}',
+        '{"vendor_id": "0x10de"}',
+        '{"vendor_id": "*", "product_id": "*"}',
+        '{"address": "0000:81:02.3"}',
+        '{"address": "81:02.3"}',
+        '{"address": "*:81:02.*"}',
+        '{"address": "*:*:*.*"}',
+        '{"address": ":81:."}',
+        '{"address": ".3"}',
+        '{"address": "0000:81:02"}',
+        '{"address": "0000:81:2.3"}',
+        '{"address": {"domain": ".*", "bus": "8[0-3]", "slot": "02", "function": "[2-3]"}}',
+        '{"address": {"bus": "81"}}',
+        '{"vendor_id": "10de", "physical_network": "blue", "trusted": "true"}',
+        '{"vendor_id": "10de", "force": true}',
+    ],
+)
+def test_matches(text: str) -> None:
+    assert matches(text, function())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"vendor_id": "8086"}',
+        '{"vendor_id": "10de", "product_id": "20b6"}',
+        '{"address": "0001:81:02.3"}',
+        '{"address": "*:81:02.4"}',
+        '{"address": "0000:81:03.*"}',
+        '{"address": {"bus": "8[2-3]"}}',
+        '{"vendor_id": "8086", "address": "0000:81:02.3"}',
+        '{"devname": "eth7"}',
+    ],
+)
+def test_does_not_match(text: str) -> None:
+    assert not matches(text, function())
+
+
+def test_a_virtual_function_is_meant_by_the_full_address_of_its_parent() -> None:
+    child = function("0000:81:02.3", parent="0000:81:00.0")
+    assert matches('{"address": "0000:81:00.0"}', child)
+    assert not matches('{"address": "0000:81:00.*"}', child)
+    assert not matches('{"address": {"bus": "81", "slot": "00", "function": "0"}}', child)
+
+
+def test_an_interface_names_its_function_and_the_virtual_ones() -> None:
+    interfaces = {"ens1": PciAddress.parse("0000:81:00.0")}
+    assert matches('{"devname": "ens1"}', function("0000:81:00.0"), interfaces)
+    assert matches('{"devname": "ens1"}', function(parent="0000:81:00.0"), interfaces)
+    assert not matches('{"devname": "ens1"}', function("0000:81:00.1"), interfaces)
+
+
+def test_an_interface_that_a_guest_has_names_what_was_ours() -> None:
+    held = function(host_driver="vfio-pci")
+    assert matches('{"devname": "ens1"}', held, ours=True)
+    assert not matches('{"devname": "ens1"}', held)
+    assert not matches('{"devname": "ens1"}', function(host_driver="ice"), ours=True)
+
+
+def test_one_value_may_hold_a_list_and_the_option_may_stand_twice() -> None:
+    entries = whitelist.parse(['[{"vendor_id": "10de"}, {"vendor_id": "8086"}]', "{}", "[]"])
+    assert [one.vendor for one in entries] == [0x10DE, 0x8086, None]
+
+
+def test_force_is_off_unless_it_is_set() -> None:
+    assert [one.force for one in whitelist.parse(["{}", '{"force": true}'])] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it is not JSON (Expecting value: line 1 column 1 (char 0))"),
+        ("{vendor_id: 10de}", "it is not JSON"),
+        ("8086", "8086 is not a JSON object"),
+        ('["10de"]', '"10de" is not a JSON object'),
+        ('{"vendor_id": "zz"}', "vendor_id 'zz' is neither '*' nor hexadecimal up to ffff"),
+        ('{"vendor_id": "10000"}', "vendor_id '10000' is neither"),
+        ('{"product_id": 8086}', "product_id is no string of hexadecimal digits or '*'"),
+        ('{"product_id": " "}', "product_id is no string of hexadecimal digits or '*'"),
+        ('{"address": "0:0:0:0.0"}', "is not of the form domain:bus:slot.function"),
+        ('{"address": "0000:81:20.0"}', "slot of address '20' is neither"),
+        ('{"address": "0000:81:00.8"}', "function of address '8' is neither"),
+        ('{"address": "0000:8?:00.0"}', "bus of address '8?' is neither"),
+        ('{"address": 5}', "address is neither a string nor an object"),
+        ('{"address": {"device": "00"}}', "address has no part 'device', only domain, bus"),
+        ('{"address": {"bus": "["}}', "bus '[' is not a regular expression"),
+        ('{"address": {"bus": 81}}', "bus of address is not a regular expression"),
+        ('{"address": "*:*:*.*", "devname": "eth0"}', "address and devname exclude each other"),
+        ('{"devname": 5}', "devname is not the name of a network interface"),
+        ('{"force": "yes"}', "force is neither true nor false"),
+    ],
+)
+def test_a_bad_entry_is_one_sentence_with_option_and_value(text: str, reason: str) -> None:
+    with pytest.raises(exception.ConfigError) as caught:
+        whitelist.parse([text])
+    sentence = str(caught.value)
+    assert sentence.startswith(f"Option [pci] passthrough_whitelist cannot be {text!r}: ")
+    assert reason in sentence
+    assert sentence.endswith(".")
+
+
+@given(st.text() | st.recursive(st.none() | st.booleans() | st.text(), st.lists).map(str))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        entries = whitelist.parse([text])
+    except exception.ConfigError:
+        return
+    assert all(isinstance(one, whitelist.Entry) for one in entries)
+
+
+@given(st.integers(0, 0xFFFF), st.integers(0, 0xFF), st.integers(0, 0x1F), st.integers(0, 7))
+def test_a_full_address_names_itself_and_nothing_beside_it(
+    domain: int, bus: int, device: int, number: int
+) -> None:
+    address = PciAddress(domain, bus, device, number)
+    neighbour = PciAddress(domain, bus, device, number ^ 1)
+    assert matches(f'{{"address": "{address}"}}', function(str(address)))
+    assert not matches(f'{{"address": "{address}"}}', function(str(neighbour)))
