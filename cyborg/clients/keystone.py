@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions with the services around us, as the configuration describes them; built once.
+
+Everything keystoneauth can do may be configured: ``auth_type = password`` and its kin with
+Keystone, ``none`` and ``admin_token`` with a fixed endpoint where there is none.
+"""
+
+import threading
+
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1 import loading
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.plugin import BaseAuthPlugin
+from oslo_config import cfg
+
+from cyborg import exception
+
+#: Seconds without a sign of life after which a request is given up, unless ``timeout`` is set: a
+#: peer that accepts and never answers must not keep a thread for ever.
+_TIMEOUT = 60.0
+
+
+class Sessions:
+    """One adapter per peer and process, made when first asked for.
+
+    Groups with equal credentials share their token, which is fetched with the first request and
+    again only when it expires. ``conf`` has the groups [placement], [nova], [glance] and
+    [service_user] registered. Safe for threads.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._adapters: dict[str, Adapter] = {}
+        self._plugins: dict[str, BaseAuthPlugin] = {}
+
+    def placement(self) -> Adapter:
+        """The adapter of [placement]; exception.ConfigError when that group cannot be used."""
+        return self._adapter("placement")
+
+    def nova(self) -> Adapter:
+        """The adapter of [nova]; exception.ConfigError when that group cannot be used."""
+        return self._adapter("nova")
+
+    def glance(self) -> Adapter:
+        """The adapter of [glance], with the account of [service_user] if it has none itself.
+
+        Raises exception.ConfigError when neither can be used.
+        """
+        return self._adapter("glance", fallback="service_user")
+
+    def _adapter(self, group: str, fallback: str | None = None) -> Adapter:
+        with self._lock:
+            if group not in self._adapters:
+                self._adapters[group] = self._build(group, fallback)
+            return self._adapters[group]
+
+    def _build(self, group: str, fallback: str | None) -> Adapter:
+        plugin = self._plugin(group)
+        if plugin is None and fallback is not None:
+            plugin = self._plugin(fallback)
+        if plugin is None:
+            raise exception.ConfigError(
+                reason=f"[{group}] auth_type is not set: there is no account to work with."
+            )
+        try:
+            session = loading.load_session_from_conf_options(self._conf, group, auth=plugin)
+            adapter = loading.load_adapter_from_conf_options(self._conf, group, session=session)
+        except (ks_exceptions.ClientException, TypeError, ValueError) as fault:
+            raise exception.ConfigError(reason=f"[{group}] cannot be used: {fault}") from fault
+        if session.timeout is None:
+            session.timeout = _TIMEOUT
+        return adapter
+
+    def _plugin(self, group: str) -> BaseAuthPlugin | None:
+        """The plug-in of a group, the one that is there already if the credentials are equal."""
+        try:
+            plugin = loading.load_auth_from_conf_options(self._conf, group)
+        except ks_exceptions.ClientException as fault:
+            raise exception.ConfigError(reason=f"[{group}] auth_type: {fault}") from fault
+        if plugin is None:
+            return None
+        return self._plugins.setdefault(plugin.get_cache_id() or group, plugin)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement's REST API, as far as device providers need it: one method, one request.
+
+Every status is looked at: a 404 becomes exception.NotFound, a 409 exception.Conflict (with
+Placement's error ``code`` as a field), a 400 exception.Invalid, and whatever else keeps us from
+working exception.Unavailable. Nothing is retried or remembered here.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from keystoneauth1.adapter import Adapter
+
+from cyborg import exception
+from cyborg.clients import http
+from cyborg.model.provider import Inventory
+
+#: 1.14 trees, 1.20 the created provider in the answer, 1.23 error codes, 1.26 reserved == total.
+MICROVERSION = "1.26"
+#: Error codes of Placement's ``errors.py``.
+CONCURRENT_UPDATE = "placement.concurrent_update"
+DUPLICATE_NAME = "placement.duplicate_name"
+#: The longest query sent: uWSGI takes 4096 bytes of request line and headers by default.
+_MAX_QUERY = 2000
+_PEER = "Placement"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A resource provider as Placement lists it."""
+
+    uuid: str
+    name: str
+    generation: int
+    parent_uuid: str | None
+    root_uuid: str
+
+
+class Placement:
+    """Typed calls over a keystoneauth adapter for the service type ``placement``."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+
+    def find_root(self, names: Sequence[str]) -> tuple[str, str]:
+        """The uuid and name of the first of ``names`` that is a provider.
+
+        Raises exception.NotFound naming all of them: the compute service did not create its
+        provider yet, or calls it something else.
+        """
+        for name in names:
+            node = self.find_by_name(name)
+            if node is not None:
+                return node.uuid, node.name
+        raise exception.NotFound(noun="Compute provider", key=" or ".join(names))
+
+    def find_by_name(self, name: str) -> Node | None:
+        """The provider of exactly this name, wherever it stands."""
+        return next(iter(self._nodes({"name": name})), None)
+
+    def find_by_uuid(self, uuid: str) -> Node | None:
+        """The provider of this uuid, wherever it stands."""
+        return next(iter(self._nodes({"uuid": uuid})), None)
+
+    def tree(self, uuid: str) -> dict[str, Node]:
+        """All providers of the tree that ``uuid`` is in, by uuid; empty when there is none."""
+        return {node.uuid: node for node in self._nodes({"in_tree": uuid})}
+
+    def create(self, uuid: str, name: str, parent_uuid: str) -> int:
+        """Create a child provider; returns its generation.
+
+        Raises exception.Conflict with code DUPLICATE_NAME when name or uuid are taken.
+        """
+        body = {"uuid": uuid, "name": name, "parent_provider_uuid": parent_uuid}
+        return int(self._json("POST", "/resource_providers", body)["generation"])
+
+    def inventories(self, uuid: str) -> tuple[int, dict[str, Inventory]]:
+        """Generation and inventories by resource class."""
+        found = self._json("GET", _provider(uuid, "inventories"))
+        return found["resource_provider_generation"], found["inventories"]
+
+    def set_inventories(
+        self, uuid: str, generation: int, inventories: Mapping[str, Inventory]
+    ) -> int:
+        """Replace all inventories; returns the new generation.
+
+        Raises exception.Conflict with code CONCURRENT_UPDATE when the generation is another.
+        """
+        body = {"resource_provider_generation": generation, "inventories": inventories}
+        found = self._json("PUT", _provider(uuid, "inventories"), body)
+        return int(found["resource_provider_generation"])
+
+    def traits(self, uuid: str) -> tuple[int, frozenset[str]]:
+        """Generation and traits."""
+        found = self._json("GET", _provider(uuid, "traits"))
+        return found["resource_provider_generation"], frozenset(found["traits"])
+
+    def set_traits(self, uuid: str, generation: int, traits: Collection[str]) -> int:
+        """Replace all traits; conflicts as ``set_inventories``. Returns the new generation."""
+        body = {"resource_provider_generation": generation, "traits": sorted(traits)}
+        found = self._json("PUT", _provider(uuid, "traits"), body)
+        return int(found["resource_provider_generation"])
+
+    def delete_inventories(self, uuid: str) -> None:
+        """Remove all inventories; exception.Conflict while a consumer has an allocation."""
+        self._call("DELETE", _provider(uuid, "inventories"))
+
+    def delete_provider(self, uuid: str) -> None:
+        """Remove the provider; exception.Conflict while it has allocations or children."""
+        self._call("DELETE", _provider(uuid))
+
+    def allocations_of(self, uuid: str) -> dict[str, dict[str, int]]:
+        """Units by resource class that each consumer (by uuid) has of this provider."""
+        found = self._json("GET", _provider(uuid, "allocations"))
+        return {consumer: one["resources"] for consumer, one in found["allocations"].items()}
+
+    def resource_classes(self) -> frozenset[str]:
+        """The names of all resource classes, standard and custom."""
+        found = self._json("GET", "/resource_classes")
+        return frozenset(one["name"] for one in found["resource_classes"])
+
+    def create_resource_class(self, name: str) -> None:
+        """Make a custom resource class exist; calling twice does no harm."""
+        self._call("PUT", f"/resource_classes/{quote(name, safe='')}")
+
+    def known_traits(self, names: Collection[str]) -> frozenset[str]:
+        """Those of ``names`` that exist; one request however many there are."""
+        query = "?" + urlencode({"name": "in:" + ",".join(sorted(names))}, safe=":,")
+        if len(query) > _MAX_QUERY:
+            query = ""
+        return frozenset(self._json("GET", f"/traits{query}")["traits"]) & frozenset(names)
+
+    def create_trait(self, name: str) -> None:
+        """Make a custom trait exist; calling twice does no harm."""
+        self._call("PUT", f"/traits/{quote(name, safe='')}")
+
+    def _nodes(self, query: dict[str, str]) -> list[Node]:
+        found = self._json("GET", f"/resource_providers?{urlencode(query)}")
+        return [
+            Node(
+                uuid=one["uuid"],
+                name=one["name"],
+                generation=one["generation"],
+                parent_uuid=one["parent_provider_uuid"],
+                root_uuid=one["root_provider_uuid"],
+            )
+            for one in found["resource_providers"]
+        ]
+
+    def _json(self, method: str, path: str, body: object = None) -> Any:
+        return http.document(_PEER, self._call(method, path, body))
+
+    def _call(self, method: str, path: str, body: object = None) -> Any:
+        arguments = {} if body is None else {"json": body}
+        answer = http.ask(
+            _PEER,
+            self._adapter,
+            method,
+            path,
+            microversion=MICROVERSION,
+            headers={"Accept": "application/json"},
+            **arguments,
+        )
+        if answer.status_code < 300:
+            return answer
+        code, detail = _error(answer)
+        if answer.status_code == 404:
+            raise exception.NotFound(noun="Placement resource", key=path)
+        if answer.status_code == 409:
+            raise exception.Conflict(reason=detail, code=code)
+        if answer.status_code == 400:
+            raise exception.Invalid(field=f"{method} {path}", reason=detail)
+        raise exception.Unavailable(
+            peer=_PEER, reason=f"{method} {path}: {detail}", http=answer.status_code
+        )
+
+
+def _provider(uuid: str, *rest: str) -> str:
+    return "/".join(("/resource_providers", quote(uuid, safe=""), *rest))
+
+
+def _error(answer: Any) -> tuple[str, str]:
+    """Placement's error code and its one-line explanation."""
+    try:
+        first = answer.json()["errors"][0]
+        detail = str(first["detail"]).strip().rpartition("\n")[2].strip()
+        return str(first.get("code", "")), detail
+    except (ValueError, LookupError, TypeError):
+        return "", f"answered {answer.status_code}"

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep Placement equal to a host's desired provider tree, at the price of what differs.
+
+What is touched: children that the tree names, directly below the compute's own provider. Never
+touched: the compute's provider, providers the tree does not name, traits on our providers that
+others set, global traits and classes (they are created where lacking, never deleted).
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from cyborg import exception
+from cyborg.clients.placement import CONCURRENT_UPDATE, Node, Placement
+from cyborg.clients.survey import Survey
+from cyborg.clients.vocabulary import Vocabulary
+from cyborg.model.provider import (
+    Actual,
+    Change,
+    Provider,
+    ProviderOutcome,
+    ProviderTree,
+    PublishResult,
+    SetInventories,
+    Verdict,
+    changes,
+)
+
+_LOG = logging.getLogger(__name__)
+
+#: Each allocation bumps a provider's generation, so a busy one may need several attempts.
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One call to publish or check."""
+
+    tree: ProviderTree
+    retired_traits: frozenset[str]
+    survey: Survey
+
+
+class Publisher:
+    """Publishes trees and remembers what Placement held at which generation.
+
+    The memory makes an unchanged tree cost nothing; losing it (a restart) costs reads, never
+    writes. For one thread at a time.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._roots: dict[str, str] = {}
+        self._seen: dict[str, Actual] = {}
+        self._ours: dict[str, frozenset[str]] = {}
+        self._refused: dict[str, tuple[Provider, str]] = {}
+        self._told: dict[str, str] = {}
+        self._vocabulary = Vocabulary(placement)
+
+    def find_root(self, names: Sequence[str]) -> tuple[str, str]:
+        """The uuid and name of the compute's provider; remembered, so that publishing need not ask.
+
+        Raises exception.NotFound naming all of ``names`` when none is there.
+        """
+        uuid, name = self._placement.find_root(names)
+        self._roots[name] = uuid
+        return uuid, name
+
+    def publish(self, tree: ProviderTree, retired_traits: Collection[str] = ()) -> PublishResult:
+        """Write what differs from what was last seen; no request when nothing does.
+
+        ``retired_traits`` are traits that we published in an earlier life and no longer use: they
+        leave every provider of the tree that does not desire them. What this process published
+        and no longer desires goes without being named. All other traits stay.
+
+        A provider that cannot be published stops no other; one that was refused is tried again
+        when it changes, or by ``check``. Providers that are not in the tree are left alone (see
+        ``retire``).
+
+        Raises exception.NotFound when the compute's provider is not there, and
+        exception.Unavailable when Placement is not; what was done until then is remembered.
+        """
+        survey = Survey(self._placement, self._vocabulary, self._root(tree))
+        return self._settle_all(_Pass(tree, frozenset(retired_traits), survey))
+
+    def check(self, tree: ProviderTree, retired_traits: Collection[str] = ()) -> PublishResult:
+        """As ``publish``, but believe nothing that Placement's generations do not confirm.
+
+        Repairs what someone changed or deleted by hand. One request for the tree and two for
+        each provider whose generation is not the one last seen. The first call after a restart
+        with a tree that was published before.
+        """
+        root = self._root(tree)
+        listing = self._placement.tree(root)
+        if root not in listing:
+            del self._roots[tree.root_name]
+            root = self._root(tree)
+            listing = self._placement.tree(root)
+        self._forget_stale(tree, listing)
+        survey = Survey(self._placement, self._vocabulary, root, listing)
+        return self._settle_all(_Pass(tree, frozenset(retired_traits), survey))
+
+    def retire(self, uuid: str) -> None:
+        """Delete one of our providers, its inventory first; calling twice does no harm.
+
+        Raises exception.Conflict while it has allocations or children, and for a provider
+        without parent, which is never ours.
+        """
+        node = self._placement.find_by_uuid(uuid)
+        if node is None:
+            self._forget(uuid)
+            return
+        if node.parent_uuid is None:
+            raise exception.Conflict(reason=f"{node.name} is a root provider and not ours")
+        try:
+            self._placement.delete_inventories(uuid)
+            self._placement.delete_provider(uuid)
+        except exception.NotFound:
+            _LOG.debug("Provider %s went away while it was deleted", uuid)
+        self._forget(uuid)
+        _LOG.info("Deleted provider %s (%s) from Placement", node.name, uuid)
+
+    def _root(self, tree: ProviderTree) -> str:
+        if tree.root_name not in self._roots:
+            self.find_root([tree.root_name])
+        return self._roots[tree.root_name]
+
+    def _forget_stale(self, tree: ProviderTree, listing: dict[str, Node]) -> None:
+        for one in tree.providers:
+            self._refused.pop(one.uuid, None)
+            seen, node = self._seen.get(one.uuid), listing.get(one.uuid)
+            if seen is not None and (node is None or node.generation != seen.generation):
+                del self._seen[one.uuid]
+
+    def _forget(self, uuid: str) -> None:
+        for memory in (self._seen, self._ours, self._refused, self._told):
+            memory.pop(uuid, None)
+
+    def _settle_all(self, this: _Pass) -> PublishResult:
+        outcomes = tuple(self._outcome(one, this) for one in this.tree.providers)
+        return PublishResult(this.survey.root, outcomes)
+
+    def _outcome(self, desired: Provider, this: _Pass) -> ProviderOutcome:
+        refused = self._refused.get(desired.uuid)
+        if refused is not None and refused[0] == desired:
+            return ProviderOutcome(desired.uuid, desired.name, Verdict.REFUSED, refused[1])
+        verdict, reason = self._attempt(desired, this)
+        if verdict is Verdict.REFUSED:
+            self._refused[desired.uuid] = desired, reason
+        else:
+            self._refused.pop(desired.uuid, None)
+        if reason and self._told.get(desired.uuid) != reason:
+            _LOG.warning("Placement does not show %s (%s): %s", desired.name, verdict, reason)
+        self._told[desired.uuid] = reason
+        return ProviderOutcome(desired.uuid, desired.name, verdict, reason)
+
+    def _attempt(self, desired: Provider, this: _Pass) -> tuple[Verdict, str]:
+        """Settle one provider, keeping its trouble from the others."""
+        flaw = desired.flaw()
+        if flaw is not None:
+            return Verdict.REFUSED, flaw
+        try:
+            self._settle(desired, this)
+        except exception.Unavailable as fault:
+            # A 500 is what this one request did to Placement; anything else meets all of them.
+            if fault.fields.get("http") != 500:
+                raise
+            return Verdict.FAILED, str(fault)
+        except exception.Invalid as fault:
+            # It may complain of a parent, trait or class that somebody deleted.
+            self._roots.pop(this.tree.root_name, None)
+            self._vocabulary.forget()
+            return Verdict.FAILED, str(fault.fields["reason"])
+        except exception.Conflict as fault:
+            return Verdict.REFUSED if fault.fields.get("final") else Verdict.FAILED, str(fault)
+        return Verdict.PUBLISHED, ""
+
+    def _settle(self, desired: Provider, this: _Pass) -> None:
+        """Bring one provider to its desired form, beginning anew when it moved meanwhile."""
+        for _ in range(_ATTEMPTS):
+            try:
+                self._apply(desired, this)
+                return
+            except exception.NotFound:
+                self._seen.pop(desired.uuid, None)
+                this.survey.gone(desired.uuid)
+            except exception.Conflict as fault:
+                if fault.fields.get("code") != CONCURRENT_UPDATE:
+                    raise
+                self._seen.pop(desired.uuid, None)
+                this.survey.there(desired.uuid)
+        raise exception.Conflict(reason=f"it changed {_ATTEMPTS} times while being written")
+
+    def _apply(self, desired: Provider, this: _Pass) -> None:
+        if desired.uuid not in self._seen:
+            self._seen[desired.uuid] = this.survey.enter(desired, this.tree)
+        ours = this.retired_traits | self._ours.get(desired.uuid, frozenset())
+        todo = changes(desired, self._seen[desired.uuid], ours)
+        if todo:
+            this.survey.learn(desired, this.tree)
+        for change in todo:
+            self._ours[desired.uuid] = ours | desired.traits
+            self._seen[desired.uuid] = self._write(desired.uuid, change)
+        self._ours[desired.uuid] = desired.traits
+        if todo:
+            _LOG.info("Placement shows %s as desired now", desired.name)
+
+    def _write(self, uuid: str, change: Change) -> Actual:
+        seen = self._seen[uuid]
+        if isinstance(change, SetInventories):
+            return replace(
+                seen,
+                generation=self._placement.set_inventories(
+                    uuid, seen.generation, change.inventories
+                ),
+                inventories=change.inventories,
+            )
+        generation = self._placement.set_traits(uuid, seen.generation, change.traits)
+        return replace(seen, generation=generation, traits=change.traits)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the sessions: how many tokens they take, and what they say of bad configuration."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keystoneauth1.fixture import DiscoveryList, V3Token
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.clients.keystone import Sessions
+from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Placement
+from cyborg.conf import glance, nova, placement, service_user
+from cyborg.testing.loopback import Loopback
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService
+
+ACCOUNT = """
+auth_type = password
+auth_url = {url}
+username = {user}
+password = secret
+user_domain_name = Default
+project_domain_name = Default
+project_name = service
+"""
+
+
+class Identity:
+    """As much of Keystone as hands out tokens, and counts them. ``lifetime`` is in seconds."""
+
+    def __init__(self, catalogue: dict[str, str]) -> None:
+        self._catalogue = catalogue
+        self._loopback = Loopback(self._application)
+        self.url = self._loopback.url
+        self.lifetime = 3600
+        self.tokens: list[str] = []
+
+    def start(self) -> None:
+        self._loopback.start()
+
+    def stop(self) -> None:
+        self._loopback.stop()
+
+    def _application(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> list[bytes]:
+        headers = [("Content-Type", "application/json")]
+        if environ["REQUEST_METHOD"] != "POST":
+            start_response("300 Multiple Choices", headers)
+            return [json.dumps(DiscoveryList(self.url, v2=False)).encode()]
+        asked = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+        self.tokens.append(asked["auth"]["identity"]["password"]["user"]["name"])
+        token = V3Token(expires=datetime.now(UTC) + timedelta(seconds=self.lifetime))
+        token.set_project_scope()
+        for kind, url in self._catalogue.items():
+            token.add_service(kind).add_standard_endpoints(public=url, internal=url)
+        start_response("201 Created", [*headers, ("X-Subject-Token", "admin")])
+        return [json.dumps(token).encode()]
+
+
+@pytest.fixture
+def identity(placement: PlacementService, nova: SimulatedNova) -> Iterator[Identity]:
+    service = Identity({"placement": placement.url, "compute": nova.url, "image": nova.url})
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Callable[[str], cfg.ConfigOpts]:
+    def read(text: str) -> cfg.ConfigOpts:
+        file = tmp_path / "cyborg.conf"
+        file.write_text(text)
+        conf = cfg.ConfigOpts()
+        for group in (glance, nova, placement, service_user):
+            group.register_opts(conf)
+        conf([], default_config_files=[str(file)], default_config_dirs=[])
+        return conf
+
+    return read
+
+
+def section(name: str, identity: Identity, user: str = "cyborg", more: str = "") -> str:
+    return f"[{name}]{ACCOUNT.format(url=identity.url, user=user)}{more}\n"
+
+
+def test_one_token_serves_all_groups_with_the_same_account(
+    configure: Callable[[str], cfg.ConfigOpts], identity: Identity, nova: SimulatedNova
+):
+    sessions = Sessions(configure(section("placement", identity) + section("nova", identity)))
+    for _ in range(3):
+        assert Placement(sessions.placement()).find_by_name("nobody") is None
+        assert Nova(sessions.nova()).server_project("0") is None
+    assert identity.tokens == ["cyborg"]
+    assert sessions.placement() is sessions.placement()
+
+
+def test_another_account_has_another_token(
+    configure: Callable[[str], cfg.ConfigOpts], identity: Identity
+):
+    text = section("placement", identity, "placement") + section("nova", identity, "nova")
+    sessions = Sessions(configure(text))
+    Placement(sessions.placement()).find_by_name("nobody")
+    Nova(sessions.nova()).server_project("0")
+    assert identity.tokens == ["placement", "nova"]
+
+
+def test_a_token_is_renewed_when_it_expires(
+    configure: Callable[[str], cfg.ConfigOpts], identity: Identity
+):
+    identity.lifetime = 1
+    client = Placement(Sessions(configure(section("placement", identity))).placement())
+    client.find_by_name("nobody")
+    taken = len(identity.tokens)
+    identity.lifetime = 3600
+    for _ in range(3):
+        client.find_by_name("nobody")
+    assert len(identity.tokens) == taken + 1
+
+
+def test_glance_is_asked_with_its_own_account_or_that_of_the_service(
+    configure: Callable[[str], cfg.ConfigOpts], identity: Identity
+):
+    both = section("glance", identity, "images") + section("service_user", identity, "service")
+    for text, user in ((both, "images"), (section("service_user", identity, "service"), "service")):
+        Sessions(configure(text)).glance().get("/v2/images/0", raise_exc=False)
+        assert identity.tokens[-1] == user
+
+
+def test_without_keystone_a_fixed_token_does(
+    configure: Callable[[str], cfg.ConfigOpts], placement: PlacementService, host: str
+):
+    text = f"[placement]\nauth_type = admin_token\nendpoint = {placement.url}\ntoken = admin\n"
+    client = Placement(Sessions(configure(text)).placement())
+    assert client.find_root([host])[1] == host
+
+
+def test_without_keystone_and_token_an_endpoint_does(
+    configure: Callable[[str], cfg.ConfigOpts], nova: SimulatedNova
+):
+    nova.own("1", "blue")
+    text = f"[nova]\nauth_type = none\nendpoint_override = {nova.url}\n"
+    assert Nova(Sessions(configure(text)).nova()).server_project("1") == "blue"
+
+
+def test_a_request_is_given_up_after_a_minute_or_as_configured(
+    configure: Callable[[str], cfg.ConfigOpts],
+):
+    text = "[nova]\nauth_type = none\nendpoint_override = http://127.0.0.1:1\n"
+    assert Sessions(configure(text)).nova().session.timeout == 60
+    assert Sessions(configure(text + "timeout = 5\n")).nova().session.timeout == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ("[nova] auth_type", "not set")),
+        ("[nova]\nauth_type = sesame\n", ("[nova] auth_type", "sesame")),
+        ("[nova]\nauth_type = password\n", ("[nova] auth_type", "auth_url")),
+        ("[nova]\nauth_type = none\nversion = 2\nmin_version = 2\n", ("[nova]", "min_version")),
+    ],
+)
+def test_a_group_that_cannot_be_used_is_named(
+    configure: Callable[[str], cfg.ConfigOpts], text: str, words: tuple[str, ...]
+):
+    sessions = Sessions(configure(text))
+    with pytest.raises(exception.ConfigError) as caught:
+        sessions.nova()
+    assert all(word in str(caught.value) for word in words)

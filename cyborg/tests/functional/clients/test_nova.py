@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of events and questions to Nova, against the simulated one."""
+
+import uuid
+
+import pytest
+
+from cyborg import exception
+from cyborg.clients.nova import BindEvent, EventVerdict, Nova
+from cyborg.testing.nova import SimulatedNova
+
+TIMEOUT = 10.0
+
+
+def event(succeeded: bool = True) -> BindEvent:
+    return BindEvent(str(uuid.uuid4()), str(uuid.uuid4()), succeeded)
+
+
+def test_one_request_carries_all_events(nova: SimulatedNova):
+    done, failed = event(), event(succeeded=False)
+    verdicts = Nova(nova.adapter()).send_events([done, failed])
+    assert verdicts == [EventVerdict.DELIVERED, EventVerdict.DELIVERED]
+    (call,) = nova.wait_for_calls(1, TIMEOUT)
+    assert call.microversion == "compute 2.82"
+    assert [(one.server_uuid, one.tag, one.status) for one in call.events] == [
+        (done.instance_uuid, done.arq_uuid, "completed"),
+        (failed.instance_uuid, failed.arq_uuid, "failed"),
+    ]
+    told = nova.wait_for_events([done.arq_uuid, failed.arq_uuid], TIMEOUT)
+    assert told == {done.arq_uuid: "completed", failed.arq_uuid: "failed"}
+
+
+def test_each_event_has_the_verdict_of_its_own_code(nova: SimulatedNova):
+    sent = [event() for _ in range(4)]
+    for one, code in zip(sent, (200, 404, 422, 400), strict=True):
+        nova.answer_instance(one.instance_uuid, code)
+    assert Nova(nova.adapter()).send_events(sent) == [
+        EventVerdict.DELIVERED,
+        EventVerdict.INSTANCE_GONE,
+        EventVerdict.NO_HOST_YET,
+        EventVerdict.REFUSED,
+    ]
+    with pytest.raises(TimeoutError):
+        nova.wait_for_events([sent[2].arq_uuid], timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [(404, EventVerdict.INSTANCE_GONE), (400, EventVerdict.REFUSED), (406, EventVerdict.REFUSED)],
+)
+def test_a_refusal_of_the_whole_request_is_one_of_each_event(
+    nova: SimulatedNova, status: int, verdict: EventVerdict
+):
+    nova.answer_calls(status)
+    assert Nova(nova.adapter()).send_events([event(), event()]) == [verdict, verdict]
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_nova_that_cannot_now_is_asked_again_later(nova: SimulatedNova, status: int):
+    client, one = Nova(nova.adapter()), event()
+    nova.answer_calls(status)
+    with pytest.raises(exception.Unavailable, match="Nova"):
+        client.send_events([one])
+    assert client.send_events([one]) == [EventVerdict.DELIVERED]
+
+
+def test_a_nova_that_is_silent_is_given_up(nova: SimulatedNova):
+    client = Nova(nova.adapter(timeout=0.2))
+    nova.hold()
+    with pytest.raises(exception.Unavailable):
+        client.send_events([event()])
+    nova.release()
+    assert client.send_events([event()]) == [EventVerdict.DELIVERED]
+
+
+def test_a_nova_that_is_not_there_is_unavailable():
+    nova = SimulatedNova()
+    client = Nova(nova.adapter())
+    nova.stop()
+    with pytest.raises(exception.Unavailable):
+        client.send_events([event()])
+
+
+def test_a_server_has_a_project_or_is_not_there(nova: SimulatedNova):
+    instance, client = str(uuid.uuid4()), Nova(nova.adapter())
+    assert client.server_project(instance) is None
+    nova.own(instance, "blue")
+    assert client.server_project(instance) == "blue"
+
+
+def test_the_simulation_refuses_what_the_real_one_would(nova: SimulatedNova):
+    good = {
+        "name": "accelerator-request-bound",
+        "server_uuid": str(uuid.uuid4()),
+        "tag": str(uuid.uuid4()),
+        "status": "completed",
+    }
+    adapter = nova.adapter()
+
+    def post(microversion: str, *events: dict[str, str]) -> int:
+        return adapter.post(
+            "/os-server-external-events",
+            json={"events": list(events)},
+            microversion=microversion,
+            raise_exc=False,
+        ).status_code
+
+    assert post("2.82", good) == 200
+    assert post("2.81", good) == 400
+    for change in ({"extra": "x"}, {"tag": ""}, {"server_uuid": "x"}, {"status": "done"}):
+        assert post("2.82", good | change) == 400
+    assert post("2.82") == 400
+    assert len(nova.calls) == 1

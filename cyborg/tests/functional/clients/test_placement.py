@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the typed calls, and of the stand-in for Nova's scheduler, against real Placement."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from cyborg import exception
+from cyborg.clients.placement import Placement
+from cyborg.testing.placement import PlacementService, fresh_host, requested
+from cyborg.tests.functional.clients.conftest import Wire
+
+
+def test_the_first_name_that_is_a_provider_is_the_compute(
+    client: Placement, placement: PlacementService, host: str
+):
+    root = placement.make_compute(host)
+    assert client.find_root([fresh_host(), host]) == (root, host)
+
+
+def test_all_names_that_were_tried_are_in_the_error(client: Placement):
+    first, second = fresh_host(), fresh_host()
+    with pytest.raises(exception.NotFound) as caught:
+        client.find_root([first, second])
+    assert str(caught.value) == f"Compute provider {first} or {second} could not be found."
+
+
+def test_names_and_paths_are_quoted(client: Placement, wire: Wire):
+    assert client.find_by_name("a&in_tree=b c/..") is None
+    with pytest.raises(exception.NotFound):
+        client.create_trait("../resource_providers/x")
+    assert wire.calls[-1] == "PUT /traits/..%2Fresource_providers%2Fx"
+
+
+def test_a_refusal_carries_placement_s_code_and_sentence(
+    client: Placement, placement: PlacementService, host: str
+):
+    root = placement.make_compute(host)
+    with pytest.raises(exception.Conflict) as caught:
+        client.create(str(uuid.uuid4()), host, root)
+    assert caught.value.fields["code"] == "placement.duplicate_name"
+    assert str(caught.value) == f"Conflicting resource provider name: {host} already exists."
+
+
+def test_what_does_not_exist_is_not_found(client: Placement):
+    unknown = str(uuid.uuid4())
+    for call in (client.inventories, client.traits, client.allocations_of, client.delete_provider):
+        with pytest.raises(exception.NotFound, match=unknown):
+            call(unknown)
+    assert client.tree(unknown) == {}
+    assert client.find_by_uuid(unknown) is None
+
+
+def test_an_answer_that_is_not_foreseen_is_unavailable(client: Placement, wire: Wire):
+    wire.before = lambda _call: 406
+    with pytest.raises(exception.Unavailable, match="406"):
+        client.resource_classes()
+
+
+def test_a_compute_offers_nothing_to_who_asks_for_accelerators_before_there_are_any(
+    placement: PlacementService, host: str
+):
+    root = placement.make_compute(host)
+    groups = requested([{"resources:FPGA": "1"}])
+    assert placement.candidates(groups, in_tree=root) == []
+    assert len(placement.candidates({}, in_tree=root)) == 1
+
+
+def test_two_claims_of_the_last_unit_leave_one_winner(placement: PlacementService, host: str):
+    root = placement.make_compute(host)
+    (candidate,) = placement.candidates({}, in_tree=root)
+    candidate.allocations[root]["resources"]["VCPU"] = 8
+    instance = str(uuid.uuid4())
+    placement.allocate(instance, candidate)
+    with pytest.raises(RuntimeError, match="409"):
+        placement.allocate(str(uuid.uuid4()), candidate)
+    placement.free(instance)
+    placement.free(instance)
+    placement.allocate(str(uuid.uuid4()), candidate)
+
+
+def test_a_second_placement_elsewhere_in_the_same_process_is_refused(
+    placement: PlacementService, tmp_path: Path
+):
+    assert placement.url
+    with pytest.raises(RuntimeError, match="already"):
+        PlacementService(tmp_path)

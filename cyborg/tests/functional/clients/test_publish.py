@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What publishing does to the real Placement, and what it leaves alone."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from cyborg import exception
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.model.provider import Verdict, provider_uuid
+from cyborg.testing.placement import PlacementService, fresh_host, requested
+from cyborg.tests.functional.clients.conftest import Wire
+from cyborg.tests.functional.clients.trees import (
+    TRAITS,
+    card,
+    everything,
+    put_by_hand,
+    shown,
+    shows,
+    tree,
+)
+
+
+def test_children_of_the_compute_are_offered_to_nova(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    root = placement.make_compute(host)
+    assert publisher.publish(tree(host, size=2)).root_uuid == root
+    groups = requested([{"resources:FPGA": "4", "trait:CUSTOM_TEST_CARD": "required"}])
+    found = placement.candidates(groups, in_tree=root)
+    answered = {one.mappings["device_profile_0"][0] for one in found}
+    assert answered == {card(host, 0).uuid, card(host, 1).uuid}
+    assert all(one.mappings[""] == [root] for one in found)
+
+
+def test_the_compute_and_foreign_providers_are_never_touched(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    root = placement.make_compute(host)
+    foreign = str(uuid.uuid4())
+    body = {"name": f"{host}_nova_pci", "uuid": foreign, "parent_provider_uuid": root}
+    placement.call("POST", "/resource_providers", body)
+    put_by_hand(placement, foreign, "inventories", {"PGPU": {"total": 2}})
+    before = [everything(placement, one) for one in (root, foreign)]
+    publisher.publish(tree(host, size=2))
+    publisher.publish(tree(host, card(host, reserved=4)))
+    publisher.check(tree(host, card(host, 1)))
+    assert [everything(placement, one) for one in (root, foreign)] == before
+
+
+def test_providers_that_left_the_tree_stay(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, size=2))
+    publisher.check(tree(host, size=1))
+    assert shows(placement, card(host, 1))
+
+
+def test_traits_of_others_stay_and_ours_follow_the_tree(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host))
+    put_by_hand(placement, card(host).uuid, "traits", [*TRAITS, "HW_GPU_API_VULKAN"])
+    renamed = card(host, traits=frozenset({"OWNER_CYBORG", "CUSTOM_TEST_CARD_2"}))
+    assert publisher.publish(tree(host, renamed)).problems == {}
+    _, traits = shown(placement, renamed)
+    assert traits == {"OWNER_CYBORG", "CUSTOM_TEST_CARD_2", "HW_GPU_API_VULKAN"}
+
+
+def test_after_a_restart_only_retired_traits_go(
+    publisher: Publisher, client: Placement, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"})))
+    assert Publisher(client).check(tree(host)).problems == {}
+    assert shown(placement, card(host))[1] == TRAITS | {"CUSTOM_TEST_OLD"}
+    retired = ["CUSTOM_TEST_OLD", "CUSTOM_TEST_CARD"]
+    assert Publisher(client).check(tree(host), retired).problems == {}
+    assert shown(placement, card(host))[1] == TRAITS
+
+
+def test_what_was_changed_by_hand_is_repaired_by_the_check(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, size=3))
+    spoiled = {"FPGA": {"total": 4, "reserved": 3, "allocation_ratio": 16.0}}
+    put_by_hand(placement, card(host, 0).uuid, "inventories", spoiled)
+    put_by_hand(placement, card(host, 1).uuid, "traits", [])
+    placement.call("DELETE", f"/resource_providers/{card(host, 2).uuid}")
+    assert publisher.check(tree(host, size=3)).problems == {}
+    assert all(shows(placement, card(host, one)) for one in range(3))
+
+
+def test_a_provider_deleted_by_hand_is_made_again_when_it_is_written(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host))
+    placement.call("DELETE", f"/resource_providers/{card(host).uuid}")
+    changed = card(host, reserved=1)
+    assert publisher.publish(tree(host, changed)).problems == {}
+    assert shows(placement, changed)
+
+
+def test_a_compute_that_was_made_anew_gets_its_children(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host))
+    for one in (card(host).uuid, placement.make_compute(host)):
+        placement.call("DELETE", f"/resource_providers/{one}")
+    anew = placement.make_compute(host)
+    result = publisher.check(tree(host))
+    assert (result.root_uuid, result.problems) == (anew, {})
+    assert placement.call("GET", f"/resource_providers/{card(host).uuid}")[
+        "parent_provider_uuid"
+    ] == (anew)
+
+
+def test_everything_reserved_offers_nothing_and_keeps_the_instances(
+    publisher: Publisher, placement: PlacementService, client: Placement, host: str
+):
+    root = placement.make_compute(host)
+    publisher.publish(tree(host))
+    instance, groups = str(uuid.uuid4()), requested([{"resources:FPGA": "1"}])
+    placement.allocate(instance, placement.candidates(groups, in_tree=root)[0])
+    disabled = card(host, reserved=4)
+    assert publisher.publish(tree(host, disabled)).problems == {}
+    assert shows(placement, disabled)
+    assert placement.candidates(groups, in_tree=root) == []
+    assert client.allocations_of(disabled.uuid) == {instance: {"FPGA": 1}}
+
+
+def test_a_name_claimed_elsewhere_is_refused_and_the_others_go_on(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    holder = placement.call("POST", "/resource_providers", {"name": f"{host}_1"})["uuid"]
+    result = publisher.publish(tree(host, size=3))
+    assert result.problems == {f"{host}_1": f"claimed in Placement by {holder}"}
+    assert [one.verdict for one in result.outcomes] == ["published", "refused", "published"]
+    assert wire.take().count("POST /resource_providers") == 3
+    assert shows(placement, card(host, 2))
+    assert publisher.publish(tree(host, size=3)).problems == result.problems
+    assert wire.take() == []
+    placement.call("DELETE", f"/resource_providers/{holder}")
+    assert publisher.check(tree(host, size=3)).problems == {}
+    assert shows(placement, card(host, 1))
+
+
+def test_a_uuid_claimed_in_another_tree_is_refused(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    other = placement.make_compute(fresh_host())
+    mine = card(host)
+    body = {"name": fresh_host(), "uuid": mine.uuid, "parent_provider_uuid": other}
+    placement.call("POST", "/resource_providers", body)
+    before = everything(placement, mine.uuid)
+    for attempt in (publisher.publish, publisher.check):
+        problems = attempt(tree(host)).problems
+        assert problems == {
+            mine.name: f"claimed in Placement by {mine.uuid} in the tree of {other}"
+        }
+    assert everything(placement, mine.uuid) == before
+
+
+def test_a_refused_provider_is_tried_again_when_it_changes(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
+    assert list(publisher.publish(tree(host, novel)).problems) == [novel.name]
+    assert publisher.publish(tree(host)).problems == {}
+    assert shows(placement, card(host))
+
+
+def test_a_lasting_problem_is_logged_once(
+    publisher: Publisher, wire: Wire, host: str, caplog: pytest.LogCaptureFixture
+):
+    wire.before = lambda call: 500 if card(host).uuid in call else None
+    for _ in range(3):
+        publisher.publish(tree(host))
+    warnings = [one for one in caplog.records if one.name == "cyborg.clients.reconcile"]
+    assert [one.levelname for one in warnings if "does not show" in one.message] == ["WARNING"]
+
+
+def test_a_flaw_is_refused_without_a_request(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    evil = card(host, traits=frozenset({"../resource_providers/x"}))
+    result = publisher.publish(tree(host, evil, card(host, 1)))
+    assert list(result.problems) == [evil.name]
+    assert not [one for one in wire.calls if evil.uuid in one or ".." in one]
+    assert shows(placement, card(host, 1))
+
+
+def test_a_standard_trait_that_is_unknown_stops_only_its_provider(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
+    result = publisher.publish(tree(host, novel, card(host, 1)))
+    assert "HW_FROM_THE_FUTURE" in result.problems[novel.name]
+    assert result.outcomes[0].verdict is Verdict.REFUSED
+    assert placement.call("GET", f"/resource_providers?uuid={novel.uuid}") == {
+        "resource_providers": []
+    }
+    assert shows(placement, card(host, 1))
+
+
+def test_a_class_still_allocated_cannot_change_and_is_told(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    root = placement.make_compute(host)
+    publisher.publish(tree(host, size=2))
+    groups = requested([{"resources:FPGA": "4"}])
+    candidate = placement.candidates(groups, in_tree=root)[0]
+    placement.allocate(str(uuid.uuid4()), candidate)
+    held = candidate.mappings["device_profile_0"][0]
+    gpus = [card(host, one, resource_class="PGPU") for one in range(2)]
+    result = publisher.publish(tree(host, *gpus))
+    (stuck,) = (one for one in gpus if one.uuid == held)
+    assert list(result.problems) == [stuck.name]
+    assert "in use" in result.problems[stuck.name]
+    assert all(shows(placement, one) for one in gpus if one is not stuck)
+
+
+def test_a_provider_that_moves_all_the_time_is_given_up_for_now(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    publisher.publish(tree(host, size=2))
+    busy = card(host, 0, reserved=1)
+
+    def move(call: str) -> None:
+        if call.startswith("PUT") and busy.uuid in call:
+            put_by_hand(placement, busy.uuid, "inventories", {"FPGA": {"total": 4}})
+
+    wire.before = move
+    result = publisher.publish(tree(host, busy, card(host, 1, reserved=1)))
+    assert list(result.problems) == [busy.name]
+    assert shows(placement, card(host, 1, reserved=1))
+    wire.before = lambda _call: None
+    assert publisher.publish(tree(host, busy)).problems == {}
+    assert shows(placement, busy)
+
+
+def test_a_compute_that_is_not_there_yet_is_named(publisher: Publisher):
+    name = fresh_host()
+    with pytest.raises(exception.NotFound, match=f"Compute provider {name} could not be found"):
+        publisher.publish(tree(name))
+
+
+def test_a_compute_that_appears_later_is_found(publisher: Publisher, placement: PlacementService):
+    name = fresh_host()
+    with pytest.raises(exception.NotFound):
+        publisher.check(tree(name))
+    placement.make_compute(name)
+    assert publisher.publish(tree(name)).problems == {}
+
+
+@pytest.mark.parametrize("status", [401, 403, 502, 503])
+def test_placement_being_away_is_told_and_what_was_done_is_kept(
+    publisher: Publisher, wire: Wire, host: str, status: int
+):
+    wire.before = lambda call: status if card(host, 1).uuid in call else None
+    with pytest.raises(exception.Unavailable):
+        publisher.publish(tree(host, size=2))
+    wire.before = lambda _call: None
+    wire.take()
+    assert publisher.publish(tree(host, size=2)).problems == {}
+    assert "POST /resource_providers" not in wire.take()
+
+
+def test_a_request_that_breaks_placement_stops_only_its_provider(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    wire.before = lambda call: 500 if card(host, 0).uuid in call else None
+    assert list(publisher.publish(tree(host, size=2)).problems) == [card(host, 0).name]
+    assert shows(placement, card(host, 1))
+
+
+def test_a_trait_deleted_meanwhile_is_made_again_the_next_time(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
+    marked = card(host, traits=frozenset({word}))
+    publisher.publish(tree(host, marked))
+    publisher.publish(tree(host, replace(marked, traits=TRAITS)))
+    placement.call("DELETE", f"/traits/{word}")
+    assert "No such trait" in publisher.publish(tree(host, marked)).problems[marked.name]
+    assert publisher.publish(tree(host, marked)).problems == {}
+    assert shows(placement, marked)
+
+
+def test_retiring_deletes_our_provider_and_twice_does_no_harm(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, size=2))
+    for _ in range(2):
+        publisher.retire(card(host, 0).uuid)
+        found = placement.call("GET", f"/resource_providers?uuid={card(host, 0).uuid}")
+        assert found == {"resource_providers": []}
+    assert shows(placement, card(host, 1))
+    assert publisher.publish(tree(host, size=2)).problems == {}
+    assert shows(placement, card(host, 0))
+
+
+def test_retiring_what_is_allocated_is_refused_and_changes_nothing(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    root = placement.make_compute(host)
+    publisher.publish(tree(host))
+    groups = requested([{"resources:FPGA": "1"}])
+    placement.allocate(str(uuid.uuid4()), placement.candidates(groups, in_tree=root)[0])
+    with pytest.raises(exception.Conflict):
+        publisher.retire(card(host).uuid)
+    assert shows(placement, card(host))
+
+
+def test_a_compute_is_never_retired(publisher: Publisher, placement: PlacementService, host: str):
+    root = placement.make_compute(host)
+    with pytest.raises(exception.Conflict, match="not ours"):
+        publisher.retire(root)
+    assert placement.call("GET", f"/resource_providers/{root}/inventories")["inventories"]
+
+
+def test_the_uuid_of_a_provider_follows_from_its_name(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host))
+    assert placement.name_of(provider_uuid(f"{host}_0")) == f"{host}_0"

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many requests publishing costs, counted on the wire to the real Placement."""
+
+import uuid
+
+import pytest
+
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.testing.placement import PlacementService, fresh_host, requested
+from cyborg.tests.functional.clients.conftest import Wire
+from cyborg.tests.functional.clients.trees import card, shows, tree
+
+PER_PROVIDER = [
+    "POST /resource_providers",
+    "PUT /resource_providers/*/traits",
+    "PUT /resource_providers/*/inventories",
+]
+READ = ["GET /resource_providers/*/inventories", "GET /resource_providers/*/traits"]
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_a_first_publish_costs_three_requests_per_provider_and_three(
+    publisher: Publisher, placement: PlacementService, wire: Wire, *, host: str, size: int
+):
+    word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
+    traits = frozenset({f"{word}_A", f"{word}_B", "OWNER_CYBORG"})
+    cards = [card(host, one, resource_class=word, traits=traits) for one in range(size)]
+    assert publisher.publish(tree(host, *cards)).problems == {}
+    assert wire.take() == [
+        "GET /resource_providers?name",
+        "GET /resource_classes",
+        "PUT /resource_classes/*",
+        "GET /traits?name",
+        *["PUT /traits/*"] * 2,
+        *PER_PROVIDER * size,
+    ]
+    assert all(shows(placement, one) for one in cards)
+
+
+def test_a_compute_that_was_found_is_not_looked_up_again(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    root = placement.make_compute(host)
+    assert publisher.find_root([fresh_host(), host]) == (root, host)
+    wire.take()
+    assert publisher.publish(tree(host)).root_uuid == root
+    assert "GET /resource_providers?name" not in wire.take()
+
+
+def test_words_that_exist_cost_one_look_each_and_only_once(
+    publisher: Publisher, wire: Wire, host: str
+):
+    publisher.publish(tree(host, card(host, resource_class="CUSTOM_PCI")))
+    wire.take()
+    both = [card(host, one, resource_class="CUSTOM_PCI") for one in range(2)]
+    assert publisher.publish(tree(host, *both)).problems == {}
+    assert wire.take() == PER_PROVIDER
+
+
+def test_many_long_traits_are_looked_up_in_one_request(publisher: Publisher, wire: Wire, host: str):
+    traits = frozenset(f"CUSTOM_{'X' * 90}_{one}" for one in range(50))
+    assert publisher.publish(tree(host, card(host, traits=traits))).problems == {}
+    assert wire.take().count("GET /traits") == 1
+
+
+def test_an_unchanged_tree_costs_nothing(publisher: Publisher, wire: Wire, host: str):
+    publisher.publish(tree(host, size=3))
+    wire.take()
+    assert publisher.publish(tree(host, size=3)).problems == {}
+    assert wire.take() == []
+
+
+def test_a_changed_reservation_costs_one_request(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    publisher.publish(tree(host, size=3))
+    wire.take()
+    lost = card(host, 1, reserved=4)
+    publisher.publish(tree(host, card(host, 0), lost, card(host, 2)))
+    assert wire.take() == ["PUT /resource_providers/*/inventories"]
+    assert shows(placement, lost)
+
+
+def test_a_full_check_costs_one_request_and_two_per_moved_provider(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    publisher.publish(tree(host, size=3))
+    wire.take()
+    assert publisher.check(tree(host, size=3)).problems == {}
+    assert wire.take() == ["GET /resource_providers?in_tree"]
+    root = placement.make_compute(host)
+    groups = requested([{"resources:FPGA": "1"}])
+    placement.allocate(str(uuid.uuid4()), placement.candidates(groups, in_tree=root)[0])
+    assert publisher.check(tree(host, size=3)).problems == {}
+    assert wire.take() == ["GET /resource_providers?in_tree", *READ]
+    assert publisher.check(tree(host, size=3)).problems == {}
+    assert wire.take() == ["GET /resource_providers?in_tree"]
+
+
+def test_the_first_check_after_a_restart_only_reads(
+    publisher: Publisher, client: Placement, wire: Wire, host: str
+):
+    publisher.publish(tree(host, size=3))
+    wire.take()
+    assert Publisher(client).check(tree(host, size=3)).problems == {}
+    assert wire.take() == [
+        "GET /resource_providers?name",
+        "GET /resource_providers?in_tree",
+        *READ * 3,
+    ]
+
+
+def test_a_publish_after_a_restart_finds_what_it_published(
+    publisher: Publisher, client: Placement, wire: Wire, host: str
+):
+    publisher.publish(tree(host, size=3))
+    wire.take()
+    assert Publisher(client).publish(tree(host, size=3)).problems == {}
+    assert wire.take() == [
+        "GET /resource_providers?name",
+        "GET /traits?name",
+        "POST /resource_providers",
+        "GET /resource_providers?in_tree",
+        *READ * 3,
+    ]
+
+
+def test_a_provider_that_was_allocated_from_costs_a_second_attempt(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    publisher.publish(tree(host))
+    root = placement.make_compute(host)
+    groups = requested([{"resources:FPGA": "1"}])
+    placement.allocate(str(uuid.uuid4()), placement.candidates(groups, in_tree=root)[0])
+    wire.take()
+    lost = card(host, reserved=4)
+    assert publisher.publish(tree(host, lost)).problems == {}
+    assert wire.take() == [
+        "PUT /resource_providers/*/inventories",
+        *READ,
+        "PUT /resource_providers/*/inventories",
+    ]
+    assert shows(placement, lost)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the one place where a peer's silence and refusals become Unavailable."""
+
+from typing import Any
+
+import pytest
+import requests
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1.adapter import Adapter
+
+from cyborg import exception
+from cyborg.clients import http
+
+
+class Scripted(Adapter):
+    """Answers every request alike: raises an exception, or returns a status with a body."""
+
+    def __init__(self, outcome: int | Exception, body: bytes = b"") -> None:
+        self._outcome = outcome
+        self._body = body
+
+    def request(self, url: str, method: str, **kwargs: Any) -> requests.Response:
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        answer = requests.Response()
+        answer.status_code = self._outcome
+        answer._content = self._body
+        return answer
+
+
+@pytest.mark.parametrize("status", [200, 207, 400, 404, 409, 422])
+def test_an_answer_is_handed_over_whatever_it_says(status: int):
+    assert http.ask("Nova", Scripted(status), "GET", "/x").status_code == status
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 502, 503])
+def test_a_peer_that_breaks_or_keeps_us_out_is_unavailable(status: int):
+    with pytest.raises(exception.Unavailable) as caught:
+        http.ask("Nova", Scripted(status), "GET", "/servers?name=secret")
+    assert caught.value.fields["http"] == status
+    assert str(caught.value) == f"Nova is not available: GET /servers was answered {status}"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ks_exceptions.ConnectFailure("nobody there\nlong trace"),
+        ks_exceptions.EndpointNotFound("no compute endpoint"),
+        ks_exceptions.Unauthorized("wrong password"),
+        requests.exceptions.ChunkedEncodingError("broke off"),
+    ],
+)
+def test_whatever_keeps_a_request_from_its_peer_is_unavailable(fault: Exception):
+    with pytest.raises(exception.Unavailable) as caught:
+        http.ask("Nova", Scripted(fault), "GET", "/x")
+    assert caught.value.fields["http"] is None
+    assert "\n" not in str(caught.value)
+
+
+def test_a_body_that_is_no_json_is_not_from_the_peer():
+    answer = http.ask("Nova", Scripted(200, b"<html>"), "GET", "/x")
+    with pytest.raises(exception.Unavailable, match="not JSON"):
+        http.document("Nova", answer)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the provider tree and of the difference between desired and actual."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cyborg.model.provider import (
+    Actual,
+    Provider,
+    ProviderOutcome,
+    PublishResult,
+    SetInventories,
+    SetTraits,
+    Verdict,
+    changes,
+    is_custom,
+    is_resource_class_name,
+    is_trait_name,
+    provider_uuid,
+)
+
+NAME = "compute1_FakeDevice"
+FPGA = Provider(
+    uuid=provider_uuid(NAME),
+    name=NAME,
+    resource_class="FPGA",
+    total=16,
+    reserved=0,
+    traits=frozenset({"CUSTOM_FAKE_DEVICE", "OWNER_CYBORG"}),
+)
+NONE = frozenset[str]()
+
+
+def shown(provider: Provider, foreign: frozenset[str] = NONE) -> Actual:
+    return Actual(3, provider.inventories(), provider.traits | foreign)
+
+
+def test_the_uuid_is_the_one_that_allocations_in_the_field_hang_on():
+    assert provider_uuid(NAME) == "f9d7848a-7688-361f-8e4b-3e58185de5fe"
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"),
+    [
+        ("HW_GPU_API_VULKAN", True),
+        ("CUSTOM_FPGA_1", True),
+        ("A" * 255, True),
+        ("A" * 256, False),
+        ("", False),
+        ("CUSTOM_", False),
+        ("custom_x", False),
+        ("CUSTOM-X", False),
+        ("CUSTOM_X\n", False),
+        ("CUSTOM_Ä", False),
+        ("../resource_providers/x", False),
+    ],
+)
+def test_names_follow_the_patterns_of_placement(name: str, valid: bool):
+    assert is_trait_name(name) is valid
+    assert is_resource_class_name(name) is valid
+
+
+def test_custom_words_are_told_from_standard_ones():
+    assert is_custom("CUSTOM_PCI")
+    assert not is_custom("FPGA")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "x" * 201}, "name"),
+        ({"resource_class": "fpga"}, "resource class"),
+        ({"traits": frozenset({"../x"})}, "trait"),
+        ({"reserved": 17}, "reserved"),
+        ({"reserved": -1}, "reserved"),
+        ({"total": 2**31}, "reserved"),
+    ],
+)
+def test_a_flaw_is_named(change: dict[str, object], word: str):
+    flaw = replace(FPGA, **change).flaw()  # type: ignore[arg-type]
+    assert flaw is not None
+    assert word in flaw
+
+
+def test_a_sound_provider_has_no_flaw():
+    assert FPGA.flaw() is None
+    assert replace(FPGA, name="x" * 200, reserved=16).flaw() is None
+
+
+def test_what_is_shown_as_desired_needs_no_change():
+    assert changes(FPGA, shown(FPGA), NONE) == ()
+
+
+def test_a_new_provider_gets_its_traits_before_it_offers_anything():
+    first, second = changes(FPGA, Actual(0, {}, NONE), NONE)
+    assert first == SetTraits(FPGA.traits)
+    assert second == SetInventories(FPGA.inventories())
+
+
+def test_units_are_taken_back_before_traits_change():
+    lost = replace(FPGA, reserved=16, traits=frozenset({"OWNER_CYBORG"}))
+    first, second = changes(lost, shown(FPGA), FPGA.traits)
+    assert first == SetInventories(lost.inventories())
+    assert second == SetTraits(frozenset({"OWNER_CYBORG"}))
+
+
+def test_a_class_that_replaces_another_is_offered_after_the_traits():
+    other = replace(FPGA, resource_class="CUSTOM_FPGA", traits=frozenset({"CUSTOM_X"}))
+    first, second = changes(other, shown(FPGA), FPGA.traits)
+    assert first == SetTraits(frozenset({"CUSTOM_X"}))
+    assert second == SetInventories(other.inventories())
+
+
+def test_a_changed_ratio_is_a_difference():
+    held = shown(FPGA)
+    held = replace(held, inventories={"FPGA": {**held.inventories["FPGA"], "allocation_ratio": 2}})
+    assert changes(FPGA, held, NONE) == (SetInventories(FPGA.inventories()),)
+
+
+def test_no_units_means_no_inventory():
+    empty = replace(FPGA, total=0)
+    assert changes(empty, shown(FPGA), NONE) == (SetInventories({}),)
+
+
+def test_only_published_providers_are_no_problem():
+    outcomes = tuple(
+        ProviderOutcome(provider_uuid(one), one.value, one, "" if one == "published" else "because")
+        for one in Verdict
+    )
+    assert PublishResult("root", outcomes).problems == {"refused": "because", "failed": "because"}
+
+
+traits = st.frozensets(st.sampled_from(["CUSTOM_A", "CUSTOM_B", "OWNER_CYBORG", "HW_CPU_X86_AVX"]))
+providers = st.builds(
+    lambda total, part, resource_class, traits: Provider(
+        FPGA.uuid, NAME, resource_class, total, total * part // 4, traits
+    ),
+    total=st.integers(0, 64),
+    part=st.integers(0, 4),
+    resource_class=st.sampled_from(["FPGA", "CUSTOM_PCI"]),
+    traits=traits,
+)
+
+
+@given(desired=providers, before=providers, foreign=traits, retired=traits)
+def test_the_changes_lead_to_what_is_desired(
+    desired: Provider, before: Provider, foreign: frozenset[str], retired: frozenset[str]
+):
+    ours = before.traits | retired
+    held = Actual(0, before.inventories(), before.traits | foreign)
+    for change in changes(desired, held, ours):
+        if isinstance(change, SetInventories):
+            held = replace(held, inventories=change.inventories)
+        else:
+            held = replace(held, traits=change.traits)
+    assert held.inventories == desired.inventories()
+    assert held.traits == desired.traits | (foreign - ours)
+    assert changes(desired, held, ours) == ()
