@@ -30,8 +30,11 @@ def options() -> list[cfg.Opt]:
             "resource_provider_startup_retries",
             default=3,
             min=0,
-            help="How many times the agent looks for the compute host's resource provider at "
-            "its start before it logs a warning. It goes on looking after that, and publishes "
+            help="How many times the agent looks for the compute host's resource provider.",
+            deprecated_for_removal=True,
+            deprecated_since="18.0.0",
+            deprecated_reason="It has no effect any more: the agent never gives up. It says once "
+            "that the provider is missing, goes on looking with each heartbeat, and publishes "
             "the devices as soon as the provider is there.",
         ),
         cfg.FloatOpt(

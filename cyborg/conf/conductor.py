@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [conductor]: how conductors prove that they live, and how long lost devices stay."""
+"""Options of [conductor]: how conductors prove that they live."""
 
 from oslo_config import cfg
 
@@ -24,13 +24,6 @@ def options() -> list[cfg.Opt]:
             help="Seconds without a sign of life after which other conductors take over the work "
             "of one. It must be longer than heartbeat; longer values tolerate a slow database, "
             "shorter ones recover sooner.",
-        ),
-        cfg.IntOpt(
-            "lost_retention",
-            default=30,
-            min=1,
-            help="Days after which a device that its host no longer shows is removed, together "
-            "with its resource providers. Devices in use are kept.",
         ),
     ]
 

@@ -23,7 +23,7 @@ def options() -> list[cfg.Opt]:
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register all options of [database] on ``conf``; calling twice does no harm."""
-    conf.register_opts(oslo_db.database_opts, group=GROUP)
+    oslo_db.set_defaults(conf, connection="sqlite:///$state_path/cyborg.sqlite")
     conf.register_opts(options(), group=GROUP)
 
 

@@ -34,9 +34,7 @@ EXPECTED = {
     ("api", "max_units_per_group"): 64,
     ("conductor", "heartbeat"): 1,
     ("conductor", "lease"): 3,
-    ("conductor", "lost_retention"): 30,
     ("database", "mysql_engine"): "InnoDB",
-    ("database", "connection"): None,
     ("glance", "num_retries"): 0,
     ("glance", "service_type"): "image",
     ("nova", "service_type"): "compute",
@@ -75,6 +73,7 @@ def test_state_path_follows_the_package() -> None:
     conf = registered()
     assert conf.state_path == conf.pybasedir
     assert conf.bindir == f"{conf.pybasedir}/bin"
+    assert conf.database.connection == f"sqlite:///{conf.state_path}/cyborg.sqlite"
 
 
 @pytest.mark.parametrize("group", ["placement", "nova", "glance", "service_user"])

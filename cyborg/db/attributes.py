@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of deployables in SQL: how they are found and read."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.db import listing, models
+from cyborg.model.attribute import Attribute
+
+_A = models.Attribute.__table__.c
+_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
+    _A.uuid, _A.deployable_id, _A.key, _A.value, _A.created_at, _A.updated_at
+)
+SORTABLE = listing.Sortable(
+    id=_A.id,
+    uuid=_A.uuid,
+    columns={
+        "id": _A.id,
+        "uuid": _A.uuid,
+        "deployable_id": _A.deployable_id,
+        "created_at": _A.created_at,
+        "updated_at": _A.updated_at,
+    },
+)
+
+
+def show(tx: sa.Connection, uuid: str) -> Attribute | None:
+    """The attribute with this uuid."""
+    row = tx.execute(_VISIBLE.where(_A.uuid == uuid)).first()
+    return None if row is None else _attribute(row)
+
+
+def page(
+    tx: sa.Connection,
+    wanted: listing.Page,
+    *,
+    deployable: int | str | None = None,
+    key: str | None = None,
+) -> list[Attribute]:
+    """A page of all attributes, or of those of one deployable (by id or uuid) or key."""
+    query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
+    if isinstance(deployable, int):
+        query = query.where(_A.deployable_id == deployable)
+    elif deployable is not None:
+        of_uuid = sa.select(models.Deployable.id).where(models.Deployable.uuid == deployable)
+        query = query.where(_A.deployable_id == of_uuid.scalar_subquery())
+    if key is not None:
+        query = query.where(_A.key == key)
+    return [_attribute(row) for row in tx.execute(query)]
+
+
+def _attribute(row: sa.Row[*tuple[Any, ...]]) -> Attribute:
+    return Attribute(
+        uuid=row.uuid,
+        deployable_id=row.deployable_id,
+        key=row.key,
+        value=row.value,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

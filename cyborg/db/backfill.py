@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an upgrade leaves to be filled while services run; each function may be called again."""
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database, Reader
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Instance
+from cyborg.model.device import HandleState
+
+_BATCH = 100
+
+
+def project_ids(db: Database, project_of: Callable[[str], str | None]) -> int:
+    """Give ARQs without a project that of their instance; answers how many got one.
+
+    ``project_of`` is asked once per instance, outside any transaction. Instances that it does
+    not know (None) are left alone. What it raises ends the run; what was filled stays.
+    """
+    filled = 0
+    after = ""
+    while instances := _ownerless(db, after):
+        for instance in instances:
+            project = project_of(instance)
+            if project is not None:
+                filled += _own(db, instance, project)
+        after = instances[-1]
+    return filled
+
+
+def device_states(db: Database) -> tuple[int, int]:
+    """Fill devices that have no ``device_state``: allocated if a handle is in use, else available.
+
+    Answers how many were filled, and how many needed it.
+    """
+    with db.writer() as tx:
+        needed = tx.scalar(sa.select(sa.func.count()).where(Device.device_state.is_(None))) or 0
+        used = (
+            sa.exists()
+            .where(Deployable.device_id == Device.id)
+            .where(AttachHandle.deployable_id == Deployable.id)
+            .where(AttachHandle.state != HandleState.FREE.value)
+        )
+        filled = tx.execute(
+            sa.update(Device)
+            .where(Device.device_state.is_(None))
+            .values(device_state=sa.case((used, "allocated"), else_="available"))
+        ).rowcount
+    return filled, needed
+
+
+def stateless_devices(db: Reader) -> int:
+    """How many devices have no ``device_state`` yet."""
+    with db.reader() as tx:
+        return tx.scalar(sa.select(sa.func.count()).where(Device.device_state.is_(None))) or 0
+
+
+def _ownerless(db: Database, after: str) -> list[str]:
+    with db.reader() as tx:
+        found = tx.scalars(
+            sa.select(Arq.instance_uuid)
+            .where(Arq.project_id.is_(None), Arq.instance_uuid > after)
+            .distinct()
+            .order_by(Arq.instance_uuid)
+            .limit(_BATCH)
+        )
+        return [uuid for uuid in found if uuid is not None]
+
+
+def _own(db: Database, instance: str, project: str) -> int:
+    with db.writer() as tx:
+        tx.execute(
+            sa.update(Instance)
+            .where(Instance.uuid == instance, Instance.project_id.is_(None))
+            .values(project_id=project)
+        )
+        return tx.execute(
+            sa.update(Arq)
+            .where(Arq.instance_uuid == instance, Arq.project_id.is_(None))
+            .values(project_id=project)
+        ).rowcount

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployables in SQL: how they are found and read, with their attributes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.db import listing, models
+
+_D = models.Deployable.__table__.c
+_A = models.Attribute.__table__.c
+_VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
+    _D.id,
+    _D.uuid,
+    _D.parent_id,
+    _D.root_id,
+    _D.name,
+    _D.num_accelerators,
+    _D.device_id,
+    _D.rp_uuid,
+    _D.driver_name,
+    _D.bitstream_id,
+    _D.created_at,
+    _D.updated_at,
+)
+SORTABLE = listing.Sortable(
+    id=_D.id,
+    uuid=_D.uuid,
+    columns={
+        name: _D[name]
+        for name in (
+            "id",
+            "uuid",
+            "name",
+            "num_accelerators",
+            "device_id",
+            "driver_name",
+            "created_at",
+            "updated_at",
+        )
+    },
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A deployable and its attributes as (key, value), in the order in which they were made."""
+
+    row: sa.Row[*tuple[Any, ...]]
+    attributes: Sequence[tuple[str, str]]
+
+
+def show(tx: sa.Connection, uuid: str) -> Found | None:
+    """The deployable with this uuid."""
+    found = _with_attributes(tx, _VISIBLE.where(_D.uuid == uuid))
+    return found[0] if found else None
+
+
+def page(tx: sa.Connection, wanted: listing.Page, name: str | None = None) -> list[Found]:
+    """A page of all deployables, or of the one with this name."""
+    query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
+    return _with_attributes(tx, query if name is None else query.where(_D.name == name))
+
+
+def _with_attributes(tx: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> list[Found]:
+    rows = tx.execute(query).all()
+    # The page again as a derived table: no bound parameter per row, and MySQL takes no LIMIT
+    # in an IN.
+    chosen = query.with_only_columns(_D.id.label("id")).subquery()
+    attributes: dict[int, list[tuple[str, str]]] = {row.id: [] for row in rows}
+    for deployable_id, key, value in tx.execute(
+        sa.select(_A.deployable_id, _A.key, _A.value)
+        .join(chosen, chosen.c.id == _A.deployable_id)
+        .order_by(_A.id)
+    ):
+        attributes.setdefault(deployable_id, []).append((key, value))
+    return [Found(row, attributes[row.id]) for row in rows]

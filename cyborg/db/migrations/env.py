@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the revisions on the connection that ``cyborg.db.schema`` hands over."""
+
+from alembic import context
+
+from cyborg.db.models import METADATA
+from cyborg.db.schema import same_type
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=METADATA,
+    transaction_per_migration=True,
+    compare_type=same_type,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill the new tables and columns of revision c3e1d9f0a7b2 from the rows that are there.
+
+Each step touches only what is still empty, so that an upgrade that was killed goes on.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from cyborg.db.clock import db_now_ms
+from cyborg.db.migrations import ground_tables as t
+from cyborg.db.migrations.ground_facts import Facts, group_spec, load
+
+T = TypeVar("T")
+_ROWS_PER_STATEMENT = 500
+
+
+def fill(connection: sa.Connection) -> None:
+    """Everything, in the order in which one part needs the other."""
+    facts = load(connection)
+    _hosts(connection, facts)
+    _devices(connection, facts)
+    _deployables(connection, facts)
+    _handles(connection, facts)
+    _group_specs(connection)
+    _instances(connection)
+
+
+def _hosts(connection: sa.Connection, facts: Facts) -> None:
+    # Made unlike in Python: the old columns fold case on MySQL, the new ones do not.
+    there = set(connection.scalars(sa.select(t.HOSTS.c.name)))
+    names = sorted({device.hostname for device in facts.devices} - there)
+    for some in _batches(names):
+        rows = [{"name": name, "updated_ms": db_now_ms()} for name in some]
+        connection.execute(sa.insert(t.HOSTS).values(rows))
+
+
+def _devices(connection: sa.Connection, facts: Facts) -> None:
+    hosts = {
+        row.name: row.id for row in connection.execute(sa.select(t.HOSTS.c.name, t.HOSTS.c.id))
+    }
+    empty = _ids(connection, t.DEVICES, t.DEVICES.c.host_id)
+    values = [
+        {"row": d.id, "host": hosts[d.hostname], "by": d.driver, "key": d.key}
+        for d in facts.devices
+        if d.id in empty
+    ]
+    _update(
+        connection,
+        t.DEVICES,
+        {"host_id": "host", "driver": "by", "device_key": "key"},
+        values,
+    )
+
+
+def _deployables(connection: sa.Connection, facts: Facts) -> None:
+    c = t.DEPLOYABLES.c
+    empty = _ids(connection, t.DEPLOYABLES, c.resource_class) | _ids(
+        connection, t.DEPLOYABLES, c.rp_uuid
+    )
+    values = [
+        {"row": d.id, "rc": d.resource_class, "rp": d.rp_uuid}
+        for d in facts.deployables
+        if d.id in empty
+    ]
+    _update(connection, t.DEPLOYABLES, {"resource_class": "rc", "rp_uuid": "rp"}, values)
+
+
+def _handles(connection: sa.Connection, facts: Facts) -> None:
+    c = t.ATTACH_HANDLES.c
+    empty = _ids(connection, t.ATTACH_HANDLES, c.handle_key)
+    values = [{"row": h.id, "key": h.key} for h in facts.handles if h.id in empty]
+    _update(connection, t.ATTACH_HANDLES, {"handle_key": "key"}, values)
+    # The old in_use is not asked: after a crash it may be set although nobody has the handle.
+    held = sa.select(t.ARQS.c.attach_handle_id).where(t.ARQS.c.attach_handle_id.is_not(None))
+    connection.execute(
+        sa.update(t.ATTACH_HANDLES)
+        .where(c.id.in_(held), c.state == "free")
+        .values(state="held", updated_at=c.updated_at)
+    )
+
+
+def _group_specs(connection: sa.Connection) -> None:
+    arqs, profiles = t.ARQS.c, t.DEVICE_PROFILES.c
+    used = connection.execute(
+        sa.select(profiles.id, profiles.profile_json, arqs.device_profile_group_id)
+        .join(t.ARQS, arqs.device_profile_id == profiles.id)
+        .where(arqs.group_spec.is_(None))
+        .distinct()
+    ).all()
+    for profile_id, profile_json, group_id in used:
+        connection.execute(
+            sa.update(t.ARQS)
+            .where(
+                arqs.device_profile_id == profile_id,
+                arqs.device_profile_group_id == group_id,
+                arqs.group_spec.is_(None),
+            )
+            .values(group_spec=group_spec(profile_json, group_id))
+        )
+
+
+def _instances(connection: sa.Connection) -> None:
+    c = t.ARQS.c
+    there = set(connection.scalars(sa.select(t.INSTANCES.c.uuid)))
+    rows: dict[str, dict[str, Any]] = {}
+    for row in connection.execute(
+        sa.select(c.instance_uuid, c.project_id, c.hostname, c.state)
+        .where(c.instance_uuid.is_not(None))
+        .order_by(c.id)
+    ):
+        # All requests of an instance agree, but for one whose bind failed: any bound one decides.
+        if row.instance_uuid in there or (row.instance_uuid in rows and row.state != "Bound"):
+            continue
+        rows[row.instance_uuid] = {
+            "uuid": row.instance_uuid,
+            "project_id": row.project_id,
+            "hostname": row.hostname,
+            "bound": True,
+            "updated_ms": db_now_ms(),
+        }
+    for some in _batches(list(rows.values())):
+        connection.execute(sa.insert(t.INSTANCES).values(some))
+
+
+def _ids(connection: sa.Connection, table: sa.Table, empty: sa.Column[Any]) -> set[int]:
+    return set(connection.scalars(sa.select(table.c.id).where(empty.is_(None))))
+
+
+def _update(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: dict[str, str],
+    values: list[dict[str, Any]],
+) -> None:
+    if values:
+        statement = sa.update(table).where(table.c.id == sa.bindparam("row"))
+        targets: dict[str, Any] = {name: sa.bindparam(key) for name, key in columns.items()}
+        connection.execute(statement.values(targets), values)
+
+
+def _batches(rows: Sequence[T]) -> Iterator[list[T]]:
+    left = iter(rows)
+    while some := list(islice(left, _ROWS_PER_STATEMENT)):
+        yield some

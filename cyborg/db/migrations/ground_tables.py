@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema after revision c3e1d9f0a7b2, frozen: every table that the first issues need.
+
+Kept apart from the models on purpose: those follow the newest revision, this never changes.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.schema import SchemaItem
+
+from cyborg.db.base import MYSQL, NAMING
+
+METADATA = sa.MetaData(naming_convention=NAMING)
+
+_CASCADE = "CASCADE"
+_JSON = sa.JSON(none_as_null=True)
+
+
+def _table(name: str, *items: SchemaItem) -> sa.Table:
+    key = sa.Column("id", sa.Integer, primary_key=True)
+    return sa.Table(name, METADATA, key, *items, sqlite_autoincrement=True, **MYSQL)
+
+
+def _dated(name: str, *items: SchemaItem) -> sa.Table:
+    dates = sa.Column("created_at", sa.DateTime), sa.Column("updated_at", sa.DateTime)
+    return _table(name, *dates, *items)
+
+
+def _text(name: str, length: int, *, null: bool = False, **kw: Any) -> sa.Column[str]:
+    return sa.Column(name, sa.String(length), nullable=null, **kw)
+
+
+def _long(name: str, *, null: bool = True) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=null)
+
+
+def _json(name: str) -> sa.Column[Any]:
+    return sa.Column(name, _JSON)
+
+
+def _flag(name: str, default: bool | None = None) -> sa.Column[bool]:
+    default_sql = None if default is None else (sa.true() if default else sa.false())
+    return sa.Column(name, sa.Boolean, nullable=False, server_default=default_sql)
+
+
+def _number(name: str, default: str | None = None, *, null: bool = False) -> sa.Column[int]:
+    default_sql = None if default is None else sa.text(default)
+    return sa.Column(name, sa.Integer, nullable=null, server_default=default_sql)
+
+
+def _ms(name: str, default: str | None = None, *, null: bool = False) -> sa.Column[int]:
+    default_sql = None if default is None else sa.text(default)
+    return sa.Column(name, sa.BigInteger, nullable=null, server_default=default_sql)
+
+
+def _reference(
+    name: str, target: str, *, null: bool = False, ondelete: str | None = None
+) -> sa.Column[int]:
+    key = sa.ForeignKey(f"{target}.id", ondelete=ondelete)
+    return sa.Column(name, sa.Integer, key, nullable=null)
+
+
+def _uuid(*, unique: bool = True) -> sa.Column[str]:
+    return _text("uuid", 36, unique=unique)
+
+
+# Tables that the existing service has.
+
+DEVICES = _dated(
+    "devices",
+    _uuid(),
+    _text("type", 16),
+    _text("vendor", 255),
+    _text("model", 255),
+    _long("std_board_info"),
+    _long("vendor_board_info"),
+    _text("hostname", 255),
+    _text("status", 16),
+    _text("device_state", 32, null=True),
+    _reference("host_id", "hosts"),
+    _text("driver", 100),
+    _text("device_key", 255),
+    _long("status_reason"),
+    _ms("lost_ms", null=True),
+    _number("numa_node", null=True),
+    _json("labels"),
+    _text("origin", 16, server_default="discovered"),
+    sa.UniqueConstraint("host_id", "driver", "device_key"),
+    sa.Index("ix_devices_hostname", "hostname"),
+    sa.Index("ix_devices_type", "type"),
+    sa.Index("ix_devices_vendor", "vendor"),
+    sa.Index("ix_devices_status", "status"),
+)
+DEPLOYABLES = _dated(
+    "deployables",
+    _uuid(),
+    _reference("parent_id", "deployables", null=True, ondelete=_CASCADE),
+    _reference("root_id", "deployables", null=True, ondelete=_CASCADE),
+    _text("name", 255, unique=True),
+    _number("num_accelerators"),
+    _reference("device_id", "devices"),
+    _text("rp_uuid", 36, null=True, unique=True),
+    _text("driver_name", 100, null=True),
+    _text("bitstream_id", 36, null=True),
+    _text("resource_class", 255),
+    _flag("prepare", default=False),
+    _flag("programmable", default=False),
+    _ms("lost_ms", null=True),
+    _long("publish_error"),
+    sa.Index("deployables_parent_id_idx", "parent_id"),
+    sa.Index("deployables_root_id_idx", "root_id"),
+    sa.Index("deployables_device_id_idx", "device_id"),
+)
+ATTRIBUTES = _dated(
+    "attributes",
+    _uuid(),
+    _reference("deployable_id", "deployables"),
+    _long("key", null=False),
+    _long("value", null=False),
+    _text("origin", 16, server_default="discovered"),
+    sa.Index("ix_attributes_deployable_id", "deployable_id"),
+)
+CONTROLPATH_IDS = _dated(
+    "controlpath_ids",
+    _uuid(),
+    _reference("device_id", "devices"),
+    _text("cpid_type", 16),
+    _text("cpid_info", 255),
+    sa.Index("ix_controlpath_ids_device_id", "device_id"),
+)
+ATTACH_HANDLES = _dated(
+    "attach_handles",
+    _uuid(),
+    _reference("deployable_id", "deployables"),
+    _reference("cpid_id", "controlpath_ids"),
+    _text("attach_type", 16),
+    _text("attach_info", 255),
+    _text("state", 16, server_default="free"),
+    _text("handle_key", 255),
+    _ms("lost_ms", null=True),
+    sa.UniqueConstraint("deployable_id", "handle_key"),
+    sa.Index("attach_handles_cpid_id_idx", "cpid_id"),
+    sa.Index("attach_handles_deployable_id_idx", "deployable_id"),
+    sa.Index("ix_attach_handles_deployable_id_state_id", "deployable_id", "state", "id"),
+)
+DEVICE_PROFILES = _dated(
+    "device_profiles",
+    _uuid(),
+    _text("name", 255, unique=True),
+    _long("profile_json", null=False),
+    _long("description"),
+)
+ARQS = _dated(
+    "extended_accelerator_requests",
+    _uuid(),
+    _text("project_id", 255, null=True),
+    _text("state", 16),
+    _reference("device_profile_id", "device_profiles"),
+    _text("hostname", 255, null=True),
+    _text("device_rp_uuid", 36, null=True),
+    sa.Column("attach_handle_id", sa.Integer, sa.ForeignKey("attach_handles.id"), unique=True),
+    _text("substate", 16, server_default="Initial"),
+    _reference("deployable_id", "deployables", null=True),
+    _number("device_profile_group_id"),
+    _text("instance_uuid", 36, null=True),
+    _json("group_spec"),
+    _flag("prepared", default=False),
+    _text("origin", 16, null=True),
+    _long("fault"),
+    _text("operation_id", 36, null=True),
+    sa.Index("extArqs_project_id_idx", "project_id"),
+    sa.Index("extArqs_device_profile_id_idx", "device_profile_id"),
+    sa.Index("extArqs_device_rp_uuid_idx", "device_rp_uuid"),
+    sa.Index("extArqs_instance_uuid_idx", "instance_uuid"),
+    sa.Index("extArqs_deployable_id_idx", "deployable_id"),
+    sa.Index("ix_extended_accelerator_requests_hostname", "hostname"),
+    sa.Index("ix_extended_accelerator_requests_state_id", "state", "id"),
+)
+QUOTA_USAGES = _dated(
+    "quota_usages",
+    _text("project_id", 255, null=True),
+    _text("user_id", 255, null=True),
+    _text("resource", 255),
+    _number("in_use"),
+    _number("reserved"),
+    _number("until_refresh", null=True),
+    sa.Index("ix_quota_usages_project_id", "project_id"),
+    sa.Index("ix_quota_usages_user_id", "user_id"),
+)
+RESERVATIONS = _dated(
+    "reservations",
+    _uuid(unique=False),
+    _reference("usage_id", "quota_usages"),
+    _text("project_id", 255, null=True),
+    _text("user_id", 255, null=True),
+    _text("resource", 255, null=True),
+    _number("delta"),
+    sa.Column("expire", sa.DateTime),
+    sa.Index("ix_reservations_project_id", "project_id"),
+    sa.Index("ix_reservations_user_id", "user_id"),
+    sa.Index("reservations_uuid_idx", "uuid"),
+    sa.Index("usage_id", "usage_id"),
+)
+
+# New tables.
+
+HOSTS = _table(
+    "hosts",
+    _text("name", 255, unique=True),
+    _text("service_host", 255, null=True, unique=True),
+    _ms("generation", "0"),
+    _ms("desired_generation", "1"),
+    _text("digest", 64, null=True),
+    _ms("updated_ms"),
+)
+SERVICES = _table(
+    "services",
+    _uuid(),
+    _text("host", 255),
+    _text("binary", 64),
+    _text("process", 64, server_default=""),
+    _text("version", 64, null=True),
+    _text("endpoint", 255, null=True),
+    _text("status", 16),
+    _flag("disabled", default=False),
+    _long("disabled_reason"),
+    _ms("epoch", "0"),
+    _ms("last_seen_ms"),
+    sa.UniqueConstraint("host", "binary", "process"),
+    sa.Index("ix_services_last_seen_ms", "last_seen_ms"),
+)
+INSTANCES = sa.Table(
+    "instances",
+    METADATA,
+    sa.Column("uuid", sa.String(36), primary_key=True),
+    _text("project_id", 255, null=True),
+    _text("hostname", 255, null=True),
+    _text("operation_id", 36, null=True),
+    _flag("bound"),
+    _ms("updated_ms"),
+    **MYSQL,
+)
+WORK = _table(
+    "work",
+    _uuid(),
+    _text("kind", 32),
+    _text("instance_uuid", 36, null=True, index=True),
+    _text("arq_uuid", 36, null=True, index=True),
+    _reference("host_id", "hosts", null=True),
+    _reference("deployable_id", "deployables", null=True),
+    _reference("attach_handle_id", "attach_handles", null=True),
+    _json("spec"),
+    _reference("owner_id", "services", null=True, ondelete="SET NULL"),
+    _ms("owner_epoch", null=True),
+    _ms("fence", "0"),
+    _number("attempts", "0"),
+    _ms("not_before_ms"),
+    _ms("deadline_ms", null=True),
+    _ms("created_ms"),
+    _long("error"),
+    _text("operation_id", 36, null=True, index=True),
+    sa.Index("ix_work_host_id", "host_id"),
+    sa.Index("ix_work_deployable_id", "deployable_id"),
+    sa.Index("ix_work_attach_handle_id", "attach_handle_id"),
+    sa.Index("ix_work_owner_id", "owner_id"),
+    sa.Index("ix_work_not_before_ms_id", "not_before_ms", "id"),
+)
+EVENTS = _table(
+    "events",
+    _ms("at_ms"),
+    _text("noun", 16),
+    _text("subject_uuid", 36),
+    _text("action", 32),
+    _text("project_id", 255, null=True),
+    _text("user_id", 255, null=True),
+    _text("request_id", 64, null=True),
+    _text("operation_id", 36, null=True, index=True),
+    _text("instance_uuid", 36, null=True, index=True),
+    _text("hostname", 255, null=True),
+    _long("reason"),
+    _json("detail"),
+    sa.Index("ix_events_at_ms", "at_ms"),
+    sa.Index("ix_events_subject_uuid_id", "subject_uuid", "id"),
+)
+DRIVERS = _table(
+    "drivers",
+    _uuid(),
+    _reference("host_id", "hosts"),
+    _text("name", 100),
+    _text("state", 16),
+    _text("version", 64, null=True),
+    _text("device_type", 64, null=True),
+    _text("endpoint", 255, null=True),
+    _flag("wanted", default=False),
+    _flag("enabled", default=True),
+    _json("options"),
+    _long("error"),
+    _ms("discovered_ms", null=True),
+    sa.UniqueConstraint("host_id", "name"),
+)
+BACKENDS = _table(
+    "backends",
+    _uuid(),
+    _reference("driver_id", "drivers"),
+    _text("name", 255),
+    _text("state", 16),
+    _json("services"),
+    _json("capabilities"),
+    _ms("discovered_ms", null=True),
+    sa.UniqueConstraint("driver_id", "name"),
+)
+HARDWARE = _table(
+    "hardware",
+    _uuid(),
+    _reference("host_id", "hosts"),
+    _text("driver", 100),
+    _text("hardware_key", 255),
+    _text("device_type", 64, null=True),
+    _flag("offered"),
+    _flag("setup_required"),
+    _flag("reboot_required"),
+    _long("reason"),
+    _json("acc_specs"),
+    _json("acc_status"),
+    _ms("seen_ms"),
+    sa.UniqueConstraint("host_id", "driver", "hardware_key"),
+)
+OPERATIONS = _table(
+    "operations",
+    _uuid(),
+    _text("verb", 64),
+    _text("state", 16),
+    _text("project_id", 255, null=True),
+    _text("user_id", 255, null=True),
+    _text("request_id", 64, null=True),
+    _json("steps"),
+    _long("error"),
+    _ms("created_ms"),
+    _ms("finished_ms", null=True),
+    sa.Index("ix_operations_created_ms", "created_ms"),
+)
+OPERATION_RESULTS = _table(
+    "operation_results",
+    _reference("operation_id", "operations", ondelete=_CASCADE),
+    _text("host", 255),
+    _text("state", 16),
+    _json("result"),
+    _long("error"),
+    sa.UniqueConstraint("operation_id", "host"),
+)
+
+#: In an order in which each table follows those that it refers to.
+OLD = (
+    DEVICES,
+    DEPLOYABLES,
+    ATTRIBUTES,
+    CONTROLPATH_IDS,
+    ATTACH_HANDLES,
+    DEVICE_PROFILES,
+    ARQS,
+    QUOTA_USAGES,
+    RESERVATIONS,
+)
+NEW = (
+    HOSTS,
+    SERVICES,
+    INSTANCES,
+    WORK,
+    EVENTS,
+    DRIVERS,
+    BACKENDS,
+    HARDWARE,
+    OPERATIONS,
+    OPERATION_RESULTS,
+)

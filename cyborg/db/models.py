@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables as SQLAlchemy sees them; alembic's revisions must lead to exactly this.
+
+The functions of this floor write Core statements with these columns; there is no ORM session and
+there are no relationships. Points that hold for all tables:
+
+* Unique constraints are called ``uniq_<table>0<column>0<column>``: the form from which oslo.db
+  tells the columns of a duplicate, on every database.
+* Text compares by code point (``utf8mb4_bin`` on MySQL and MariaDB, as PostgreSQL and SQLite do
+  by nature). Provider uuids are hashes of names that differ when the case differs, so a unique
+  key that folds case would refuse what Placement keeps apart; and two device profiles ``gpu`` and
+  ``GPU`` must not depend on which database a cloud runs. UUIDs are stored in lower case with
+  dashes, and are normalised before they come here.
+* Moments that decide something are BIGINT milliseconds by the database's clock (``*_ms``);
+  ``created_at`` and ``updated_at`` are for display only, UTC in whole seconds.
+"""
+
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from cyborg.db.base import (
+    MYSQL,
+    Base,
+    Dated,
+    Id,
+    Json,
+    Milliseconds,
+    String64,
+    String100,
+    String255,
+    Text,
+    UniqueUuid,
+    Uuid,
+    Word,
+    keys,
+)
+
+
+class Host(Base):
+    """A compute host; ``name`` is its provider's name in Placement."""
+
+    __tablename__ = "hosts"
+    id: Mapped[Id]
+    name: Mapped[str] = mapped_column(sa.String(255), unique=True)
+    service_host: Mapped[str | None] = mapped_column(sa.String(255), unique=True)
+    generation: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
+    desired_generation: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("1"))
+    digest: Mapped[String64 | None]
+    updated_ms: Mapped[Milliseconds]
+
+
+class Service(Base):
+    """One process, its lease and what it last said about itself."""
+
+    __tablename__ = "services"
+    __table_args__ = keys(sa.UniqueConstraint("host", "binary", "process"))
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    host: Mapped[String255]
+    binary: Mapped[String64]
+    process: Mapped[str] = mapped_column(sa.String(64), server_default="")
+    version: Mapped[String64 | None]
+    endpoint: Mapped[String255 | None]
+    status: Mapped[Word]
+    disabled: Mapped[bool] = mapped_column(server_default=sa.false())
+    disabled_reason: Mapped[Text | None]
+    epoch: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
+    last_seen_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)
+
+
+class Device(Dated, Base):
+    """A card or function of one host."""
+
+    __tablename__ = "devices"
+    __table_args__ = keys(sa.UniqueConstraint("host_id", "driver", "device_key"))
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id"))
+    driver: Mapped[String100]
+    device_key: Mapped[String255]
+    type: Mapped[str] = mapped_column(sa.String(16), index=True)
+    vendor: Mapped[str] = mapped_column(sa.String(255), index=True)
+    model: Mapped[String255]
+    std_board_info: Mapped[Text | None]
+    vendor_board_info: Mapped[Text | None]
+    hostname: Mapped[str] = mapped_column(sa.String(255), index=True)
+    status: Mapped[str] = mapped_column(sa.String(16), index=True)
+    status_reason: Mapped[Text | None]
+    lost_ms: Mapped[Milliseconds | None]
+    numa_node: Mapped[int | None]
+    labels: Mapped[Any | None] = mapped_column(Json)
+    origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
+    device_state: Mapped[str | None] = mapped_column(sa.String(32))
+
+
+class Deployable(Dated, Base):
+    """A unit of a device; one resource provider in Placement."""
+
+    __tablename__ = "deployables"
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    parent_id: Mapped[int | None] = mapped_column(
+        sa.ForeignKey("deployables.id", ondelete="CASCADE")
+    )
+    root_id: Mapped[int | None] = mapped_column(sa.ForeignKey("deployables.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(sa.String(255), unique=True)
+    num_accelerators: Mapped[int]
+    device_id: Mapped[int] = mapped_column(sa.ForeignKey("devices.id"))
+    rp_uuid: Mapped[str | None] = mapped_column(sa.String(36), unique=True)
+    driver_name: Mapped[String100 | None]
+    bitstream_id: Mapped[Uuid | None]
+    resource_class: Mapped[String255]
+    prepare: Mapped[bool] = mapped_column(server_default=sa.false())
+    programmable: Mapped[bool] = mapped_column(server_default=sa.false())
+    lost_ms: Mapped[Milliseconds | None]
+    publish_error: Mapped[Text | None]
+
+
+sa.Index("deployables_parent_id_idx", Deployable.parent_id)
+sa.Index("deployables_root_id_idx", Deployable.root_id)
+sa.Index("deployables_device_id_idx", Deployable.device_id)
+
+
+class Attribute(Dated, Base):
+    """A key and value of a deployable, discovered or an operator's."""
+
+    __tablename__ = "attributes"
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    deployable_id: Mapped[int] = mapped_column(sa.ForeignKey("deployables.id"), index=True)
+    key: Mapped[Text]
+    value: Mapped[Text]
+    origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
+
+
+class ControlpathId(Dated, Base):
+    """Where a device is commanded."""
+
+    __tablename__ = "controlpath_ids"
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    device_id: Mapped[int] = mapped_column(sa.ForeignKey("devices.id"), index=True)
+    cpid_type: Mapped[Word]
+    cpid_info: Mapped[String255]
+
+
+class AttachHandle(Dated, Base):
+    """What a guest gets; who holds it stands on the ARQ, whose reference is unique."""
+
+    __tablename__ = "attach_handles"
+    __table_args__ = keys(sa.UniqueConstraint("deployable_id", "handle_key"))
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    deployable_id: Mapped[int] = mapped_column(sa.ForeignKey("deployables.id"))
+    cpid_id: Mapped[int] = mapped_column(sa.ForeignKey("controlpath_ids.id"))
+    attach_type: Mapped[Word]
+    attach_info: Mapped[String255]
+    state: Mapped[str] = mapped_column(sa.String(16), server_default="free")
+    handle_key: Mapped[String255]
+    lost_ms: Mapped[Milliseconds | None]
+
+
+sa.Index("attach_handles_cpid_id_idx", AttachHandle.cpid_id)
+sa.Index("attach_handles_deployable_id_idx", AttachHandle.deployable_id)
+# The claim of a bind: the free handles of one deployable, in order of id.
+sa.Index(None, AttachHandle.deployable_id, AttachHandle.state, AttachHandle.id)
+
+
+class DeviceProfile(Dated, Base):
+    """A named wish for accelerators; ``profile_json`` holds ``{"groups": [...]}``."""
+
+    __tablename__ = "device_profiles"
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    name: Mapped[str] = mapped_column(sa.String(255), unique=True)
+    profile_json: Mapped[Text]
+    description: Mapped[Text | None]
+
+
+class Arq(Dated, Base):
+    """An accelerator request; ``attach_handle_id`` is unique: one handle, one holder."""
+
+    __tablename__ = "extended_accelerator_requests"
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    project_id: Mapped[String255 | None]
+    state: Mapped[Word]
+    device_profile_id: Mapped[int] = mapped_column(sa.ForeignKey("device_profiles.id"))
+    device_profile_group_id: Mapped[int]
+    hostname: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    device_rp_uuid: Mapped[Uuid | None]
+    instance_uuid: Mapped[Uuid | None]
+    attach_handle_id: Mapped[int | None] = mapped_column(
+        sa.ForeignKey("attach_handles.id"), unique=True
+    )
+    substate: Mapped[str] = mapped_column(sa.String(16), server_default="Initial")
+    deployable_id: Mapped[int | None] = mapped_column(sa.ForeignKey("deployables.id"))
+    group_spec: Mapped[Any | None] = mapped_column(Json)
+    prepared: Mapped[bool] = mapped_column(server_default=sa.false())
+    origin: Mapped[Word | None]
+    fault: Mapped[Text | None]
+    operation_id: Mapped[Uuid | None]
+
+
+sa.Index("extArqs_project_id_idx", Arq.project_id)
+sa.Index("extArqs_device_profile_id_idx", Arq.device_profile_id)
+sa.Index("extArqs_device_rp_uuid_idx", Arq.device_rp_uuid)
+sa.Index("extArqs_instance_uuid_idx", Arq.instance_uuid)
+sa.Index("extArqs_deployable_id_idx", Arq.deployable_id)
+sa.Index(None, Arq.state, Arq.id)
+
+
+class QuotaUsage(Dated, Base):
+    """Kept as it came; nothing reads it."""
+
+    __tablename__ = "quota_usages"
+    id: Mapped[Id]
+    project_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    user_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    resource: Mapped[String255]
+    in_use: Mapped[int]
+    reserved: Mapped[int]
+    until_refresh: Mapped[int | None]
+
+
+class Reservation(Dated, Base):
+    """Kept as it came; nothing reads it."""
+
+    __tablename__ = "reservations"
+    id: Mapped[Id]
+    uuid: Mapped[Uuid]
+    usage_id: Mapped[int] = mapped_column(sa.ForeignKey("quota_usages.id"))
+    project_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    user_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    resource: Mapped[String255 | None]
+    delta: Mapped[int]
+    expire: Mapped[datetime.datetime | None] = mapped_column(sa.DateTime)
+
+
+sa.Index("reservations_uuid_idx", Reservation.uuid)
+sa.Index("usage_id", Reservation.usage_id)
+
+
+class Instance(Base):
+    """An instance that has accelerators: serialises its bind against its delete."""
+
+    __tablename__ = "instances"
+    __table_args__ = MYSQL
+    uuid: Mapped[str] = mapped_column(sa.String(36), primary_key=True)
+    project_id: Mapped[String255 | None]
+    hostname: Mapped[String255 | None]
+    operation_id: Mapped[Uuid | None]
+    bound: Mapped[bool]
+    updated_ms: Mapped[Milliseconds]
+
+
+class Work(Base):
+    """Something to be done after a commit, with its owner and fencing number."""
+
+    __tablename__ = "work"
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    kind: Mapped[str] = mapped_column(sa.String(32))
+    instance_uuid: Mapped[str | None] = mapped_column(sa.String(36), index=True)
+    arq_uuid: Mapped[str | None] = mapped_column(sa.String(36), index=True)
+    host_id: Mapped[int | None] = mapped_column(sa.ForeignKey("hosts.id"), index=True)
+    deployable_id: Mapped[int | None] = mapped_column(sa.ForeignKey("deployables.id"), index=True)
+    attach_handle_id: Mapped[int | None] = mapped_column(
+        sa.ForeignKey("attach_handles.id"), index=True
+    )
+    spec: Mapped[Any | None] = mapped_column(Json)
+    owner_id: Mapped[int | None] = mapped_column(
+        sa.ForeignKey("services.id", ondelete="SET NULL"), index=True
+    )
+    owner_epoch: Mapped[int | None] = mapped_column(sa.BigInteger)
+    fence: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
+    attempts: Mapped[int] = mapped_column(server_default=sa.text("0"))
+    not_before_ms: Mapped[Milliseconds]
+    deadline_ms: Mapped[Milliseconds | None]
+    created_ms: Mapped[Milliseconds]
+    error: Mapped[Text | None]
+    operation_id: Mapped[str | None] = mapped_column(sa.String(36), index=True)
+
+
+sa.Index(None, Work.not_before_ms, Work.id)
+
+
+class Event(Base):
+    """Who had which device when: append-only."""
+
+    __tablename__ = "events"
+    id: Mapped[Id]
+    at_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)
+    noun: Mapped[Word]
+    subject_uuid: Mapped[Uuid]
+    action: Mapped[str] = mapped_column(sa.String(32))
+    project_id: Mapped[String255 | None]
+    user_id: Mapped[String255 | None]
+    request_id: Mapped[String64 | None]
+    operation_id: Mapped[str | None] = mapped_column(sa.String(36), index=True)
+    instance_uuid: Mapped[str | None] = mapped_column(sa.String(36), index=True)
+    hostname: Mapped[String255 | None]
+    reason: Mapped[Text | None]
+    detail: Mapped[Any | None] = mapped_column(Json)
+
+
+sa.Index(None, Event.subject_uuid, Event.id)
+
+
+class Driver(Base):
+    """A driver on a host, as its agent last reported it and as the operator wants it."""
+
+    __tablename__ = "drivers"
+    __table_args__ = keys(sa.UniqueConstraint("host_id", "name"))
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id"))
+    name: Mapped[String100]
+    state: Mapped[Word]
+    version: Mapped[String64 | None]
+    device_type: Mapped[String64 | None]
+    endpoint: Mapped[String255 | None]
+    wanted: Mapped[bool] = mapped_column(server_default=sa.false())
+    enabled: Mapped[bool] = mapped_column(server_default=sa.true())
+    options: Mapped[Any | None] = mapped_column(Json)
+    error: Mapped[Text | None]
+    discovered_ms: Mapped[Milliseconds | None]
+
+
+class Backend(Base):
+    """A backend that a driver drives."""
+
+    __tablename__ = "backends"
+    __table_args__ = keys(sa.UniqueConstraint("driver_id", "name"))
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    driver_id: Mapped[int] = mapped_column(sa.ForeignKey("drivers.id"))
+    name: Mapped[String255]
+    state: Mapped[Word]
+    services: Mapped[Any | None] = mapped_column(Json)
+    capabilities: Mapped[Any | None] = mapped_column(Json)
+    discovered_ms: Mapped[Milliseconds | None]
+
+
+class Hardware(Base):
+    """A physical device of a node, offered or not, with the reason."""
+
+    __tablename__ = "hardware"
+    __table_args__ = keys(sa.UniqueConstraint("host_id", "driver", "hardware_key"))
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id"))
+    driver: Mapped[String100]
+    hardware_key: Mapped[String255]
+    device_type: Mapped[String64 | None]
+    offered: Mapped[bool]
+    setup_required: Mapped[bool]
+    reboot_required: Mapped[bool]
+    reason: Mapped[Text | None]
+    acc_specs: Mapped[Any | None] = mapped_column(Json)
+    acc_status: Mapped[Any | None] = mapped_column(Json)
+    seen_ms: Mapped[Milliseconds]
+
+
+class Operation(Base):
+    """A verb that an operator asked of one or many hosts."""
+
+    __tablename__ = "operations"
+    id: Mapped[Id]
+    uuid: Mapped[UniqueUuid]
+    verb: Mapped[String64]
+    state: Mapped[Word]
+    project_id: Mapped[String255 | None]
+    user_id: Mapped[String255 | None]
+    request_id: Mapped[String64 | None]
+    steps: Mapped[Any | None] = mapped_column(Json)
+    error: Mapped[Text | None]
+    created_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)
+    finished_ms: Mapped[Milliseconds | None]
+
+
+class OperationResult(Base):
+    """How one host answered an operation."""
+
+    __tablename__ = "operation_results"
+    __table_args__ = keys(sa.UniqueConstraint("operation_id", "host"))
+    id: Mapped[Id]
+    operation_id: Mapped[int] = mapped_column(sa.ForeignKey("operations.id", ondelete="CASCADE"))
+    host: Mapped[String255]
+    state: Mapped[Word]
+    result: Mapped[Any | None] = mapped_column(Json)
+    error: Mapped[Text | None]
+
+
+#: All tables.
+METADATA = Base.metadata

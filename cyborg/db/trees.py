@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's whole tree of devices: read at once, grown and changed in few statements."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.db import bulk
+from cyborg.db.bulk import Record
+from cyborg.db.models import (
+    AttachHandle,
+    Attribute,
+    ControlpathId,
+    Deployable,
+    Device,
+    Driver,
+)
+from cyborg.model.attribute import Origin
+
+
+def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All devices of a host."""
+    return tx.execute(
+        sa.select(
+            Device.id,
+            Device.uuid,
+            Device.driver,
+            Device.device_key,
+            Device.type,
+            Device.vendor,
+            Device.model,
+            Device.std_board_info,
+            Device.vendor_board_info,
+            Device.numa_node,
+            Device.status,
+            Device.lost_ms,
+            Device.origin,
+        ).where(Device.host_id == host_id)
+    ).all()
+
+
+def deployables(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All deployables of a host."""
+    return tx.execute(
+        sa.select(
+            Deployable.id,
+            Deployable.device_id,
+            Deployable.name,
+            Deployable.rp_uuid,
+            Deployable.num_accelerators,
+            Deployable.driver_name,
+            Deployable.resource_class,
+            Deployable.prepare,
+            Deployable.programmable,
+            Deployable.lost_ms,
+            Deployable.publish_error,
+        )
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id)
+    ).all()
+
+
+def handles(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All attach handles of a host."""
+    return tx.execute(
+        sa.select(
+            AttachHandle.id,
+            AttachHandle.deployable_id,
+            AttachHandle.handle_key,
+            AttachHandle.attach_type,
+            AttachHandle.attach_info,
+            AttachHandle.state,
+            AttachHandle.lost_ms,
+        )
+        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id)
+    ).all()
+
+
+def attributes(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All discovered attributes of a host; what operators added is theirs."""
+    return tx.execute(
+        sa.select(Attribute.id, Attribute.deployable_id, Attribute.key, Attribute.value)
+        .join(Deployable, Deployable.id == Attribute.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id, Attribute.origin == Origin.DISCOVERED.value)
+    ).all()
+
+
+def control_paths(tx: sa.Connection, device_ids: Collection[int]) -> dict[int, int]:
+    """Device id → id of its control path."""
+    rows = tx.execute(
+        sa.select(ControlpathId.device_id, ControlpathId.id).where(
+            ControlpathId.device_id.in_(device_ids)
+        )
+    )
+    return {row.device_id: row.id for row in rows}
+
+
+def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
+    """Which of these deployable names stand already; name → (device id, host name)."""
+    rows = tx.execute(
+        sa.select(Deployable.name, Deployable.device_id, Device.hostname)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Deployable.name.in_(sorted(names)))
+    )
+    return {row.name: row for row in rows}
+
+
+def drivers(tx: sa.Connection, host_id: int) -> dict[str, Record]:
+    """The drivers of a host by name."""
+    rows = tx.execute(
+        sa.select(Driver.id, Driver.name, Driver.state, Driver.error).where(
+            Driver.host_id == host_id
+        )
+    )
+    return {row.name: row for row in rows}
+
+
+def set_lost(
+    tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
+) -> None:
+    """Mark rows of devices, deployables or handles as lost since now, or as seen again (None)."""
+    if ids:
+        tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(lost_ms=now))
+
+
+def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> None:
+    """Overwrite columns of one row."""
+    tx.execute(sa.update(model).where(model.id == id_).values(**values))
+
+
+def remove_attributes(tx: sa.Connection, ids: Collection[int]) -> None:
+    """Delete discovered attributes that are no longer there."""
+    if ids:
+        tx.execute(sa.delete(Attribute).where(Attribute.id.in_(sorted(ids))))
+
+
+def board_text(info: dict[str, str | None]) -> str | None:
+    """The JSON string in which board information is stored and shown."""
+    return json.dumps(info) if info else None
+
+
+def insert_drivers(tx: sa.Connection, rows: Sequence[bulk.Row]) -> None:
+    """Store drivers of a host that were not known before."""
+    bulk.insert(tx, Driver, rows)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A database a test, fresh or used by the existing service."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cyborg.db import schema
+from cyborg.db.engine import Database
+from cyborg.tests.functional.schema.databases import (
+    SERVER,
+    empty_database,
+    load_existing_service,
+)
+
+# A test that needs a server, or MariaDB, is not collected elsewhere.
+collect_ignore = [] if SERVER else ["test_servers.py"]
+if not SERVER.startswith("mysql"):
+    collect_ignore.append("test_mariadb.py")
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Database]:
+    """A database without any table."""
+    with empty_database(tmp_path) as db:
+        yield db
+
+
+@pytest.fixture
+def current(empty: Database) -> Database:
+    """A database at the newest revision, without rows."""
+    schema.upgrade(empty)
+    return empty
+
+
+@pytest.fixture
+def existing(empty: Database) -> Database:
+    """A database that the existing service has made and used."""
+    load_existing_service(empty)
+    return empty

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Databases for tests: empty ones, and one as the existing service leaves it."""
+
+import ast
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.db import schema
+from cyborg.db.engine import Database
+
+#: A server, ending in "/"; without it everything runs on SQLite files.
+SERVER = os.environ.get("CYBORG_TEST_DATABASE_URL", "")
+DUMP = Path(__file__).with_name("existing_service.sql")
+
+
+@contextmanager
+def empty_database(directory: Path) -> Iterator[Database]:
+    """A new database, dropped afterwards."""
+    if not SERVER:
+        db = Database(f"sqlite:///{directory}/cyborg.sqlite")
+        yield db
+        db.close()
+        return
+    name = f"cyborg_test_{uuid.uuid4().hex[:12]}"
+    is_mysql = SERVER.startswith(("mysql", "mariadb"))
+    admin = sa.create_engine(
+        SERVER if is_mysql else f"{SERVER}postgres", isolation_level="AUTOCOMMIT"
+    )
+    # The character set that the existing service's installation guide asks for.
+    options = " CHARACTER SET utf8mb3" if is_mysql else ""
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}{options}")
+    db = Database(f"{SERVER}{name}")
+    try:
+        yield db
+    finally:
+        db.close()
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE {name}")
+        admin.dispose()
+
+
+def load_existing_service(db: Database) -> None:
+    """Make ``db`` what the dump holds: itself on MariaDB, the same rows elsewhere."""
+    text = DUMP.read_text()
+    if db.engine.dialect.name == "mysql":
+        with db.writer() as tx:
+            for statement in _statements(text):
+                tx.exec_driver_sql(statement.replace("%", "%%"))
+        return
+    schema.upgrade(db, schema.EXISTING)
+    tables = sa.MetaData()
+    with db.writer() as tx:
+        tables.reflect(tx)
+        rows = _rows(text)
+        for table in tables.sorted_tables:
+            if table.name in rows and table.name != "alembic_version":
+                names = [column.name for column in table.columns]
+                values = [
+                    dict(zip(_columns(text, table.name), row, strict=True))
+                    for row in rows[table.name]
+                ]
+                assert all(set(value) == set(names) for value in values)
+                tx.execute(sa.insert(table), [_typed(table, value) for value in values])
+                if tx.dialect.name == "postgresql":
+                    # Rows that bring their ids leave the sequence where it was.
+                    name = f"pg_get_serial_sequence('{table.name}', 'id')"
+                    tx.exec_driver_sql(f"SELECT setval({name}, max(id)) FROM {table.name}")
+
+
+def _statements(text: str) -> list[str]:
+    lines = [line for line in text.splitlines() if not line.startswith("--")]
+    return [one.strip() for one in "\n".join(lines).split(";\n") if one.strip(" ;\n")]
+
+
+def _rows(text: str) -> dict[str, list[tuple[Any, ...]]]:
+    found = {}
+    for statement in _statements(text):
+        match = re.match(r"INSERT INTO `(\w+)` VALUES\n", statement)
+        if match:
+            literal = re.sub(r"(?<=[,(])NULL(?=[,)])", "None", statement[match.end() :])
+            found[match[1]] = ast.literal_eval(f"[{literal.rstrip(';')}]")
+    return found
+
+
+def _columns(text: str, table: str) -> list[str]:
+    create = text[text.index(f"CREATE TABLE `{table}`") :]
+    return re.findall(r"^  `(\w+)` ", create[: create.index("ENGINE=")], re.MULTILINE)
+
+
+def _typed(table: sa.Table, value: dict[str, Any]) -> dict[str, Any]:
+    typed = dict(value)
+    for column in table.columns:
+        found = typed[column.name]
+        if found is not None and isinstance(column.type, sa.DateTime):
+            typed[column.name] = datetime.fromisoformat(found)
+        elif found is not None and isinstance(column.type, sa.Boolean):
+            typed[column.name] = bool(found)
+    return typed

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Only on MariaDB, where the existing service's own schema can stand beside ours."""
+
+import re
+
+from cyborg.db import schema
+from cyborg.db.engine import Database
+from cyborg.db.models import METADATA
+from cyborg.tests.functional.schema.databases import DUMP
+
+
+def test_first_revision_is_the_existing_schema(empty: Database) -> None:
+    schema.upgrade(empty, schema.EXISTING)
+    wanted = dict(
+        re.findall(r"^(CREATE TABLE `\w+`) \((.*?)^\) ", DUMP.read_text(), re.DOTALL | re.MULTILINE)
+    )
+    assert len(wanted) == 10
+    with empty.reader() as tx:
+        for head, body in wanted.items():
+            name = head.split("`")[1]
+            made = tx.exec_driver_sql(f"SHOW CREATE TABLE {name}").one()[1]
+            assert _lines(made.split("\n", 1)[1].rpartition("\n)")[0]) == _lines(body)
+            assert "CHARSET=utf8mb3" in made
+            assert "ENGINE=InnoDB" in made
+
+
+def test_text_is_utf8mb4_and_compares_by_code_point(existing: Database) -> None:
+    schema.upgrade(existing)
+    ours = {table.name for table in METADATA.sorted_tables}
+    with existing.reader() as tx:
+        rows = tx.exec_driver_sql(
+            "SELECT table_name, collation_name, data_type FROM information_schema.columns"
+            " WHERE table_schema = DATABASE() AND collation_name IS NOT NULL"
+        ).all()
+        odd = [row for row in rows if row[0] in ours and row[1] != "utf8mb4_bin"]
+        assert odd == []
+        assert {row[2] for row in rows if row[0] in ours} == {"varchar", "text", "longtext"}
+
+
+def _lines(text: str) -> list[str]:
+    # Foreign keys are numbered in the order of their creation, which says nothing.
+    plain = re.sub(r"`\w+_ibfk_\d+`", "`fk`", text)
+    return sorted(line.strip().rstrip(",") for line in plain.splitlines() if line.strip())

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only a database server does: deadlocks, killed connections, sessions."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+
+from cyborg import exception
+from cyborg.db import schema
+from cyborg.db.engine import Database, Reader, retried
+from cyborg.db.models import Host
+
+
+def _add(db: Database, *names: str) -> None:
+    with db.writer() as tx:
+        tx.execute(sa.insert(Host), [{"name": name, "updated_ms": 1} for name in names])
+
+
+def _reader(db: Database) -> Reader:
+    return Reader(db.engine.url.render_as_string(hide_password=False))
+
+
+def test_a_deadlock_is_repeated(current: Database) -> None:
+    _add(current, "a", "b")
+    meeting = threading.Barrier(2)
+    runs: list[str] = []
+
+    @retried
+    def touch(first: str, second: str) -> None:
+        runs.append(first)
+        with current.writer() as tx:
+            for name in (first, second):
+                tx.execute(
+                    sa.update(Host).where(Host.name == name).values(generation=Host.generation + 1)
+                )
+                if name == first and runs.count(first) == 1:
+                    meeting.wait(timeout=30)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.submit(touch, "a", "b"), pool.submit(touch, "b", "a")
+        one.result(timeout=60)
+        other.result(timeout=60)
+    assert len(runs) == 3
+    with current.reader() as tx:
+        assert list(tx.scalars(sa.select(Host.generation))) == [2, 2]
+
+
+def test_a_killed_connection_is_unavailable_once(current: Database) -> None:
+    _add(current, "a")
+    runs: list[int] = []
+
+    @retried
+    def touch() -> None:
+        with current.writer() as tx:
+            runs.append(_session(tx))
+            if len(runs) == 1:
+                _kill(current, runs[0])
+            tx.execute(sa.update(Host).values(generation=7))
+
+    touch()
+    assert len(set(runs)) == 2
+    with pytest.raises(exception.Unavailable):
+        _touch_once(current)
+    with current.reader() as tx:
+        assert tx.scalar(sa.select(Host.generation)) == 7
+
+
+def _touch_once(db: Database) -> None:
+    with db.writer() as tx:
+        _kill(db, _session(tx))
+        tx.execute(sa.update(Host).values(generation=8))
+
+
+def _session(tx: sa.Connection) -> int:
+    is_mysql = tx.dialect.name == "mysql"
+    words = "SELECT connection_id()" if is_mysql else "SELECT pg_backend_pid()"
+    return int(tx.exec_driver_sql(words).scalar_one())
+
+
+def _kill(db: Database, session: int) -> None:
+    is_mysql = db.engine.dialect.name == "mysql"
+    words = f"KILL {session}" if is_mysql else f"SELECT pg_terminate_backend({session}, 10000)"
+    with db.reader() as tx:
+        tx.exec_driver_sql(words)
+
+
+def test_a_server_that_is_not_there_is_unavailable(current: Database) -> None:
+    url = current.engine.url.set(port=1)
+    db = Database(url.render_as_string(hide_password=False))
+    with pytest.raises(exception.Unavailable), db.reader():
+        pass
+
+
+def test_sessions_read_what_is_committed(current: Database) -> None:
+    _add(current, "a")
+    with current.reader() as tx:
+        assert tx.scalar(sa.select(sa.func.count()).select_from(Host)) == 1
+        _add(current, "b")
+        assert tx.scalar(sa.select(sa.func.count()).select_from(Host)) == 2
+
+
+def test_a_reader_cannot_write(current: Database) -> None:
+    reader = _reader(current)
+    for _ in range(2):
+        with (
+            pytest.raises((sa.exc.SQLAlchemyError, db_exc.DBError), match=r"(?i)read.only"),
+            reader.reader() as tx,
+        ):
+            tx.execute(sa.insert(Host).values(name="a", updated_ms=1))
+    reader.close()
+
+
+def test_a_child_leaves_its_parents_connections_alone(current: Database) -> None:
+    _add(current, "a")
+    with current.reader() as tx:
+        before = _session(tx)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with current.reader() as tx:
+                status = 2 if _session(tx) == before else 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with current.reader() as tx:
+        assert _session(tx) == before
+
+
+def test_two_upgrades_at_once(existing: Database) -> None:
+    other = Database(existing.engine.url.render_as_string(hide_password=False))
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(schema.upgrade, one) for one in (existing, other)]:
+            done.result(timeout=120)
+    assert schema.version(other) == schema.head()
+    other.close()
+
+
+def test_values_that_do_not_fit_are_invalid(current: Database) -> None:
+    for name in ("x" * 256, "\ud800"):
+        with pytest.raises(exception.Invalid):
+            _add(current, name)
+    with pytest.raises(exception.Invalid), current.writer() as tx:
+        tx.execute(sa.insert(Host).values(name="a", updated_ms=2**63))

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From nothing, from the existing service, and from where an upgrade was killed."""
+
+import uuid
+from collections import Counter
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from cyborg import exception
+from cyborg.db import schema
+from cyborg.db.engine import Database
+from cyborg.db.models import (
+    METADATA,
+    Arq,
+    AttachHandle,
+    Attribute,
+    Deployable,
+    Device,
+    DeviceProfile,
+    Host,
+    Instance,
+)
+from cyborg.tests.functional.schema.databases import load_existing_service
+
+HEAD = schema.head()
+
+
+def _rows(db: Database, *columns: Any) -> list[Any]:
+    with db.reader() as tx:
+        return list(tx.execute(sa.select(*columns).order_by(columns[0])))
+
+
+def _same_default(
+    context: Any, inspected: Any, model: Any, inspected_sql: str | None, *rest: Any
+) -> bool | None:
+    model_sql = rest[1]
+    if inspected_sql is None or model_sql is None:
+        return inspected_sql is not model_sql
+    words = {"false": "0", "true": "1"}
+    plain = [str(one).split("::", maxsplit=1)[0].strip("'()") for one in (inspected_sql, model_sql)]
+    return words.get(plain[0], plain[0]) != words.get(plain[1], plain[1])
+
+
+def _differences(db: Database) -> list[Any]:
+    options = {"compare_type": schema.same_type, "compare_server_default": _same_default}
+    with db.reader() as tx:
+        return list(compare_metadata(MigrationContext.configure(tx, opts=options), METADATA))
+
+
+def test_new_database_equals_the_models(empty: Database) -> None:
+    assert schema.version(empty) is None
+    schema.upgrade(empty)
+    assert schema.version(empty) == HEAD
+    assert _differences(empty) == []
+
+
+def test_comparison_sees_a_difference(current: Database) -> None:
+    with current.writer() as tx:
+        tx.exec_driver_sql("DROP INDEX ix_events_at_ms" + _on(current, "events"))
+        tx.exec_driver_sql("ALTER TABLE hosts ADD COLUMN stray INTEGER")
+    assert {one[0] for one in _differences(current)} == {"add_index", "remove_column"}
+
+
+def _on(db: Database, table: str) -> str:
+    return f" ON {table}" if db.engine.dialect.name == "mysql" else ""
+
+
+def test_upgraded_database_equals_the_models(existing: Database) -> None:
+    assert schema.version(existing) == schema.EXISTING
+    schema.upgrade(existing)
+    assert schema.version(existing) == HEAD
+    assert _differences(existing) == []
+
+
+def test_create_schema_equals_upgrade(empty: Database) -> None:
+    schema.create_schema(empty)
+    assert schema.version(empty) == HEAD
+    assert _differences(empty) == []
+    with pytest.raises(exception.SchemaError, match="under version control already"):
+        schema.create_schema(empty)
+
+
+def test_upgrade_keeps_what_the_existing_service_had(existing: Database) -> None:
+    uuids = {
+        model: _rows(existing, model.id, model.uuid)
+        for model in (Device, Deployable, AttachHandle, Attribute, DeviceProfile, Arq)
+    }
+    schema.upgrade(existing)
+    for model, before in uuids.items():
+        assert _rows(existing, model.id, model.uuid) == before
+        assert before
+    arqs = _rows(existing, Arq.id, Arq.state, Arq.attach_handle_id, Arq.group_spec)
+    assert [row.attach_handle_id for row in arqs] == [1, 4, 29, 2, 6, None, None]
+    assert Counter(row.state for row in arqs) == {"Bound": 5, "Unbound": 1, "Initial": 1}
+    spec = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+    assert [row.group_spec for row in arqs] == [spec] * 7
+    handles = _rows(existing, AttachHandle.id, AttachHandle.state, AttachHandle.handle_key)
+    assert [row.id for row in handles if row.state == "held"] == [1, 2, 4, 6, 29]
+    assert {row.state for row in handles} == {"held", "free"}
+    assert handles[0].handle_key == "0000:0c:00.1"
+    assert len(handles) == 48
+
+
+def test_upgrade_fills_what_is_new(existing: Database) -> None:
+    schema.upgrade(existing)
+    hosts = _rows(existing, Host.name, Host.id, Host.generation, Host.desired_generation)
+    assert [(row.name, row.generation, row.desired_generation) for row in hosts] == [
+        ("lab-host-1", 0, 1),
+        ("lab-host-2", 0, 1),
+        ("lab-sim-1", 0, 1),
+    ]
+    devices = _rows(
+        existing, Device.hostname, Device.host_id, Device.status, Device.driver, Device.device_key
+    )
+    assert [row.host_id for row in devices] == [row.id for row in hosts]
+    assert [row.status for row in devices] == ["maintaining", "enabled", "enabled"]
+    assert {(row.driver, row.device_key) for row in devices} == {("fake_driver", "0000:0c:00.0")}
+    assert _rows(existing, Deployable.id, Deployable.resource_class) == [
+        (1, "FPGA"),
+        (2, "FPGA"),
+        (3, "FPGA"),
+    ]
+    instances = _rows(existing, Instance.uuid, Instance.hostname, Instance.bound)
+    bound = _rows(existing, Arq.instance_uuid, Arq.hostname, sa.true())
+    assert instances == [row for row in bound if row[0]]
+    assert len(instances) == 5
+
+
+def test_repeating_an_upgrade_changes_nothing(existing: Database) -> None:
+    schema.upgrade(existing)
+    before = _everything(existing)
+    schema.upgrade(existing)
+    assert _everything(existing) == before
+
+
+def _everything(db: Database) -> dict[str, list[Any]]:
+    with db.reader() as tx:
+        return {
+            table.name: sorted(map(repr, tx.execute(sa.select(table))))
+            for table in METADATA.sorted_tables
+        }
+
+
+def test_ids_are_never_used_twice(existing: Database) -> None:
+    schema.upgrade(existing)
+    with existing.writer() as tx:
+        newest = tx.execute(sa.select(sa.func.max(Attribute.id))).scalar_one()
+        tx.execute(sa.delete(Attribute).where(Attribute.id == newest))
+        row = {"uuid": str(uuid.uuid4()), "deployable_id": 1, "key": "k", "value": "v"}
+        made = tx.execute(sa.insert(Attribute), row).inserted_primary_key
+        assert made is not None
+        assert made[0] > newest
+
+
+class _Killed(BaseException):
+    """No Exception: like a signal, it is not to be caught on its way."""
+
+
+def test_killed_upgrade_is_run_again(existing: Database) -> None:
+    # DDL commits by itself on MySQL: there each run gets one statement further. The others take
+    # all of it back, so each run is let go further than the one before.
+    commits = existing.engine.dialect.name == "mysql"
+    left = 0
+    killed = 0
+
+    def kill(*args: Any) -> None:
+        nonlocal left
+        if args[2].lstrip().upper().startswith(("CREATE", "ALTER", "DROP")):
+            left -= 1
+            if left == 0:
+                raise _Killed("by the test")
+
+    sa.event.listen(existing.engine, "after_cursor_execute", kill)
+    for attempt in range(1, 300):
+        left = 1 if commits else attempt * 20
+        try:
+            schema.upgrade(existing)
+            break
+        except _Killed:
+            killed += 1
+            assert schema.version(existing) == schema.EXISTING
+    sa.event.remove(existing.engine, "after_cursor_execute", kill)
+    assert killed > (60 if commits else 1)
+    assert schema.version(existing) == HEAD
+    assert _differences(existing) == []
+    assert len(_rows(existing, Instance.uuid)) == 5
+    handles = _rows(existing, AttachHandle.state, AttachHandle.id)
+    assert Counter(row.state for row in handles) == {"held": 5, "free": 43}
+
+
+def test_first_revision_is_run_again_when_killed(empty: Database) -> None:
+    left = 5
+
+    def kill(*args: Any) -> None:
+        nonlocal left
+        left -= args[2].lstrip().upper().startswith("CREATE")
+        if left == 0:
+            raise _Killed("by the test")
+
+    sa.event.listen(empty.engine, "after_cursor_execute", kill)
+    with pytest.raises(_Killed):
+        schema.upgrade(empty)
+    sa.event.remove(empty.engine, "after_cursor_execute", kill)
+    schema.upgrade(empty)
+    assert _differences(empty) == []
+
+
+def test_text_beyond_the_basic_plane_is_kept(current: Database) -> None:
+    name = "gpu \N{ROCKET}"
+    with current.writer() as tx:
+        tx.execute(
+            sa.insert(DeviceProfile),
+            [
+                {"uuid": str(uuid.uuid4()), "name": one, "profile_json": "{}"}
+                for one in (name, name.upper())
+            ],
+        )
+    assert {row.name for row in _rows(current, DeviceProfile.name)} == {name, name.upper()}
+
+
+def test_older_schema_of_the_existing_service_is_sent_back(existing: Database) -> None:
+    for revision in sorted(schema.FOREIGN):
+        _note(existing, revision)
+        with pytest.raises(exception.SchemaError, match=r"17\.0\.0.*cyborg-dbsync upgrade"):
+            schema.upgrade(existing)
+        assert schema.version(existing) == revision
+
+
+def test_unknown_schema_is_refused(existing: Database) -> None:
+    _note(existing, "0123456789ab")
+    with pytest.raises(exception.SchemaError, match="0123456789ab, which this release does not"):
+        schema.upgrade(existing)
+
+
+def _note(db: Database, revision: str) -> None:
+    with db.writer() as tx:
+        tx.execute(
+            sa.text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision}
+        )
+
+
+def test_stamp_notes_and_clears(current: Database) -> None:
+    schema.stamp(current, schema.EXISTING)
+    assert schema.version(current) == schema.EXISTING
+    schema.stamp(current)
+    assert schema.version(current) is None
+
+
+def test_preflight_lists_all_and_changes_nothing(empty: Database) -> None:
+    load_existing_service(empty)
+    old = sa.MetaData()
+    with empty.writer() as tx:
+        old.reflect(tx)
+        arqs, handles, devices, deployables = (
+            old.tables[name]
+            for name in (
+                "extended_accelerator_requests",
+                "attach_handles",
+                "devices",
+                "deployables",
+            )
+        )
+        # Two requests with one handle, one function twice, one device twice, one name twice.
+        tx.execute(arqs.update().where(arqs.c.id == 4).values(attach_handle_id=1))
+        info = tx.scalar(sa.select(handles.c.attach_info).where(handles.c.id == 5))
+        tx.execute(handles.update().where(handles.c.id == 7).values(attach_info=info))
+        tx.execute(devices.update().where(devices.c.id == 3).values(hostname="lab-sim-1"))
+        tx.execute(
+            deployables.update()
+            .where(deployables.c.id == 3)
+            .values(name="lab-sim-1_FakeDevice", rp_uuid=None)
+        )
+    before = _tables(empty)
+    listed = schema.preflight(empty)
+    with pytest.raises(exception.SchemaError) as caught:
+        schema.upgrade(empty)
+    for table, value, ids in (
+        ("devices", "device 0000:0c:00.0 of fake_driver on host lab-sim-1", "2, 3"),
+        ("deployables", "name lab-sim-1_FakeDevice", "2, 3"),
+        ("attach_handles", "handle 0000:0c:00.4 of deployable 1", "5, 7"),
+        ("extended_accelerator_requests", "attach_handle_id 1", "1, 4"),
+    ):
+        line = f"{table}: {value} stands in rows with id {ids}; "
+        assert line in str(caught.value)
+        assert any(one.startswith(line) for one in listed)
+    assert len(listed) == 4
+    assert _tables(empty) == before
+    assert schema.version(empty) == schema.EXISTING
+
+
+def _tables(db: Database) -> dict[str, Any]:
+    inspector = sa.inspect(db.engine)
+    return {
+        name: [column["name"] for column in inspector.get_columns(name)]
+        for name in inspector.get_table_names()
+    }

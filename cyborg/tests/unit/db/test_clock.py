@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock's SQL, and what SQLite makes of it."""
+
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from cyborg.db.clock import db_now_ms
+from cyborg.db.engine import Database
+
+
+@pytest.mark.parametrize(
+    ("dialect", "word"),
+    [
+        (mysql.dialect(), "UTC_TIMESTAMP(3)"),
+        (postgresql.dialect(), "statement_timestamp()"),
+        (sqlite.dialect(), "julianday('now')"),
+    ],
+)
+def test_each_database_is_asked_in_its_own_words(dialect: sa.Dialect, word: str) -> None:
+    assert word in str(sa.select(db_now_ms()).compile(dialect=dialect))
+
+
+def test_it_counts_milliseconds_of_utc(tmp_path: Path) -> None:
+    db = Database(f"sqlite:///{tmp_path}/clock.sqlite")
+    before = time.time() * 1000
+    with db.reader() as tx:
+        now = tx.scalar(sa.select(db.now))
+        assert tx.scalar(sa.select(db.now > 0).where(db.now - 1000 < db.now)) == 1
+    assert isinstance(now, int)
+    assert before - 1 <= now <= time.time() * 1000 + 1
+    db.close()

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader, writer and repetition, on SQLite files."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db import faults
+from cyborg.db.connections import Settings
+from cyborg.db.engine import Database, Reader, Retry
+from cyborg.db.models import METADATA, Host
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """A database with all tables."""
+    database = Database(_url(tmp_path))
+    with database.writer() as tx:
+        METADATA.create_all(tx)
+    yield database
+    database.close()
+
+
+def _url(directory: Path) -> str:
+    return f"sqlite:///{directory}/cyborg.sqlite"
+
+
+def _add(tx: sa.Connection, name: str, at: int = 1) -> None:
+    tx.execute(sa.insert(Host).values(name=name, updated_ms=at))
+
+
+def _broken(db: Database, statement: sa.Executable) -> None:
+    with db.writer() as tx:
+        tx.execute(statement)
+        raise ZeroDivisionError
+
+
+def _names(db: Reader) -> list[str]:
+    with db.reader() as tx:
+        return list(tx.scalars(sa.select(Host.name).order_by(Host.id)))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite://", "in-memory"),
+        ("sqlite:///:memory:", "in-memory"),
+        ("sqlite:///file:x?mode=memory&uri=true", "in-memory"),
+        ("oracle://host/name", "names oracle"),
+        ("nonsense", "not a database URL"),
+        ("mysql+nonsense://host/name", "driver mysql\\+nonsense, which cannot be loaded"),
+    ],
+)
+def test_unusable_urls_are_refused_at_once(url: str, words: str) -> None:
+    with pytest.raises(exception.ConfigError, match=words):
+        Database(url)
+
+
+def test_nothing_is_opened_before_it_is_used(tmp_path: Path) -> None:
+    Database(_url(tmp_path / "nowhere"))
+    Database("mysql+pymysql://nobody@127.0.0.1:1/none")
+
+
+def test_writer_commits_all_or_nothing(db: Database) -> None:
+    with db.writer() as tx:
+        _add(tx, "one")
+    with pytest.raises(ZeroDivisionError):
+        _broken(db, sa.insert(Host).values(name="two", updated_ms=1))
+    assert _names(db) == ["one"]
+
+
+def test_ddl_is_taken_back_too(db: Database) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _broken(db, sa.text("CREATE TABLE extra (id INTEGER)"))
+    assert not sa.inspect(db.engine).has_table("extra")
+
+
+def test_reader_cannot_write(db: Database, tmp_path: Path) -> None:
+    only_reader = Reader(_url(tmp_path))
+    with (
+        pytest.raises(sa.exc.OperationalError, match="readonly"),
+        only_reader.reader() as tx,
+    ):
+        _add(tx, "one")
+    assert not hasattr(only_reader, "writer")
+    assert _names(only_reader) == []
+    only_reader.close()
+
+
+def test_foreign_keys_are_checked(db: Database) -> None:
+    with pytest.raises(exception.Conflict, match="refers to"), db.writer() as tx:
+        tx.exec_driver_sql("INSERT INTO backends (uuid, driver_id, name, state) VALUES (1,2,3,4)")
+
+
+def test_duplicates_become_conflicts(db: Database) -> None:
+    with db.writer() as tx:
+        _add(tx, "one")
+    with pytest.raises(exception.Conflict, match="same name already"), db.writer() as tx:
+        _add(tx, "one")
+
+
+@pytest.mark.parametrize(("name", "at"), [("one", 2**70), ("\ud800", 1)])
+def test_values_that_do_not_fit_are_invalid(db: Database, name: str, at: int) -> None:
+    with pytest.raises(exception.Invalid), db.writer() as tx:
+        _add(tx, name, at)
+
+
+def test_our_own_mistakes_are_not_hidden(db: Database) -> None:
+    with pytest.raises(sa.exc.OperationalError), db.writer() as tx:
+        tx.exec_driver_sql("SELECT nothing FROM hosts")
+
+
+def test_one_transaction_a_thread(db: Database) -> None:
+    with pytest.raises(RuntimeError, match="open already"), db.writer(), db.writer():
+        pass
+    with db.writer() as tx:
+        _add(tx, "afterwards")
+    assert _names(db) == ["afterwards"]
+
+
+def test_writers_take_turns(db: Database) -> None:
+    with db.writer() as tx:
+        _add(tx, "counter", 0)
+
+    def count(_: int) -> None:
+        with db.writer() as tx:
+            seen = tx.scalar(sa.select(Host.updated_ms)) or 0
+            tx.execute(sa.update(Host).values(updated_ms=seen + 1))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, range(100)))
+    with db.reader() as tx:
+        assert tx.scalar(sa.select(Host.updated_ms)) == 100
+
+
+def test_readers_do_not_wait_for_the_writer(db: Database) -> None:
+    with db.writer() as tx:
+        _add(tx, "unseen")
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(_names, db).result(timeout=10) == []
+
+
+def test_a_busy_file_is_unavailable_for_now(db: Database, tmp_path: Path) -> None:
+    impatient = Database(_url(tmp_path), settings=Settings(sqlite_busy_timeout=0.01))
+    rival = sqlite3.connect(tmp_path / "cyborg.sqlite", isolation_level=None)
+    rival.execute("BEGIN IMMEDIATE")
+    pauses: list[float] = []
+
+    def give_way(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            rival.rollback()
+
+    @Retry(sleep=give_way, jitter=lambda low, high: high)
+    def add() -> str:
+        with impatient.writer() as tx:
+            _add(tx, "patient")
+        return "done"
+
+    assert add() == "done"
+    assert pauses == [0.05, 0.1]
+    assert _names(db) == ["patient"]
+    rival.close()
+    impatient.close()
+
+
+def _transient() -> exception.Unavailable:
+    fault = exception.Unavailable(peer="The database", reason="Deadlock")
+    fault.__cause__ = sa.exc.DBAPIError("", None, Exception(), connection_invalidated=True)
+    assert faults.is_transient(fault.__cause__)
+    return fault
+
+
+def test_repetition_has_a_budget_of_runs() -> None:
+    runs: list[int] = []
+
+    @Retry(attempts=3, sleep=lambda seconds: None)
+    def never() -> None:
+        runs.append(1)
+        raise _transient()
+
+    with pytest.raises(exception.Unavailable):
+        never()
+    assert len(runs) == 3
+
+
+def test_repetition_has_a_budget_of_seconds() -> None:
+    now = [0.0]
+    runs: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    @Retry(attempts=100, seconds=1.0, sleep=sleep, clock=lambda: now[0])
+    def never() -> None:
+        runs.append(now[0])
+        raise _transient()
+
+    with pytest.raises(exception.Unavailable):
+        never()
+    assert 2 < len(runs) < 10
+    assert now[0] <= 1.0
+
+
+@pytest.mark.parametrize(
+    "fault", [exception.Conflict(reason="taken"), exception.Unavailable(peer="A", reason="b")]
+)
+def test_what_repeating_does_not_help_is_not_repeated(fault: exception.CyborgError) -> None:
+    runs: list[int] = []
+
+    @Retry(sleep=lambda seconds: None)
+    def fail() -> None:
+        runs.append(1)
+        raise fault
+
+    with pytest.raises(type(fault)):
+        fail()
+    assert runs == [1]
+
+
+def test_nothing_is_repeated_inside_an_open_transaction(db: Database) -> None:
+    runs: list[int] = []
+
+    @Retry(sleep=lambda seconds: None)
+    def inner() -> None:
+        runs.append(1)
+        raise _transient()
+
+    with pytest.raises(exception.Unavailable), db.writer():
+        inner()
+    assert runs == [1]
+
+
+def test_threads_share_one_engine(tmp_path: Path) -> None:
+    db = Database(_url(tmp_path))
+    start = threading.Barrier(8)
+
+    def engine(_: int) -> sa.Engine:
+        start.wait()
+        return db.engine
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(map(id, pool.map(engine, range(8))))) == 1
+
+
+def test_a_forked_child_makes_its_own_engine(db: Database) -> None:
+    parents = db.engine
+    with db.writer() as tx:
+        _add(tx, "parent")
+    child = os.fork()
+    if child == 0:
+        # Nothing of pytest may run here: the exit status is the verdict.
+        status = 1
+        try:
+            with db.writer() as tx:
+                _add(tx, "child")
+            status = 0 if db.engine is not parents else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert _names(db) == ["parent", "child"]
+    assert db.engine is parents
+
+
+def test_fork_while_another_thread_writes(db: Database) -> None:
+    with ThreadPoolExecutor(1) as pool, db.writer():
+        assert pool.submit(_forked_read, db).result(timeout=30) == 0
+
+
+def _forked_read(db: Database) -> int:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = len(_names(db))
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_waiting_for_a_database_that_comes_up(tmp_path: Path) -> None:
+    directory = tmp_path / "later"
+    db = Database(_url(directory))
+    with pytest.raises(exception.Unavailable):
+        db.wait(0, 5.0)
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        directory.mkdir()
+
+    db.wait(3, 5.0, sleep)
+    assert pauses == [5.0]
+
+
+def test_the_clock_may_be_replaced(tmp_path: Path) -> None:
+    db = Database(_url(tmp_path), now=sa.literal(12345))
+    with db.reader() as tx:
+        assert tx.scalar(sa.select(db.now)) == 12345

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What paging refuses, how many statements it takes, and what a marker stands for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db.engine import Database
+from cyborg.db.listing import Page, Sortable, paged
+from cyborg.db.models import METADATA, Event
+
+EVENTS = Sortable(
+    Event.id, Event.subject_uuid, {"hostname": Event.hostname, "action": Event.action}
+)
+VISIBLE = sa.select(Event.subject_uuid).where(Event.noun == "arq")
+
+
+@pytest.fixture
+def tx(tmp_path: Path) -> Iterator[sa.Connection]:
+    """A connection to a table of events: a, b, c and d, of which c is not ours to see."""
+    db = Database(f"sqlite:///{tmp_path}/list.sqlite")
+    with db.writer() as connection:
+        METADATA.create_all(connection)
+        connection.execute(
+            sa.insert(Event),
+            [
+                {"at_ms": 1, "noun": noun, "subject_uuid": uuid, "action": "made"}
+                for noun, uuid in (("arq", "a"), ("arq", "b"), ("device", "c"), ("arq", "d"))
+            ],
+        )
+    with db.reader() as connection:
+        yield connection
+    db.close()
+
+
+def _page(tx: sa.Connection, page: Page) -> list[str]:
+    return list(tx.scalars(paged(tx, VISIBLE, EVENTS, page)))
+
+
+@pytest.mark.parametrize(
+    ("page", "field"),
+    [
+        (Page(sort_key="id; DROP TABLE"), "sort_key"),
+        (Page(sort_key="uuid"), "sort_key"),
+        (Page(sort_dir="up"), "sort_dir"),
+        (Page(limit=-1), "limit"),
+        (Page(marker="nobody"), "marker"),
+        (Page(marker="c"), "marker"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(tx: sa.Connection, page: Page, field: str) -> None:
+    with pytest.raises(exception.Invalid) as caught:
+        _page(tx, page)
+    assert caught.value.fields["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        (Page(), ["a", "b", "d"]),
+        (Page(limit=2), ["a", "b"]),
+        (Page(limit=0), []),
+        (Page(limit=2, marker="b"), ["d"]),
+        (Page(sort_dir="desc", marker="d"), ["b", "a"]),
+        (Page(sort_key="action", marker="a", limit=1), ["b"]),
+        (Page(sort_key="hostname", sort_dir="desc", marker="d"), ["b", "a"]),
+        (Page(marker="d"), []),
+    ],
+)
+def test_pages(tx: sa.Connection, page: Page, wanted: list[str]) -> None:
+    assert _page(tx, page) == wanted
+
+
+def test_filters_do_not_hide_the_marker(tx: sa.Connection) -> None:
+    chosen = paged(tx, VISIBLE, EVENTS, Page(marker="a")).where(Event.subject_uuid != "a")
+    assert list(tx.scalars(chosen)) == ["b", "d"]
+
+
+def test_a_marker_costs_one_select(tx: sa.Connection) -> None:
+    seen: list[str] = []
+    sa.event.listen(tx, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    paged(tx, VISIBLE, EVENTS, Page(limit=1))
+    assert seen == []
+    paged(tx, VISIBLE, EVENTS, Page(limit=1, marker="a", sort_key="action"))
+    assert [one[:6] for one in seen if one != "BEGIN"] == ["SELECT"]
