@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``cyborg-agent`` process."""
+
+import sys
+from pathlib import Path
+
+from oslo_config import cfg
+
+from cyborg import conf as configuration
+from cyborg import exception, version
+from cyborg.agent import app
+from cyborg.clients.glance import Glance
+from cyborg.clients.keystone import Sessions
+from cyborg.clients.placement import Placement
+from cyborg.drivers import loader
+from cyborg.drivers.host import LocalHost
+from cyborg.model.names import AGENT
+from cyborg.rpc.transport import Bus
+
+
+def settings(conf: cfg.ConfigOpts) -> app.Settings:
+    """The agent's values from the configuration."""
+    names = (conf.agent.resource_provider_name, conf.host)
+    return app.Settings(
+        host=conf.host,
+        provider_names=tuple(dict.fromkeys(names)),
+        version=version.installed(),
+        heartbeat=conf.agent.heartbeat_interval,
+        scan=conf.periodic_interval,
+        full_check=conf.agent.full_check_interval,
+        rpc_timeout=conf.rpc_response_timeout,
+        state_path=Path(conf.state_path),
+    )
+
+
+def main() -> int:
+    """Run until told to end; answers the exit status."""
+    try:
+        conf = configuration.prepare(sys.argv[1:], prog=AGENT)
+        bus = Bus(conf)
+        sessions = Sessions(conf)
+        daemon = app.assemble(
+            settings=settings(conf),
+            bus=bus,
+            loaded=loader.load(conf.agent.enabled_drivers, LocalHost(), conf),
+            placement=Placement(sessions.placement()),
+            glance=lambda: Glance(sessions.glance(), conf.glance.num_retries),
+        )
+        configuration.validate(conf)  # what the libraries registered meanwhile as well
+    except exception.ConfigError as error:
+        print(f"{AGENT}: {error}", file=sys.stderr)
+        return 1
+    return daemon.run()

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binding: the hot path of every boot. One transaction for all ARQs of a request, or nothing.
+
+Lock order is instance, ARQs, handles, each by id; nothing leaves the process while it is open.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.conductor import releasing
+from cyborg.db import arq_moves, attach_handles, events, instances, offers, work
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database, retried
+from cyborg.db.models import Arq
+from cyborg.model import device_profile
+from cyborg.model.arq import MOVES, Binding, Event, State
+from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
+from cyborg.model.work import WorkKind
+
+LOG = logging.getLogger(__name__)
+
+#: A bind that loses the race for a new instance's row looks again; the winner is there then.
+_LOOKS = 3
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """One ARQ about to be moved: what it asked for, what it gets."""
+
+    row: Record
+    binding: Binding
+    offer: Record
+    handle_id: int
+    waits: bool
+
+    @property
+    def state(self) -> State:
+        event = Event.START if self.waits or self.offer.prepare else Event.BIND
+        return MOVES[event].target
+
+
+class Binder:
+    """Binds and unbinds; ``wake`` is called when work waits after a commit.
+
+    ``bind_timeout`` is the time in milliseconds that a host has for its preparations.
+    """
+
+    def __init__(self, *, db: Database, wake: Callable[[], None], bind_timeout: int) -> None:
+        self._db = db
+        self._wake = wake
+        self._bind_timeout = bind_timeout
+
+    def patch(
+        self,
+        caller: Caller,
+        operation: str,
+        bindings: Sequence[Binding],
+        unbindings: Sequence[str],
+    ) -> None:
+        """All or none; a repeated operation changes nothing more.
+
+        Raises what ``ConductorClient.patch_arqs`` lists.
+        """
+        for look in range(1, _LOOKS + 1):
+            try:
+                self._patch(caller, operation, bindings, unbindings)
+                break
+            except exception.Conflict as error:
+                # Only the database's own Conflict: a rival made the instance's row first.
+                if type(error) is not exception.Conflict or look == _LOOKS:
+                    raise
+        self._wake()
+
+    @retried
+    def _patch(
+        self,
+        caller: Caller,
+        operation: str,
+        bindings: Sequence[Binding],
+        unbindings: Sequence[str],
+    ) -> None:
+        with self._db.writer() as tx:
+            if bindings and not self._bind(tx, caller, operation, bindings):
+                return
+            if unbindings:
+                releasing.unbind(tx, self._db.now, caller, unbindings, operation=operation)
+
+    def _bind(
+        self, tx: sa.Connection, caller: Caller, operation: str, bindings: Sequence[Binding]
+    ) -> bool:
+        """False when this very operation is done already."""
+        found = offers.by_provider(tx, (one.device_rp_uuid for one in bindings))
+        known = instances.lock(tx, (one.instance_uuid for one in bindings))
+        bound = [row for row in known.values() if row.bound]
+        if bound:
+            if all(row.operation_id == operation for row in bound):
+                return False
+            raise exception.InstanceAlreadyBound(instance=bound[0].uuid)
+        rows = self._lock_arqs(tx, caller, bindings)
+        for one in bindings:
+            _check(rows[one.arq_uuid], one, found)
+        owners = {one.arq_uuid: _owner(caller, one, rows, known) for one in bindings}
+        instances.bind(tx, self._db.now, known, _instance_rows(operation, bindings, owners))
+        claims = self._claim(tx, rows, bindings, found)
+        self._store(tx, caller, operation, claims=claims, owners=owners)
+        return True
+
+    def _lock_arqs(
+        self, tx: sa.Connection, caller: Caller, bindings: Sequence[Binding]
+    ) -> dict[str, Record]:
+        uuids = [one.arq_uuid for one in bindings]
+        scope = arq_moves.of_caller(caller)
+        rows = {row.uuid: row for row in arq_moves.lock(tx, Arq.uuid.in_(uuids), *scope)}
+        missing = sorted(set(uuids) - set(rows))
+        if missing:
+            raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
+        for row in rows.values():
+            arq_moves.check(row, Event.BIND)
+        return rows
+
+    def _claim(
+        self,
+        tx: sa.Connection,
+        rows: Mapping[str, Record],
+        bindings: Sequence[Binding],
+        found: Mapping[str, Record],
+    ) -> list[_Claim]:
+        claims: list[_Claim] = []
+        for offer in sorted(found.values(), key=lambda one: int(one.id)):
+            wanted = [one for one in bindings if one.device_rp_uuid == offer.rp_uuid]
+            ready = attach_handles.claim_free(tx, offer.id, len(wanted))
+            # Placement gave these units away already: one that is being cleaned up is as good.
+            soon = (
+                attach_handles.claim_releasing(tx, offer.id, len(wanted) - len(ready))
+                if len(ready) < len(wanted)
+                else []
+            )
+            if len(ready) + len(soon) < len(wanted):
+                raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=len(wanted))
+            claims += [
+                _Claim(rows[one.arq_uuid], one, offer, handle, index >= len(ready))
+                for index, (one, handle) in enumerate(zip(wanted, ready + soon, strict=True))
+            ]
+        return claims
+
+    def _store(
+        self,
+        tx: sa.Connection,
+        caller: Caller,
+        operation: str,
+        *,
+        claims: Sequence[_Claim],
+        owners: Mapping[str, str | None],
+    ) -> None:
+        attach_handles.hold(tx, [one.handle_id for one in claims if not one.waits])
+        arq_moves.move_each(
+            tx,
+            {one.row.id: (one.state, _bound_values(one, operation, owners)) for one in claims},
+            set(MOVES[Event.BIND].sources),
+        )
+        work.add(tx, self._db.now, [self._work(one, operation) for one in claims])
+        entries = [
+            events.Entry(
+                "arq",
+                one.row.uuid,
+                one.state.value,
+                instance_uuid=one.binding.instance_uuid,
+                hostname=one.binding.hostname,
+            )
+            for one in claims
+        ]
+        events.record(tx, self._db.now, entries, caller=caller, operation=operation)
+        for one in claims:
+            if one.binding.hostname != one.offer.hostname:
+                LOG.debug(
+                    "ARQ %s is bound for %s to a device of %s",
+                    one.row.uuid,
+                    one.binding.hostname,
+                    one.offer.hostname,
+                )
+
+    def _work(self, claim: _Claim, operation: str) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "kind": WorkKind.NOTIFY,
+            "instance_uuid": claim.binding.instance_uuid,
+            "arq_uuid": claim.row.uuid,
+            "operation_id": operation,
+        }
+        if claim.state is State.BIND_STARTED:
+            row |= {
+                "kind": WorkKind.PREPARE,
+                "host_id": claim.offer.host_id,
+                "deployable_id": claim.offer.id,
+                "attach_handle_id": claim.handle_id,
+                "spec": device_profile.wishes(claim.row.group_spec),
+                "deadline_in": self._bind_timeout,
+            }
+        return row
+
+
+def _check(row: Record, binding: Binding, found: Mapping[str, Record]) -> None:
+    offer = found.get(binding.device_rp_uuid)
+    if offer is None:
+        raise exception.NotFound(noun="Resource provider", key=binding.device_rp_uuid)
+    if offer.resource_class not in device_profile.resource_classes(row.group_spec):
+        raise exception.Invalid(
+            field="device_rp_uuid",
+            reason=f"provider {binding.device_rp_uuid} offers {offer.resource_class}, which "
+            f"accelerator request {row.uuid} did not ask for",
+        )
+    status = offer.status
+    if offer.lost_ms is not None or offer.device_lost_ms is not None:
+        status = "lost"
+    elif offer.publish_error is not None:
+        status = "refused by Placement"
+    if status != DeviceStatus.ENABLED:
+        raise exception.DeviceUnavailable(
+            uuid=offer.device_uuid, provider=binding.device_rp_uuid, status=status
+        )
+
+
+def _owner(
+    caller: Caller,
+    binding: Binding,
+    rows: Mapping[str, Record],
+    known: Mapping[str, Record],
+) -> str | None:
+    """Whose the ARQ is from now on.
+
+    Who may act everywhere (Nova for an administrator) acts in the name of the owner that the
+    instance had before; a project's own request can only be for itself.
+    """
+    if binding.project_id is not None:
+        return binding.project_id
+    remembered = known.get(binding.instance_uuid)
+    if caller.everywhere and remembered is not None and remembered.project_id is not None:
+        return str(remembered.project_id)
+    owner: str | None = rows[binding.arq_uuid].project_id
+    return owner
+
+
+def _instance_rows(
+    operation: str, bindings: Sequence[Binding], owners: Mapping[str, str | None]
+) -> list[dict[str, str | None]]:
+    rows = {
+        one.instance_uuid: {
+            "uuid": one.instance_uuid,
+            "project_id": owners[one.arq_uuid],
+            "hostname": one.hostname,
+            "operation_id": operation,
+        }
+        for one in bindings
+    }
+    return [rows[uuid] for uuid in sorted(rows)]
+
+
+def _bound_values(
+    claim: _Claim, operation: str, owners: Mapping[str, str | None]
+) -> dict[str, Any]:
+    return {
+        "hostname": claim.binding.hostname,
+        "device_rp_uuid": claim.binding.device_rp_uuid,
+        "instance_uuid": claim.binding.instance_uuid,
+        "project_id": owners[claim.row.uuid],
+        "attach_handle_id": claim.handle_id,
+        "deployable_id": claim.offer.id,
+        # Where the last guest's traces are still being removed nothing can have been prepared;
+        # the work sets it before it asks the host.
+        "prepared": bool(claim.offer.prepare) and not claim.waits,
+        "operation_id": operation,
+    }

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work that a host's agent does: prepare, release and program, until it is done or overdue.
+
+The agent is asked with the work's uuid as operation id, so asking again is how one waits. What the
+database must know is committed before the agent is asked, and after it has answered; nothing is
+open while it is asked.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.conductor import releasing
+from cyborg.conductor.work import Ledger
+from cyborg.db import arq_moves, attach_handles, events, offers, work
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database
+from cyborg.db.models import Arq, Deployable
+from cyborg.model.arq import Event, State
+from cyborg.model.device import HandleState
+from cyborg.model.work import HandleTask, ProgramTask, WorkKind
+from cyborg.rpc.agent import AgentClient
+
+LOG = logging.getLogger(__name__)
+
+#: How soon an agent that is still at it is asked again, in milliseconds.
+_ASK_AGAIN_MS = 1000
+_TIMED_OUT = "the host did not finish the preparation in time"
+
+
+class HostWork:
+    """The handlers of ``prepare``, ``release`` and ``program`` work."""
+
+    def __init__(
+        self, *, db: Database, ledger: Ledger, agents: AgentClient, wake: Callable[[], None]
+    ) -> None:
+        self._db = db
+        self._ledger = ledger
+        self._agents = agents
+        self._wake = wake
+
+    def prepare(self, rows: Sequence[Record]) -> None:
+        """Bring one started bind to Bound, or to BindFailed at its deadline or on a fault."""
+        (row,) = rows
+        if row.overdue:
+            self._fail(row, _TIMED_OUT)
+            return
+        handle = self._handle(row)
+        if handle is not None and handle.state == HandleState.RELEASING:
+            self._ledger.later(rows, "its last guest's release is going on", pause_ms=_ASK_AGAIN_MS)
+            return
+        if handle is None or handle.state != HandleState.HELD:
+            self._fail(row, "its attach handle is gone")
+            return
+        if handle.prepare:
+            with self._ledger.going_on(rows) as tx:
+                for arq in arq_moves.lock(tx, Arq.uuid == row.arq_uuid):
+                    arq_moves.mark_prepared(tx, arq.id)
+            outcome = self._agents.prepare(handle.service_host, _task(row, handle))
+            if not outcome.done:
+                self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
+                return
+            if outcome.fault is not None:
+                self._fail(row, outcome.fault)
+                return
+        self._resolve(row, Event.FINISH, None)
+
+    def release(self, rows: Sequence[Record]) -> None:
+        """Have the host clean up; the handle is free (or its next holder's) after that."""
+        (row,) = rows
+        handle = self._handle(row)
+        if handle is not None and handle.state == HandleState.RELEASING:
+            outcome = self._agents.release(handle.service_host, _task(row, handle))
+            if not outcome.done:
+                self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
+                return
+            if outcome.fault is not None:
+                raise exception.DriverFailed(
+                    driver=handle.driver, verb="release", reason=outcome.fault
+                )
+        with self._ledger.done(rows) as tx:
+            attach_handles.end_release(tx, row.attach_handle_id)
+            work.due_now(tx, self._db.now, row.attach_handle_id)
+        self._wake()
+
+    def program(self, rows: Sequence[Record]) -> None:
+        """Load an image into a deployable and remember which one it holds."""
+        (row,) = rows
+        with self._db.reader() as tx:
+            offer = offers.by_uuid(tx, row.spec["deployable"])
+        fault: str | None = "the deployable is gone"
+        if offer is not None:
+            image = row.spec["image_uuid"]
+            task = ProgramTask(row.uuid, offer.driver, offer.device_key, offer.name, image)
+            outcome = self._agents.program(offer.service_host, task)
+            if not outcome.done:
+                self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
+                return
+            fault = outcome.fault
+        with self._ledger.done(rows) as tx:
+            action = "programmed" if fault is None else "program failed"
+            entry = events.Entry("deployable", row.spec["deployable"], action, reason=fault)
+            events.record(tx, self._db.now, [entry], operation=row.operation_id)
+            if fault is None:
+                tx.execute(
+                    sa.update(Deployable)
+                    .where(Deployable.id == row.deployable_id)
+                    .values(bitstream_id=row.spec["image_uuid"])
+                )
+
+    def _handle(self, row: Record) -> Record:
+        with self._db.reader() as tx:
+            return offers.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
+
+    def _fail(self, row: Record, fault: str) -> None:
+        LOG.warning("Bind of ARQ %s failed: %s", row.arq_uuid, fault)
+        self._resolve(row, Event.FAIL, fault)
+
+    def _resolve(self, row: Record, event: Event, fault: str | None) -> None:
+        """End a started bind and have Nova told, in one transaction.
+
+        An ARQ that has been unbound or deleted meanwhile took its work row along: Fenced.
+        """
+        with self._ledger.done([row]) as tx:
+            for arq in arq_moves.lock(tx, Arq.uuid == row.arq_uuid):
+                if arq.state != State.BIND_STARTED:
+                    continue
+                arq_moves.move(tx, event, [arq.id], fault=fault)
+                if event is Event.FAIL:
+                    releasing.free_handles(tx, self._db.now, [arq])
+                    arq_moves.drop_handle(tx, [arq.id])
+                work.add(tx, self._db.now, [_notification(row)])
+                entry = events.Entry(
+                    "arq",
+                    arq.uuid,
+                    State.BOUND if event is Event.FINISH else State.BIND_FAILED,
+                    instance_uuid=arq.instance_uuid,
+                    hostname=arq.hostname,
+                    reason=fault,
+                )
+                events.record(tx, self._db.now, [entry], operation=row.operation_id)
+        self._wake()
+
+
+def _notification(row: Record) -> dict[str, Any]:
+    return {
+        "kind": WorkKind.NOTIFY,
+        "instance_uuid": row.instance_uuid,
+        "arq_uuid": row.arq_uuid,
+        "operation_id": row.operation_id,
+    }
+
+
+def _task(row: Record, handle: Record) -> HandleTask:
+    return HandleTask(
+        operation=row.uuid,
+        driver=handle.driver,
+        device_key=handle.device_key,
+        deployable=handle.name,
+        handle_key=handle.handle_key,
+        handle_uuid=handle.uuid,
+        spec=row.spec or {},
+    )

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Telling Nova: one event per ARQ, after commit, outside any request, until it answers.
+
+Nova waits for each ARQ's event; what it refuses because the instance has no host yet it will see
+by itself when it reads the ARQs, so that is an answer too.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from cyborg import exception
+from cyborg.clients.nova import BindEvent, EventVerdict, Nova
+from cyborg.conductor.work import Ledger
+from cyborg.db import arq_moves
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database
+from cyborg.model.arq import RESOLVED, State
+
+LOG = logging.getLogger(__name__)
+
+#: Nova's own ``[DEFAULT] arq_binding_timeout`` by default: nobody listens after that.
+_NOVA_WAITS_MS = 300_000
+
+
+class Outbox:
+    """The handler of ``notify`` work: the rows of one instance at a time."""
+
+    def __init__(self, *, db: Database, ledger: Ledger, nova: Nova) -> None:
+        self._db = db
+        self._ledger = ledger
+        self._nova = nova
+
+    def notify(self, rows: Sequence[Record]) -> None:
+        """Send the states that stand now; raises Unavailable to be called again later.
+
+        ARQs that are gone need no event; when Nova has stopped waiting, the rest is given up.
+        """
+        with self._db.reader() as tx:
+            states = arq_moves.states(tx, [row.arq_uuid for row in rows])
+        events = [
+            BindEvent(
+                row.instance_uuid, row.arq_uuid, succeeded=states[row.arq_uuid] == State.BOUND
+            )
+            for row in rows
+            if states.get(row.arq_uuid) in RESOLVED
+        ]
+        try:
+            verdicts = self._nova.send_events(events) if events else []
+        except exception.Unavailable as error:
+            if max(row.age_ms for row in rows) < _NOVA_WAITS_MS:
+                raise
+            LOG.error("Gave up telling Nova about instance %s: %s", rows[0].instance_uuid, error)
+            verdicts = []
+        for event, verdict in zip(events, verdicts, strict=False):
+            level = logging.WARNING if verdict is EventVerdict.REFUSED else logging.DEBUG
+            LOG.log(level, "Nova on ARQ %s: %s", event.arq_uuid, verdict.value)
+        with self._ledger.done(rows):
+            pass

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device profiles: stored as checked by the API, removed only when nothing refers to them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from cyborg import exception
+from cyborg.db import events, profile_moves
+from cyborg.db.engine import Database, retried
+from cyborg.model.caller import Caller
+from cyborg.model.device_profile import DeviceProfile
+
+_NOUN = "device_profile"
+_CREATED = "created"
+_DELETED = "deleted"
+
+
+class Profiles:
+    """Creates and deletes device profiles."""
+
+    def __init__(self, *, db: Database) -> None:
+        self._db = db
+
+    def create(self, caller: Caller, operation: str, profile: DeviceProfile) -> DeviceProfile:
+        """Store a profile and answer it as stored; raises Duplicate naming what is taken."""
+        made = replace(profile, created_at=datetime.now(UTC).replace(tzinfo=None, microsecond=0))
+        try:
+            self._store(caller, operation, made)
+        except exception.Conflict:
+            self._explain(operation, profile)
+        return made
+
+    def delete(self, caller: Caller, operation: str, keys: Sequence[str]) -> None:
+        """Remove profiles by uuid or name, all or none; raises NotFound, ProfileInUse."""
+        self._delete(caller, operation, list(dict.fromkeys(keys)))
+
+    @retried
+    def _store(self, caller: Caller, operation: str, profile: DeviceProfile) -> None:
+        with self._db.writer() as tx:
+            profile_moves.insert(tx, profile)
+            entry = events.Entry(_NOUN, profile.uuid, _CREATED)
+            events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+
+    def _explain(self, operation: str, profile: DeviceProfile) -> None:
+        """Raise what was taken, unless it was this very operation's first try that took it."""
+        with self._db.reader() as tx:
+            if events.done_by(tx, operation, _CREATED, [profile.uuid]):
+                return
+            taken = profile_moves.uuid_of(tx, profile.name)
+        if taken is not None and taken != profile.uuid:
+            raise exception.Duplicate(noun="Device profile", field="name", value=profile.name)
+        raise exception.Duplicate(noun="Device profile", field="uuid", value=profile.uuid)
+
+    @retried
+    def _delete(self, caller: Caller, operation: str, keys: Sequence[str]) -> None:
+        with self._db.writer() as tx:
+            rows = profile_moves.lock(tx, keys)
+            found = {key for row in rows for key in (row.uuid, row.name)}
+            missing = [key for key in keys if key not in found]
+            if missing and not events.operation_known(tx, operation):
+                raise exception.NotFound(noun="Device profile", key=", ".join(missing))
+            if not rows:
+                return
+            users = profile_moves.users(tx, [row.id for row in rows])
+            for row in rows:
+                if row.id in users:
+                    raise exception.ProfileInUse(name=row.name, count=users[row.id])
+            profile_moves.delete(tx, [row.id for row in rows])
+            entries = [events.Entry(_NOUN, row.uuid, _DELETED) for row in rows]
+            events.record(tx, self._db.now, entries, caller=caller, operation=operation)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways out of a bind: unbind, delete by uuid, delete by instance.
+
+None of them waits for an agent: what the database can free is free at once, what the host has to
+clean up becomes ``releasing`` with a work row, in the same transaction.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db import arq_moves, attach_handles, events, instances, work
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database, retried
+from cyborg.db.models import Arq
+from cyborg.model.arq import Event, State
+from cyborg.model.caller import Caller
+from cyborg.model.work import WorkKind
+
+_DELETED = "deleted"
+
+
+def unbind(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    caller: Caller,
+    uuids: Sequence[str],
+    *,
+    operation: str,
+) -> None:
+    """Take ARQs off their instances, inside the caller's transaction; raises NotFound, BadState."""
+    rows = _lock(tx, caller, uuids)
+    missing = sorted(set(uuids) - {row.uuid for row in rows})
+    if missing:
+        raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
+    for row in rows:
+        arq_moves.check(row, Event.UNBIND)
+    free(tx, now, rows)
+    arq_moves.unbind(tx, [row.id for row in rows])
+    instances.release(tx, now, _instances(rows))
+    entries = [_entry(row, "Unbound") for row in rows]
+    events.record(tx, now, entries, caller=caller, operation=operation)
+
+
+def free(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Record]) -> None:
+    """Let go of the handles of locked ARQs, and call off what was begun for them."""
+    started = [row.uuid for row in rows if row.state == State.BIND_STARTED]
+    if started:
+        work.cancel_prepare(tx, started)
+    free_handles(tx, now, rows)
+
+
+def free_handles(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Record]) -> None:
+    """Let go of handles; what the host may have prepared it shall release.
+
+    A handle that an ARQ was only waiting for stays ``releasing``: its release goes on.
+    """
+    held = [row for row in rows if row.attach_handle_id is not None]
+    attach_handles.free(tx, [row.attach_handle_id for row in held if not row.prepared])
+    prepared = [row for row in held if row.prepared]
+    if prepared:
+        attach_handles.begin_release(tx, [row.attach_handle_id for row in prepared])
+        work.add(tx, now, [release_work(row) for row in prepared])
+
+
+def release_work(row: Record) -> dict[str, Any]:
+    """The work that undoes on the host what was prepared for an ARQ."""
+    return {
+        "kind": WorkKind.RELEASE,
+        "arq_uuid": row.uuid,
+        "instance_uuid": row.instance_uuid,
+        "deployable_id": row.deployable_id,
+        "attach_handle_id": row.attach_handle_id,
+    }
+
+
+class Deleter:
+    """Deletes ARQs; ``wake`` is called when work waits after a commit."""
+
+    def __init__(self, *, db: Database, wake: Callable[[], None]) -> None:
+        self._db = db
+        self._wake = wake
+
+    def by_uuid(self, caller: Caller, operation: str, uuids: Sequence[str]) -> None:
+        """Delete what exists and may be deleted, then say what was not.
+
+        Raises BoundArqs for bound ones without a service token, else NotFound naming those that
+        were not there and that this very operation did not delete before.
+        """
+        bound, missing = self._by_uuid(caller, operation, list(dict.fromkeys(uuids)))
+        self._wake()
+        if bound:
+            raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
+        if missing:
+            raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
+
+    def by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> None:
+        """Delete every ARQ of an instance that the caller reaches; none is fine."""
+        self._by_instance(caller, operation, instance_uuid)
+        self._wake()
+
+    @retried
+    def _by_uuid(
+        self, caller: Caller, operation: str, uuids: Sequence[str]
+    ) -> tuple[set[str], set[str]]:
+        with self._db.writer() as tx:
+            rows = _lock(tx, caller, uuids)
+            missing = set(uuids) - {row.uuid for row in rows}
+            if missing:
+                missing -= events.done_by(tx, operation, _DELETED, missing)
+            kept = {row.uuid for row in rows if row.instance_uuid and not caller.service}
+            self._delete(tx, caller, operation, [row for row in rows if row.uuid not in kept])
+        return kept, missing
+
+    @retried
+    def _by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> None:
+        with self._db.writer() as tx:
+            instances.lock(tx, [instance_uuid])
+            scope = arq_moves.of_caller(caller)
+            rows = arq_moves.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
+            self._delete(tx, caller, operation, rows)
+
+    def _delete(
+        self, tx: sa.Connection, caller: Caller, operation: str, rows: Sequence[Record]
+    ) -> None:
+        if not rows:
+            return
+        free(tx, self._db.now, rows)
+        arq_moves.delete(tx, [row.id for row in rows])
+        instances.release(tx, self._db.now, _instances(rows))
+        entries = [_entry(row, _DELETED) for row in rows]
+        events.record(tx, self._db.now, entries, caller=caller, operation=operation)
+
+
+def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
+    """Lock ARQs after their instances, though the instances are known from the ARQs only.
+
+    An ARQ that was bound between the two looks has an instance that is not locked: harmless, since
+    its bind has committed before this lock was granted, and only a delete or unbind (which wait
+    for the ARQ's lock as well) could take it away again.
+    """
+    seen = arq_moves.peek(tx, caller, uuids)
+    instances.lock(tx, (row.instance_uuid for row in seen if row.instance_uuid))
+    return arq_moves.lock(tx, Arq.uuid.in_(uuids), *arq_moves.of_caller(caller))
+
+
+def _instances(rows: Sequence[Record]) -> set[str]:
+    return {row.instance_uuid for row in rows if row.instance_uuid}
+
+
+def _entry(row: Record, action: str) -> events.Entry:
+    return events.Entry(
+        "arq",
+        row.uuid,
+        action,
+        instance_uuid=row.instance_uuid,
+        hostname=row.hostname,
+    )

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process's connection to the bus, and bounded calls over it.
+
+oslo.messaging blocks far beyond a call's time-out while the broker is away. A ``Line`` therefore
+makes its calls in threads of its own and waits only as long as promised; after a call that found
+nobody it answers at once with Unavailable until a ping in the background got through again.
+"""
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+import oslo_messaging
+from oslo_config import cfg
+from oslo_messaging import opts
+
+from cyborg import exception
+from cyborg.rpc import faults
+
+LOG = logging.getLogger(__name__)
+
+EXCHANGE = "cyborg"
+CONDUCTOR_TOPIC = "cyborg-conductor"
+AGENT_TOPIC = "cyborg-agent"
+
+#: RPC version of both services; 1.0: first verbs.
+VERSION = "1.0"
+
+#: How long the first request of a process may wait for the first connection, in seconds.
+_FIRST_CONNECTION = 3.0
+_PING_INTERVAL = 1.0
+_PING_TIMEOUT = 5.0
+
+
+class Bus:
+    """The transport of one process; connects when first used.
+
+    ``conf`` must be the global ``cfg.CONF`` (oslo.messaging registers its options there); ``url``
+    overrides ``[DEFAULT] transport_url``, ``exchange`` overrides ``[DEFAULT] control_exchange``.
+    Services with different exchanges keep apart on one virtual host.
+    """
+
+    def __init__(
+        self, conf: cfg.ConfigOpts, *, url: str | None = None, exchange: str | None = None
+    ) -> None:
+        oslo_messaging.set_transport_defaults(EXCHANGE)
+        # By itself it registers most of its options at first use, too late to check them.
+        for group, options in opts.list_opts():
+            conf.register_opts(options, group=group)
+        self._transport = oslo_messaging.get_rpc_transport(conf, url=url, allowed_remote_exmods=[])
+        self._exchange = exchange or conf.control_exchange
+
+    def server(self, topic: str, server: str, endpoint: object) -> Any:
+        """An oslo.messaging RPC server for ``topic.server``; the caller starts and stops it."""
+        return oslo_messaging.get_rpc_server(
+            self._transport,
+            oslo_messaging.Target(exchange=self._exchange, topic=self._queue(topic), server=server),
+            [endpoint],
+            executor="threading",
+            access_policy=oslo_messaging.DefaultRPCAccessPolicy,
+        )
+
+    def client(self, topic: str) -> Any:
+        """An oslo.messaging RPC client that tries a send once."""
+        return oslo_messaging.get_rpc_client(
+            self._transport,
+            oslo_messaging.Target(
+                exchange=self._exchange, topic=self._queue(topic), version=VERSION
+            ),
+            retry=1,
+        )
+
+    def close(self) -> None:
+        """Drop the connections; calls in flight end as unavailable."""
+        self._transport.cleanup()
+
+    def _queue(self, topic: str) -> str:
+        """RabbitMQ calls a queue by its topic alone, whatever the exchange: it must be in it."""
+        return topic if self._exchange == EXCHANGE else f"{self._exchange}.{topic}"
+
+
+class Line:
+    """Bounded calls to the servers of one topic.
+
+    ``timeout`` is in seconds and holds for each try of a call. Every method raises Unavailable
+    when nobody can be reached and OutcomeUnknown when the second try, with the same arguments
+    and so the same operation id, went unanswered too.
+    """
+
+    def __init__(self, bus: Bus, topic: str, *, peer: str, timeout: float) -> None:
+        self._client = bus.client(topic)
+        self._peer = peer
+        self._timeout = timeout
+        self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"rpc-{topic}")
+        self._up = threading.Event()
+        self._lock = threading.Lock()
+        self._pinger: threading.Thread | None = None
+        self._since = 0.0
+
+    def connect(self) -> None:
+        """Start looking for the peer in the background; returns at once, may be called often."""
+        with self._lock:
+            if self._up.is_set() or (self._pinger is not None and self._pinger.is_alive()):
+                return
+            self._since = time.monotonic()
+            self._pinger = threading.Thread(
+                target=self._ping, name=f"ping-{self._peer}", daemon=True
+            )
+            self._pinger.start()
+
+    @property
+    def up(self) -> bool:
+        """True while the last ping or call found the peer."""
+        return self._up.is_set()
+
+    def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
+        """Ask any server of the topic; a try that times out is repeated once, as it is."""
+        self._await_connection()
+        for last in (False, True):
+            try:
+                reply = self._once(self._client, verb, request_id, arguments)
+            except oslo_messaging.MessagingTimeout:
+                if last:
+                    self._lost()
+                    raise exception.OutcomeUnknown(peer=self._peer, reason="no answer") from None
+                continue
+            return faults.unwrap(reply, self._peer, request_id)
+        raise AssertionError("unreachable")
+
+    def call_server(self, server: str, verb: str, **arguments: Any) -> Any:
+        """Ask one named server, once; raises Unavailable when it does not answer in time."""
+        try:
+            reply = self._once(self._client.prepare(server=server), verb, "", arguments)
+        except oslo_messaging.MessagingTimeout:
+            raise exception.Unavailable(
+                peer=f"{self._peer} on {server}", reason="no answer"
+            ) from None
+        return faults.unwrap(reply, f"{self._peer} on {server}", "")
+
+    def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
+        """Send a hint that may be lost; never raises, never waits."""
+        cast = self._client.prepare(server=server).cast
+        self._calls.submit(self._quietly, cast, verb, arguments)
+
+    def close(self) -> None:
+        """End the threads; calls in flight are given up."""
+        self._calls.shutdown(wait=False, cancel_futures=True)
+
+    def _once(self, client: Any, verb: str, request_id: str, arguments: dict[str, Any]) -> Any:
+        call = client.prepare(timeout=self._timeout).call
+        future = self._calls.submit(call, {"request_id": request_id}, verb, **arguments)
+        try:
+            return future.result(timeout=self._timeout + 1.0)
+        except FutureTimeout:
+            future.cancel()
+            self._lost()
+            raise exception.OutcomeUnknown(peer=self._peer, reason="the bus is away") from None
+        except oslo_messaging.MessageDeliveryFailure as error:
+            self._lost()
+            raise exception.Unavailable(peer=self._peer, reason=str(error)) from None
+        except oslo_messaging.RemoteError as error:
+            LOG.error("%s could not take %s: %s", self._peer, verb, error)
+            raise exception.PeerFault(peer=self._peer, request_id=request_id) from None
+
+    def _await_connection(self) -> None:
+        if self._up.is_set():
+            return
+        self.connect()
+        patience = self._since + _FIRST_CONNECTION - time.monotonic()
+        if not self._up.wait(max(0.0, patience)):
+            raise exception.Unavailable(
+                peer=self._peer, reason="no connection over the message bus yet"
+            )
+
+    def _ping(self) -> None:
+        client = self._client.prepare(timeout=_PING_TIMEOUT)
+        while not self._up.is_set():
+            try:
+                client.call({}, "ping")
+                self._up.set()
+            except (oslo_messaging.MessagingException, OSError) as error:
+                LOG.info("%s cannot be reached yet: %s", self._peer, error)
+                time.sleep(_PING_INTERVAL)
+
+    def _lost(self) -> None:
+        self._up.clear()
+        self.connect()
+
+    def _quietly(self, cast: Any, verb: str, arguments: dict[str, Any]) -> None:
+        try:
+            cast({}, verb, **arguments)
+        except oslo_messaging.MessagingException as error:
+            LOG.debug("%s was not told %s: %s", self._peer, verb, error)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house that functional tests live in: one database, one bus, one conductor, one API.
+
+Without environment variables it stands on SQLite and the in-process bus. A server URL in
+``CYBORG_TEST_DATABASE_URL`` (ending in ``/``) and a bus in ``CYBORG_TEST_TRANSPORT_URL`` put the
+same tests on real services.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+import webtest
+from oslo_config import cfg
+from oslo_middleware import RequestId
+
+from cyborg import conf as configuration
+from cyborg import exception, service
+from cyborg.api import app as api_app
+from cyborg.clients.placement import Placement
+from cyborg.db import schema
+from cyborg.db.engine import Database, Reader
+from cyborg.db.models import METADATA
+from cyborg.drivers.host import Host
+from cyborg.model.provider import provider_uuid
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host, shared
+from cyborg.testing.stack import Peers, Stack
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.schema.databases import empty_database
+
+TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
+
+
+@pytest.fixture(scope="session")
+def conf() -> cfg.ConfigOpts:
+    """The global configuration with nothing but defaults: oslo.messaging insists on it."""
+    return configuration.prepare([], prog="tests", default_config_files=[])
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database at the newest revision, for the whole session."""
+    with empty_database(tmp_path_factory.mktemp("database")) as db:
+        schema.upgrade(db)
+        yield db
+
+
+@pytest.fixture(scope="session")
+def database_url(database: Database) -> str:
+    """Where other processes' parts find the same database."""
+    return database.engine.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
+def nova_api() -> Iterator[SimulatedNova]:
+    with SimulatedNova() as nova:
+        yield nova
+
+
+@pytest.fixture(scope="session")
+def placement() -> PlacementService:
+    return shared()
+
+
+@pytest.fixture(scope="session")
+def stack(
+    conf: cfg.ConfigOpts,
+    database_url: str,
+    placement: PlacementService,
+    nova_api: SimulatedNova,
+) -> Iterator[Stack]:
+    """The service with one conductor; agents and more conductors are for the tests to start."""
+    stack = Stack(
+        conf=conf,
+        database_url=database_url,
+        transport_url=TRANSPORT_URL,
+        peers=Peers(placement=placement.adapter, nova=nova_api.adapter),
+    )
+    stack.start_conductor()
+    yield stack
+    stack.stop()
+
+
+@pytest.fixture(scope="session")
+def conductor(stack: Stack) -> Iterator[ConductorClient]:
+    """The conductor's verbs over the bus, as an API process has them."""
+    client = ConductorClient(stack.bus(), timeout=stack.times.rpc)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def app(conf: cfg.ConfigOpts, database_url: str, conductor: ConductorClient) -> Iterator[Any]:
+    """The API behind no filter that asks for a token: tests say who they are in headers."""
+    reader = Reader(database_url)
+    yield webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
+    reader.close()
+
+
+@pytest.fixture
+def clean(database: Database) -> None:
+    """Nothing of earlier tests is in the database; processes that run keep their rows."""
+    with database.writer() as tx:
+        for table in reversed(METADATA.sorted_tables):
+            if table.name not in ("alembic_version", "services"):
+                tx.execute(sa.delete(table))
+
+
+@pytest.fixture
+def admin(app: Any) -> Client:
+    return Client(app, role="admin")
+
+
+@pytest.fixture
+def member(app: Any) -> Client:
+    return Client(app, role="member")
+
+
+@pytest.fixture
+def profile(admin: Client) -> Callable[..., str]:
+    """Make a device profile with the given groups; gives its name."""
+
+    def make(*groups: dict[str, str]) -> str:
+        name = f"profile-{uuid4().hex[:12]}"
+        admin.post("/device_profiles", [{"name": name, "groups": list(groups)}])
+        return name
+
+    return make
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A compute host with a running agent whose devices are in Placement."""
+
+    name: str
+    root: str
+    agent: service.Daemon
+
+    @property
+    def fake_provider(self) -> str:
+        """The provider of the fake driver's device."""
+        return provider_uuid(f"{self.name.replace('.', '_')}_FakeDevice")
+
+
+def offered(placement: PlacementService, provider: str) -> int:
+    """How many units Placement would give out of a provider; 0 when it is not there."""
+    try:
+        _, inventories = Placement(placement.adapter()).inventories(provider)
+    except exception.NotFound:
+        return 0
+    return sum(int(one["total"]) - int(one["reserved"]) for one in inventories.values())
+
+
+@pytest.fixture
+def compute(
+    stack: Stack, placement: PlacementService, conf: cfg.ConfigOpts, tmp_path: Path
+) -> Iterator[Callable[..., Compute]]:
+    """Start computes with an agent; all are stopped at the end of the test."""
+    running: list[service.Daemon] = []
+
+    def start(
+        *, machine: Host | None = None, drivers: Any = ("fake_driver",), published: bool = True
+    ) -> Compute:
+        name = fresh_host()
+        root = placement.make_compute(name)
+        conf.set_override("host", name)
+        agent = stack.start_agent(
+            name, machine=machine or FakeHost(), drivers=drivers, state_path=tmp_path
+        )
+        running.append(agent)
+        made = Compute(name, root, agent)
+        if published:
+            assert service.wait_until(
+                lambda: offered(placement, made.fake_provider) > 0, timeout=10
+            ), f"{name} was not published in time"
+        return made
+
+    yield start
+    conf.clear_override("host")
+    for agent in running:
+        agent.stop()

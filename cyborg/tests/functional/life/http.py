@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of the API with an identity, as keystonemiddleware would have confirmed it."""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import webtest
+
+_IMPLIED = {
+    "admin": "admin,manager,member,reader",
+    "manager": "manager,member,reader",
+    "member": "member,reader",
+    "reader": "reader",
+    "service": "service",
+}
+
+
+@dataclass(frozen=True)
+class Client:
+    """One user of one project; ``service`` adds a valid service token to every request."""
+
+    app: webtest.TestApp
+    role: str = "member"
+    project: str = field(default_factory=lambda: uuid4().hex)
+    service: bool = False
+    version: str | None = None
+
+    def with_service_token(self) -> "Client":
+        """The same user, asking through Nova."""
+        return replace(self, service=True)
+
+    def get(self, path: str, status: int = 200, **query: Any) -> Any:
+        """The JSON answer of a GET."""
+        answer = self.app.get(
+            f"/v2{path}", query, headers=self._headers(), status=status, expect_errors=True
+        )
+        return answer.json
+
+    def post(self, path: str, body: Any = None, status: int = 201) -> Any:
+        """The JSON answer of a POST (None when it is empty)."""
+        return self._send("POST", path, body, status)
+
+    def patch(self, path: str, body: Any, status: int = 202) -> Any:
+        """The JSON answer of a PATCH (None when it is empty)."""
+        return self._send("PATCH", path, body, status)
+
+    def delete(self, path: str, status: int = 204) -> Any:
+        """The JSON answer of a DELETE (None when it is empty)."""
+        return self._send("DELETE", path, None, status)
+
+    def answer(self, method: str, path: str, body: Any = None) -> int:
+        """The status of a request, whatever it is."""
+        return int(self._request(method, path, body).status_int)
+
+    def _send(self, method: str, path: str, body: Any, status: int) -> Any:
+        answer = self._request(method, path, body)
+        assert answer.status_int == status, f"{answer.status}: {answer.text}"
+        return answer.json if answer.body else None
+
+    def _request(self, method: str, path: str, body: Any) -> Any:
+        return self.app.request(
+            f"/v2{path}",
+            method=method,
+            body=b"" if body is None else json.dumps(body).encode(),
+            content_type="application/json",
+            headers=self._headers(),
+            expect_errors=True,
+        )
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            "X-Identity-Status": "Confirmed",
+            "X-Roles": _IMPLIED[self.role],
+            "X-Project-Id": self.project,
+            "X-User-Id": f"user-of-{self.project}"[:32],
+        }
+        if self.service:
+            headers |= {"X-Service-Roles": "service", "X-Service-Identity-Status": "Confirmed"}
+        if self.version:
+            headers["OpenStack-API-Version"] = f"accelerator {self.version}"
+        return headers
+
+
+def bind_body(arqs: list[dict[str, Any]], host: str, provider: str, instance: str) -> Any:
+    """The body of Nova's PATCH: every ARQ to one provider for one instance."""
+    fields = {"hostname": host, "device_rp_uuid": provider, "instance_uuid": instance}
+    return {
+        arq["uuid"]: [
+            {"path": f"/{name}", "op": "add", "value": value} for name, value in fields.items()
+        ]
+        for arq in arqs
+    }
+
+
+def unbind_body(arqs: list[dict[str, Any]]) -> Any:
+    """The body that takes ARQs off their instance."""
+    names = ("hostname", "device_rp_uuid", "instance_uuid")
+    return {arq["uuid"]: [{"path": f"/{name}", "op": "remove"} for name in names] for arq in arqs}
