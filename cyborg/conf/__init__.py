@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration: every option is declared here, read from files once, and checked at start."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from oslo_config import cfg
 from oslo_log import log
@@ -34,6 +35,9 @@ def prepare(
     conf = cfg.CONF if conf is None else conf
     opts.register_opts(conf)
     log.register_options(conf)
+    # A plug-in that is missing is told in a sentence of ours, or nobody asked for it.
+    levels = [*log.get_default_log_levels(), "stevedore=ERROR"]
+    conf.set_default("default_log_levels", levels)
     alone = default_config_files is not None
     try:
         conf(
@@ -55,8 +59,7 @@ def validate(conf: cfg.ConfigOpts) -> None:
     """Read every option that is registered on ``conf`` by now, and compare those that depend.
 
     oslo.config converts a value only when it is asked for; a typing error in a file would
-    otherwise show at first use, hours after the start. Composition roots call this again after
-    libraries registered options of their own.
+    otherwise show at first use, hours after the start.
 
     Raises ``exception.ConfigError``.
     """
@@ -66,6 +69,20 @@ def validate(conf: cfg.ConfigOpts) -> None:
             for inner in found:
                 _read(conf, inner, name)
     conductor.check(conf)
+
+
+@contextmanager
+def checked(conf: cfg.ConfigOpts) -> Iterator[None]:
+    """Check the options that libraries register inside; composition roots build everything there.
+
+    Raises ``exception.ConfigError``, also for what a library itself refuses.
+    """
+    try:
+        yield
+    except cfg.Error as fault:
+        validate(conf)  # knows a better sentence, as a rule
+        raise exception.ConfigError(reason=_sentence(fault)) from fault
+    validate(conf)
 
 
 def _read(conf: cfg.ConfigOpts, name: str, group: str | None) -> object:
@@ -104,8 +121,14 @@ def _log(conf: cfg.ConfigOpts, prog: str) -> None:
         conf.set_default("log_file", f"{prog}.log")
     try:
         log.setup(conf, PROJECT, version.installed(), fix_eventlet=False)
-    except (log.LogConfigError, OSError) as fault:
-        raise exception.ConfigError(reason=f"Logging cannot be set up: {fault}.") from fault
+    except log.LogConfigError as fault:
+        raise exception.ConfigError(
+            reason=f"Option [DEFAULT] log_config_append cannot be used: {fault}."
+        ) from fault
+    except OSError as fault:
+        raise exception.ConfigError(
+            reason=f"Option [DEFAULT] log_dir or log_file cannot be used: {fault}."
+        ) from fault
 
 
 def _sentence(fault: cfg.Error) -> str:

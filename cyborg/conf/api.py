@@ -59,7 +59,7 @@ def _listening() -> list[cfg.Opt]:
             "api_workers",
             min=1,
             help="How many requests cyborg-api handles at a time. Unset means one per processor "
-            "of the machine.",
+            "of the machine, but at least 8.",
         ),
         cfg.BoolOpt(
             "enable_ssl_api",

@@ -36,8 +36,8 @@ def options() -> list[cfg.Opt]:
             "thread_pool_size",
             default=10,
             min=1,
-            help="How many pieces of background work (preparing and releasing devices, telling "
-            "Nova) one conductor does at a time.",
+            help="How many pieces of background work one conductor does at a time, of each kind "
+            "(preparing devices, releasing them, programming them, telling Nova).",
         ),
         cfg.IntOpt(
             "bind_timeout",

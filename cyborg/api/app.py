@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API's composition root: the pipeline of filters and what stands behind them.
+
+Nothing here connects to anything: the reader and the bus do so at a process's first request, which
+is what pre-forking servers need.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pecan
+from oslo_config import cfg
+from oslo_middleware import CORS, HTTPProxyToWSGI, RequestId, cors
+from paste import deploy
+
+from cyborg import exception
+from cyborg.api.controllers.root import Root
+from cyborg.api.controllers.v2.arqs import Arqs
+from cyborg.api.controllers.v2.attributes import Attributes
+from cyborg.api.controllers.v2.deployables import Deployables
+from cyborg.api.controllers.v2.device_profiles import DeviceProfiles
+from cyborg.api.controllers.v2.devices import Devices
+from cyborg.api.expose import Rules
+from cyborg.api.health import Health
+from cyborg.api.hooks import Envelope
+from cyborg.api.middleware import auth_token
+from cyborg.api.request import Request
+from cyborg.db.engine import Reader
+from cyborg.model.device_profile import Limits
+from cyborg.policy import Policy
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.transport import Bus
+
+LOG = logging.getLogger(__name__)
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def load(conf: cfg.ConfigOpts) -> WsgiApp:
+    """The application of this process, with everything that ``conf`` names.
+
+    An operator's paste file is used if there is one, else the same pipeline in code. A paste file
+    can name nothing but the global ``cfg.CONF``, so ``conf`` must be that one. Raises ConfigError.
+    """
+    paste_file = conf.find_file(conf.api.api_paste_config)
+    if paste_file is None:
+        return build(conf, reader=Reader.from_conf(conf), conductor=_conductor(conf))
+    LOG.info("The pipeline of filters is that of %s", paste_file)
+    try:
+        app: WsgiApp = deploy.loadapp(f"config:{paste_file}")
+    except (AttributeError, ImportError, LookupError, OSError, TypeError, ValueError) as error:
+        raise exception.ConfigError(
+            reason=f"[api] api_paste_config = {paste_file} cannot be used: {error}"
+        ) from error
+    return app
+
+
+def build(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
+    """The pipeline in code, around the given reader and conductor."""
+    return behind_filters(core(conf, reader=reader, conductor=conductor), conf)
+
+
+def behind_filters(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
+    """The filters of the pipeline in code, around an application."""
+    _set_cors_defaults()
+    app = auth_token.protect(app, conf)
+    for wrap in (RequestId, HTTPProxyToWSGI, CORS):
+        app = wrap(app, conf)
+    return app
+
+
+def app_factory(global_conf: dict[str, Any], **local_conf: Any) -> WsgiApp:
+    """Paste's factory of what stands behind the filters."""
+    _set_cors_defaults()
+    conf = cfg.CONF
+    return core(conf, reader=Reader.from_conf(conf), conductor=_conductor(conf))
+
+
+def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
+    """The API itself and its health check, behind whatever filters there are."""
+    rules = Rules(
+        policy=Policy(conf),
+        service_roles=auth_token.service_roles(conf),
+        public_endpoint=conf.api.public_endpoint,
+    )
+    limits = Limits(groups=conf.api.max_groups, units=conf.api.max_units_per_group)
+    root = Root(
+        {
+            "accelerator_requests": Arqs(rules, reader, conductor),
+            "attributes": Attributes(rules, reader, conductor),
+            "deployables": Deployables(rules, reader, conductor),
+            "device_profiles": DeviceProfiles(rules, reader, conductor, limits=limits),
+            "devices": Devices(rules, reader, conductor),
+        },
+        rules.public_endpoint,
+    )
+    app = pecan.Pecan(
+        root,
+        hooks=[Envelope()],
+        request_cls=Request,
+        use_context_locals=False,
+        force_canonical=False,
+        guess_content_type_from_ext=False,
+    )
+    return Health(app, conf, reader=reader, conductor=conductor)
+
+
+def _conductor(conf: cfg.ConfigOpts) -> ConductorClient:
+    return ConductorClient(Bus(conf), timeout=conf.rpc_response_timeout)
+
+
+def _set_cors_defaults() -> None:
+    cors.set_defaults(
+        allow_headers=[
+            "X-Auth-Token",
+            "X-Service-Token",
+            "X-OpenStack-Request-ID",
+            "OpenStack-API-Version",
+        ],
+        expose_headers=["X-OpenStack-Request-ID", "OpenStack-API-Version"],
+        allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
+    )

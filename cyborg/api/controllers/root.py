@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from a path to a noun: the root, /v2, and paths without a version, which act as /v2."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import pecan
+import webob
+import webob.exc
+
+from cyborg.api import expose
+from cyborg.api.controllers import documents
+from cyborg.api.links import VERSION_SEGMENT, Links
+from cyborg.api.request import Request
+from cyborg.api.routing import Noun, Routes, segments
+
+_V2: Final = frozenset({VERSION_SEGMENT, f"{VERSION_SEGMENT}.json"})
+_OTHER_VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?(\.json)?")
+
+
+class _Document(Noun):
+    routes: ClassVar[Routes] = {"": {"GET": "show"}}
+
+    def __init__(self, document: Any, public_endpoint: str | None) -> None:
+        self._document = document
+        self._public_endpoint = public_endpoint
+
+    @pecan.expose(content_type=expose.JSON)
+    def show(self, req: Request, resp: webob.Response) -> webob.Response:
+        """Answer the document; its links lead back the way the client came."""
+        return expose.answer(200, self._document(Links.of(req, self._public_endpoint)))
+
+
+class Root:
+    """The whole URL space of the service; ``nouns`` maps collection names to controllers."""
+
+    def __init__(self, nouns: Mapping[str, Noun], public_endpoint: str | None) -> None:
+        self._nouns = nouns
+        self._root = _Document(documents.root, public_endpoint)
+        self._v2 = _Document(documents.v2, public_endpoint)
+
+    @pecan.expose()
+    def _route(self, args: Sequence[str], request: Request) -> Any:
+        parts = segments(args)
+        if not parts:
+            request.check_accept(expose.JSON)
+            return self._root._route([], request)
+        if parts[0] in _V2:
+            parts = parts[1:]
+        elif _OTHER_VERSION.fullmatch(parts[0]):
+            raise webob.exc.HTTPNotFound("There is only version 2 of this API.")
+        request.negotiate()
+        request.check_accept(expose.JSON)
+        if not parts:
+            return self._v2._route([], request)
+        noun = self._nouns.get(parts[0])
+        if noun is None:
+            raise webob.exc.HTTPNotFound("There is no such resource.")
+        return noun._route(parts[1:], request)

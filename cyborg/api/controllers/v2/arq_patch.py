@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The body that binds and unbinds: a map of ARQ uuids to patch operations, understood purely."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import wsme
+import wsme.types
+
+from cyborg import exception
+from cyborg.api import microversion, types
+from cyborg.model.arq import Binding
+
+_PROJECT: Final = "/project_id"
+#: What a bind needs, by path, with the type of its value.
+_NEEDED: Final[Mapping[str, types.Strict]] = {
+    "/hostname": types.Text(255, minimum=1),
+    "/device_rp_uuid": types.UUID_TYPE,
+    "/instance_uuid": types.UUID_TYPE,
+}
+_VALUES: Final[Mapping[str, types.Strict]] = {**_NEEDED, _PROJECT: types.Text(255, minimum=1)}
+
+
+class ArqOp(wsme.types.Base):
+    """One operation on one ARQ; the value of a ``remove`` is of no interest."""
+
+    path = wsme.wsattr(types.Word(*_VALUES), mandatory=True)
+    op = wsme.wsattr(types.Word("add", "remove"), mandatory=True)
+    value = wsme.wsattr(types.ANYTHING)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What one body asks for."""
+
+    bindings: list[Binding]
+    unbindings: list[str]
+    names_project: bool
+
+
+class PatchBody(types.Strict):
+    """``{arq_uuid: [op, …], …}``; per ARQ the operations all add or all remove."""
+
+    name = "patch"
+    _ops = types.Items(types.Object(ArqOp), minimum=1, maximum=len(_VALUES))
+
+    def read(self, value: Any) -> Patch:
+        """The binds and unbinds; raises Wrong naming ARQ and operation."""
+        if not isinstance(value, Mapping) or not value:
+            raise types.Wrong("an object with accelerator requests is needed")
+        bindings: list[Binding] = []
+        unbindings: list[str] = []
+        paths: set[str] = set()
+        seen: set[str] = set()
+        for key, raw in value.items():
+            uuid = types.located(key, types.UUID_TYPE.read, key)
+            if uuid in seen:
+                raise types.Wrong("it is given twice", key)
+            seen.add(uuid)
+            ops = types.located(key, self._ops.read, raw)
+            paths.update(op["path"] for op in ops)
+            if types.located(key, _verb, ops) == "remove":
+                unbindings.append(uuid)
+            else:
+                bindings.append(types.located(key, partial(_bind, uuid), ops))
+        return Patch(bindings, unbindings, _PROJECT in paths)
+
+
+def check_project(patch: Patch, minor: int, everywhere: bool) -> None:
+    """Raise unless this version has, and this caller may use, ``/project_id``."""
+    if not patch.names_project:
+        return
+    if minor < microversion.PROJECT_ID:
+        raise exception.NotAcceptable(
+            reason=f"{_PROJECT} can be patched from microversion 2.{microversion.PROJECT_ID} on."
+        )
+    if not everywhere:
+        raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
+
+
+def _verb(ops: Sequence[Mapping[str, Any]]) -> str:
+    verbs = {op["op"] for op in ops}
+    if len(verbs) != 1:
+        raise types.Wrong("operations of one request must all add or all remove")
+    if len({op["path"] for op in ops}) != len(ops):
+        raise types.Wrong("a path is given twice")
+    return str(verbs.pop())
+
+
+def _bind(uuid: str, ops: Sequence[Mapping[str, Any]]) -> Binding:
+    given = {op["path"]: op.get("value") for op in ops}
+    missing = [path for path in _NEEDED if path not in given]
+    if missing:
+        raise types.Wrong("a bind needs this path", missing[0])
+    values = {path: types.located(path, _VALUES[path].read, raw) for path, raw in given.items()}
+    return Binding(
+        arq_uuid=uuid,
+        hostname=values["/hostname"],
+        device_rp_uuid=values["/device_rp_uuid"],
+        instance_uuid=values["/instance_uuid"],
+        project_id=values.get(_PROJECT),
+    )

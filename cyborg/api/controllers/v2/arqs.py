@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerator requests: created from a profile, bound to an instance by Nova, read and deleted."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import wsme
+import wsme.types
+
+from cyborg import exception
+from cyborg.api import queries, types
+from cyborg.api.controllers.v2 import arq_patch
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.rendering import link, moment
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import arqs
+from cyborg.db.engine import Reader
+from cyborg.model.arq import Arq, State
+from cyborg.model.device_profile import parse_name
+from cyborg.policies import arqs as policies
+from cyborg.rpc.conductor import ConductorClient
+
+COLLECTION = "accelerator_requests"
+_RESOLVED = "resolved"
+
+
+class ArqQuery(types.Listing):
+    """Filters of the list."""
+
+    instance = wsme.wsattr(types.UUID_TYPE)
+    state = wsme.wsattr(types.Word(*(state.value for state in State)))
+    bind_state = wsme.wsattr(types.Word(_RESOLVED, ""))
+    hostname = wsme.wsattr(types.NAME)
+    device_rp_uuid = wsme.wsattr(types.UUID_TYPE)
+    device_profile_name = wsme.wsattr(types.NAME)
+    project_id = wsme.wsattr(types.NAME)
+
+
+class ArqDeleteQuery(wsme.types.Base):
+    """Which ARQs to delete: one of the two."""
+
+    arqs = wsme.wsattr(types.Commas(types.UUID_TYPE))
+    instance = wsme.wsattr(types.UUID_TYPE)
+
+
+class ArqBody(wsme.types.Base):
+    """What new ARQs are made from."""
+
+    device_profile_name = wsme.wsattr(types.Text(types.MAX_INT), mandatory=True)
+
+
+class Arqs(Noun):
+    """``/v2/accelerator_requests``."""
+
+    routes: ClassVar[Routes] = {
+        "": {"GET": "index", "POST": "create", "PATCH": "patch", "DELETE": "delete_some"},
+        "*": {"GET": "show", "PATCH": "patch_one", "DELETE": "delete"},
+    }
+
+    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
+        self.rules = rules
+        self._reader = reader
+        self._conductor = conductor
+
+    @expose(policies.GET_ALL, query=ArqQuery)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of ARQs; 423 while the instance asked for has some that are not resolved."""
+        instance = asked.get("instance")
+        project = _scope(call, asked)
+        resolved = asked.get("bind_state") == _RESOLVED
+        equal = {name: asked[name] for name in arqs.FILTERS if name in asked}
+        with self._reader.reader() as tx:
+            if resolved and instance and not arqs.all_resolved(tx, instance, project):
+                raise exception.Locked(instance=instance)
+            found = arqs.page(tx, queries.page(asked), project, equal, resolved=resolved)
+        return {"arqs": render_all(found, call)}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One ARQ."""
+        with self._reader.reader() as tx:
+            found = arqs.show(tx, uuid, None if call.caller.everywhere else call.caller.project_id)
+        if found is None:
+            raise exception.NotFound(noun="Accelerator request", key=uuid)
+        return render_all([found], call)[0]
+
+    @expose(policies.CREATE, body=types.Object(ArqBody), status=201)
+    def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the ARQs that a device profile asks for, all or none."""
+        name = body["device_profile_name"]
+        try:
+            parse_name(name)
+        except exception.Invalid:
+            # No profile has such a name, and that is all that clients want to know.
+            raise exception.NotFound(noun="Device profile", key=name[:255]) from None
+        made = self._conductor.create_arqs(call.caller, call.operation, name)
+        prefix = call.links.self_of(COLLECTION)
+        return {"arqs": [_render(_values(arq), prefix) for arq in made]}
+
+    @expose(policies.UPDATE, body=arq_patch.PatchBody(), status=202)
+    def patch(self, call: Call, body: arq_patch.Patch) -> None:
+        """Bind and unbind, all or none; Nova's verb, as it needs a service token."""
+        self._patch(call, body)
+
+    @expose(policies.UPDATE, types.Anything(), body=arq_patch.PatchBody(), status=202)
+    def patch_one(self, call: Call, _anything: str, body: arq_patch.Patch) -> None:
+        """The same; the body names the ARQs, and what stands in the path is decoration."""
+        self._patch(call, body)
+
+    @expose(policies.DELETE, query=ArqDeleteQuery, status=204)
+    def delete_some(self, call: Call, asked: Mapping[str, Any]) -> None:
+        """Delete ARQs by uuids, or all of an instance (Nova's verb; none is fine)."""
+        if ("arqs" in asked) == ("instance" in asked):
+            raise exception.Invalid(
+                field="arqs", reason="either arqs or instance must be given, and not both"
+            )
+        if "instance" in asked:
+            self._delete_of_instance(call, asked["instance"])
+        else:
+            self._delete(call, asked["arqs"])
+
+    @expose(policies.DELETE, types.UUID_TYPE, status=204)
+    def delete(self, call: Call, uuid: str) -> None:
+        """Delete one ARQ."""
+        self._delete(call, [uuid])
+
+    def _patch(self, call: Call, body: arq_patch.Patch) -> None:
+        arq_patch.check_project(body, call.minor, call.caller.everywhere)
+        _need_service(call, "Binding and unbinding accelerator requests")
+        self._conductor.patch_arqs(call.caller, call.operation, body.bindings, body.unbindings)
+
+    def _delete(self, call: Call, uuids: Sequence[str]) -> None:
+        if not uuids:
+            raise exception.Invalid(field="arqs", reason="it names no accelerator request")
+        self._conductor.delete_arqs(call.caller, call.operation, list(uuids))
+
+    def _delete_of_instance(self, call: Call, instance: str) -> None:
+        _need_service(call, "Deleting the accelerator requests of an instance")
+        # An administrator may have evacuated the server: its ARQs need not be the caller's.
+        everybody = replace(call.caller, everywhere=True)
+        self._conductor.delete_instance_arqs(everybody, call.operation, instance)
+
+
+def _scope(call: Call, asked: Mapping[str, Any]) -> str | None:
+    """The project whose ARQs may be listed; None: every project's."""
+    caller = call.caller
+    if caller.everywhere or (caller.service and "instance" in asked):
+        return None
+    if asked.get("project_id", caller.project_id) != caller.project_id:
+        raise exception.Forbidden(reason="Only administrators may list another project's requests.")
+    return caller.project_id
+
+
+def _need_service(call: Call, action: str) -> None:
+    if not call.caller.service:
+        raise exception.ServiceTokenRequired(action=action)
+
+
+_values = attrgetter(*(field.name for field in fields(Arq)))
+
+
+def render_all(found: Sequence[arqs.Row], call: Call) -> list[dict[str, Any]]:
+    """The JSON of ARQs as they were read."""
+    prefix = call.links.self_of(COLLECTION)
+    return [
+        _render((*values, {} if info is None else json.loads(info)), prefix)
+        for *values, info in found
+    ]
+
+
+def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
+    # A thousand at a time: values by position, and no object for each.
+    uuid, state, profile, group, project, created, updated, *bind = values
+    hostname, provider, instance, handle_type, handle_uuid, handle_info = bind
+    return {
+        "uuid": uuid,
+        "state": state,
+        "device_profile_name": profile,
+        "device_profile_group_id": group,
+        "hostname": hostname,
+        "device_rp_uuid": provider,
+        "instance_uuid": instance,
+        "project_id": project,
+        "attach_handle_type": handle_type,
+        "attach_handle_uuid": handle_uuid,
+        "attach_handle_info": handle_info,
+        "links": [link(prefix, uuid)],
+        "created_at": moment(created),
+        "updated_at": moment(updated),
+    }

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of deployables: discovered facts to read, operators' labels to add and remove."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import wsme
+import wsme.types
+
+from cyborg import exception
+from cyborg.api import queries, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.rendering import link, moment
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import attributes
+from cyborg.db.engine import Reader
+from cyborg.model.attribute import Attribute
+from cyborg.policies import attributes as policies
+from cyborg.rpc.conductor import ConductorClient
+
+COLLECTION = "attributes"
+#: What a TEXT column of MySQL holds of any characters.
+_VALUE = types.Text(16_000)
+
+
+class AttributeQuery(types.Listing):
+    """Filters of the list."""
+
+    deployable_id = wsme.wsattr(types.IntegerOrUuid())
+    key = wsme.wsattr(types.NAME)
+
+
+class AttributeBody(wsme.types.Base):
+    """A new attribute; ``deployable_id`` is the deployable's number or its uuid."""
+
+    deployable_id = wsme.wsattr(types.IntegerOrUuid(), mandatory=True)
+    key = wsme.wsattr(types.Text(255, minimum=1), mandatory=True)
+    value = wsme.wsattr(_VALUE, mandatory=True)
+    uuid = wsme.wsattr(types.UUID_TYPE)
+
+
+class FlatOrWrapped(types.Object):
+    """The SDK sends ``{"attribute": {…}}``, everybody else the bare object."""
+
+    def read(self, value: Any) -> dict[str, Any]:
+        """The attribute's members; raises Wrong."""
+        if isinstance(value, Mapping) and set(value) == {"attribute"}:
+            members: dict[str, Any] = types.located("attribute", super().read, value["attribute"])
+            return members
+        return super().read(value)
+
+
+class Attributes(Noun):
+    """``/v2/attributes``."""
+
+    routes: ClassVar[Routes] = {
+        "": {"GET": "index", "POST": "create", "DELETE": "delete_none"},
+        "*": {"GET": "show", "DELETE": "delete"},
+    }
+
+    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
+        self.rules = rules
+        self._reader = reader
+        self._conductor = conductor
+
+    @expose(policies.GET_ALL, query=AttributeQuery)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of attributes; ``deployable_id=0`` is no filter."""
+        with self._reader.reader() as tx:
+            found = attributes.page(
+                tx,
+                queries.page(asked),
+                deployable=asked.get("deployable_id") or None,
+                key=asked.get("key"),
+            )
+        prefix = call.links.self_of(COLLECTION)
+        return {COLLECTION: [render(one, prefix) for one in found]}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One attribute."""
+        with self._reader.reader() as tx:
+            found = attributes.show(tx, uuid)
+        if found is None:
+            raise exception.NotFound(noun="Attribute", key=uuid)
+        return render(found, call.links.self_of(COLLECTION))
+
+    @expose(policies.CREATE, body=FlatOrWrapped(AttributeBody), status=201)
+    def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Add an attribute to a deployable."""
+        made = self._conductor.create_attribute(
+            call.caller,
+            call.operation,
+            deployable=body["deployable_id"],
+            key=body["key"],
+            value=body["value"],
+            uuid=body.get("uuid"),
+        )
+        return render(made, call.links.self_of(COLLECTION))
+
+    @expose(policies.DELETE, types.UUID_TYPE, status=204)
+    def delete(self, call: Call, uuid: str) -> None:
+        """Remove an attribute."""
+        self._conductor.delete_attribute(call.caller, call.operation, uuid)
+
+    @expose(policies.DELETE, status=204)
+    def delete_none(self, call: Call) -> None:
+        """Refuse to remove what is not named."""
+        raise exception.Invalid(field="uuid", reason="it is missing")
+
+
+def render(attribute: Attribute, prefix: str) -> dict[str, Any]:
+    """The JSON of an attribute; ``prefix`` starts its self link."""
+    return {
+        "uuid": attribute.uuid,
+        "deployable_id": attribute.deployable_id,
+        "key": attribute.key,
+        "value": attribute.value,
+        "created_at": moment(attribute.created_at),
+        "updated_at": moment(attribute.updated_at),
+        "links": [link(prefix, attribute.uuid)],
+    }

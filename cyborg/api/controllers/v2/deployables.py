@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployables: the units of devices that Placement offers, and their programming."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import wsme
+import wsme.types
+
+from cyborg import exception
+from cyborg.api import queries, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.rendering import link, moment
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import deployables
+from cyborg.db.engine import Reader
+from cyborg.policies import deployables as policies
+from cyborg.rpc.conductor import ConductorClient
+
+COLLECTION = "deployables"
+
+
+class DeployableQuery(types.Listing):
+    """Filters of the list."""
+
+    name = wsme.wsattr(types.NAME)
+
+
+class Image(wsme.types.Base):
+    """What to load: an image of Glance."""
+
+    image_uuid = wsme.wsattr(types.UUID_TYPE, mandatory=True)
+
+
+class ProgramOp(wsme.types.Base):
+    """The one operation that changes a deployable."""
+
+    path = wsme.wsattr(types.Word("/program"), mandatory=True)
+    op = wsme.wsattr(types.Word("replace", "add"), mandatory=True)
+    value = wsme.wsattr(types.Items(types.Object(Image), 1, 1), mandatory=True)
+
+
+class Deployables(Noun):
+    """``/v2/deployables``."""
+
+    routes: ClassVar[Routes] = {
+        "": {"GET": "index"},
+        "*": {"GET": "show"},
+        "*/program": {"PATCH": "program"},
+        # The SDK appends the id a second time.
+        "*/program/*": {"PATCH": "program"},
+    }
+
+    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
+        self.rules = rules
+        self._reader = reader
+        self._conductor = conductor
+
+    @expose(policies.GET_ALL, query=DeployableQuery)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of deployables."""
+        with self._reader.reader() as tx:
+            found = deployables.page(tx, queries.page(asked), name=asked.get("name"))
+        return {COLLECTION: render_all(found, call)}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One deployable."""
+        return self._show(call, uuid)
+
+    @expose(
+        policies.PROGRAM,
+        types.UUID_TYPE,
+        body=types.Items(types.Object(ProgramOp, closed=True), 1, 1),
+    )
+    def program(self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Have an image loaded; answers at once, while the host still works on it."""
+        image_uuid = body[0]["value"][0]["image_uuid"]
+        self._conductor.program_deployable(call.caller, call.operation, uuid, image_uuid)
+        return self._show(call, uuid)
+
+    def _show(self, call: Call, uuid: str) -> dict[str, Any]:
+        with self._reader.reader() as tx:
+            found = deployables.show(tx, uuid)
+        if found is None:
+            raise exception.NotFound(noun="Deployable", key=uuid)
+        return render_all([found], call)[0]
+
+
+def render_all(found: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
+    """The JSON of deployables; ``attributes_list`` is JSON in a string, as clients know it."""
+    prefix = call.links.self_of(COLLECTION)
+    bookmark = call.links.bookmark_of(COLLECTION)
+    return [
+        {
+            "uuid": one.row.uuid,
+            "parent_id": one.row.parent_id,
+            "root_id": one.row.root_id,
+            "name": one.row.name,
+            "num_accelerators": one.row.num_accelerators,
+            "device_id": one.row.device_id,
+            "attributes_list": json.dumps([{key: value} for key, value in one.attributes]),
+            "rp_uuid": one.row.rp_uuid,
+            "driver_name": one.row.driver_name,
+            "bitstream_id": one.row.bitstream_id,
+            "created_at": moment(one.row.created_at),
+            "updated_at": moment(one.row.updated_at),
+            "links": [
+                link(prefix, one.row.uuid),
+                link(bookmark, one.row.uuid, "bookmark"),
+            ],
+        }
+        for one in found
+    ]

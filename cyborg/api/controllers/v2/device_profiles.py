@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device profiles: named wishes for accelerators, the same for all projects."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import os_resource_classes
+import wsme
+import wsme.types
+
+from cyborg import exception
+from cyborg.api import queries, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.rendering import link, moment
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import device_profiles
+from cyborg.db.engine import Reader
+from cyborg.model.device_profile import DeviceProfile, Limits, parse_groups, parse_name
+from cyborg.policies import device_profiles as policies
+from cyborg.rpc.conductor import ConductorClient
+
+COLLECTION = "device_profiles"
+_STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
+#: What MySQL's TEXT holds: bytes of the stored groups, and characters of any kind.
+_MAX_GROUPS_BYTES = 65_535
+_DESCRIPTION = types.Text(16_000)
+
+
+class ProfileQuery(types.Listing):
+    """Filters of the list."""
+
+    name = wsme.wsattr(types.Commas(types.Anything()))
+
+
+class ProfileDeleteQuery(wsme.types.Base):
+    """Which profiles to delete."""
+
+    value = wsme.wsattr(types.Commas(types.Anything()), mandatory=True)
+
+
+class ProfileBody(wsme.types.Base):
+    """A new profile; the rules for name and groups are the model's."""
+
+    name = wsme.wsattr(types.ANYTHING)
+    groups = wsme.wsattr(types.ANYTHING)
+    description = wsme.wsattr(_DESCRIPTION)
+    uuid = wsme.wsattr(types.UUID_TYPE)
+
+
+class DeviceProfiles(Noun):
+    """``/v2/device_profiles``."""
+
+    routes: ClassVar[Routes] = {
+        "": {"GET": "index", "POST": "create", "DELETE": "delete_all"},
+        "*": {"GET": "show", "DELETE": "delete"},
+    }
+
+    def __init__(
+        self, rules: Rules, reader: Reader, conductor: ConductorClient, *, limits: Limits
+    ) -> None:
+        self.rules = rules
+        self._reader = reader
+        self._conductor = conductor
+        self._limits = limits
+
+    @expose(policies.GET_ALL, query=ProfileQuery)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of profiles, or of those with the names asked for."""
+        with self._reader.reader() as tx:
+            found = device_profiles.page(tx, queries.page(asked), asked.get("name"))
+        prefix = call.links.self_of(COLLECTION)
+        return {COLLECTION: [render(one, prefix) for one in found]}
+
+    @expose(policies.GET_ONE, types.Anything())
+    def show(self, call: Call, key: str) -> dict[str, Any]:
+        """One profile by uuid or name; the only thing that is shown wrapped."""
+        with self._reader.reader() as tx:
+            found = device_profiles.show(tx, types.canonical_uuid(key), key)
+        if found is None:
+            raise exception.NotFound(noun="Device profile", key=key)
+        return {"device_profile": render(found, call.links.self_of(COLLECTION))}
+
+    @expose(policies.CREATE, body=types.Items(types.Object(ProfileBody), 1, 1), status=201)
+    def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Store a profile, sent as a list of one."""
+        profile = self._parse(body[0])
+        made = self._conductor.create_device_profile(call.caller, call.operation, profile)
+        return render(made, call.links.self_of(COLLECTION))
+
+    @expose(policies.DELETE, query=ProfileDeleteQuery, status=204)
+    def delete_all(self, call: Call, asked: Mapping[str, Any]) -> None:
+        """Delete the profiles with these names or uuids, all or none."""
+        self._delete(call, asked["value"])
+
+    @expose(policies.DELETE, types.Commas(types.Anything()), status=204)
+    def delete(self, call: Call, keys: Sequence[str]) -> None:
+        """Delete one profile by uuid or name."""
+        self._delete(call, keys)
+
+    def _delete(self, call: Call, keys: Sequence[str]) -> None:
+        if not keys:
+            raise exception.NotFound(noun="Device profile", key="''")
+        self._conductor.delete_device_profiles(
+            call.caller, call.operation, [types.canonical_uuid(key) or key for key in keys]
+        )
+
+    def _parse(self, body: Mapping[str, Any]) -> DeviceProfile:
+        groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self._limits)
+        if len(json.dumps({"groups": groups})) > _MAX_GROUPS_BYTES:
+            raise exception.Invalid(
+                field="groups", reason=f"more than {_MAX_GROUPS_BYTES} bytes of JSON"
+            )
+        return DeviceProfile(
+            uuid=body.get("uuid") or str(uuid4()),
+            name=parse_name(body.get("name")),
+            groups=groups,
+            description=body.get("description"),
+        )
+
+
+def render(profile: DeviceProfile, prefix: str) -> dict[str, Any]:
+    """The JSON of a profile."""
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "uuid": profile.uuid,
+        "groups": list(profile.groups),
+        "created_at": moment(profile.created_at),
+        "updated_at": moment(profile.updated_at),
+        "links": [link(prefix, profile.uuid)],
+    }

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way in and out of every resource: authorise, check, call, answer; and the error body.
+
+Clients expect ``{"error_message": "<JSON text of faultcode, faultstring, debuginfo>"}``: the SDK
+decodes the string a second time and shows ``faultstring``.
+"""
+
+import functools
+import inspect
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+from uuid import uuid4
+
+import pecan
+import webob
+import webob.exc
+import wsme.types
+from wsme.rest import args
+
+from cyborg import exception
+from cyborg.api import bodies, microversion, queries, types
+from cyborg.api.links import Links
+from cyborg.api.request import Request
+from cyborg.model.caller import Caller
+from cyborg.policy import Policy
+
+LOG = logging.getLogger(__name__)
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a handler knows of its request besides its checked arguments.
+
+    ``operation`` is the id under which the conductor may be asked again; ``minor`` the
+    microversion.
+    """
+
+    caller: Caller
+    operation: str
+    minor: int
+    links: Links
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides about every request, made once per process."""
+
+    policy: Policy
+    service_roles: frozenset[str]
+    public_endpoint: str | None
+
+
+class Controller(Protocol):
+    """What the decorator needs of the object whose method it decorates."""
+
+    rules: Rules
+
+
+def expose(
+    rule: str,
+    *path: types.Strict,
+    query: type[wsme.types.Base] = types.NoQuery,
+    body: types.Strict | None = None,
+    status: int = 200,
+) -> Callable[[Callable[..., Any]], Callable[..., webob.Response]]:
+    """Make a method the handler of a request.
+
+    It is called as ``method(self, call, *path, query, body)``, with ``query`` (a dict of what was
+    given) and ``body`` only where they are declared, once the policy rule allowed it and
+    everything that came in is what was declared. What it returns becomes the JSON answer; None an
+    answer without a body. Whatever it raises becomes an error answer (see ``fault``).
+    """
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., webob.Response]:
+        def handle(
+            self: Controller, req: Request, resp: webob.Response, *segments: str
+        ) -> webob.Response:
+            call = _call(self.rules, req, rule)
+            given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
+            asked = _checked(functools.partial(types.query, query), queries.read(req.GET))
+            if query is not types.NoQuery:
+                given.append(asked)
+            if body is not None:
+                given.append(_checked(body.read, bodies.read(req)))
+            return answer(status, method(self, call, *given))
+
+        handle.__name__ = method.__name__
+        exposed = pecan.expose(content_type=JSON)(handle)
+        # pecan would look through the closure and find the signature of the method.
+        exposed._pecan["argspec"] = inspect.getfullargspec(handle)
+        return cast(Callable[..., webob.Response], exposed)
+
+    return decorate
+
+
+def answer(status: int, content: Any) -> webob.Response:
+    """A JSON answer; for None one that has no body and no content type."""
+    if content is None:
+        empty = webob.Response(status=status)
+        del empty.content_type
+        return empty
+    return webob.Response(
+        status=status, body=json.dumps(content).encode(), content_type=JSON, charset="UTF-8"
+    )
+
+
+def fault(error: Exception, request_id: str) -> webob.Response:
+    """The answer to a request that failed.
+
+    Errors of our own tree and of the routing keep their status and sentence; anything else is
+    logged in full and becomes a 500 that tells the request id only.
+    """
+    if isinstance(error, webob.exc.HTTPException):
+        response = _fault(error.status_int, str(error.detail or error.explanation))
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+    if isinstance(error, UnicodeDecodeError):
+        return _fault(400, "The URL is not valid UTF-8.")
+    if isinstance(error, exception.CyborgError) and (
+        error.status != 500 or isinstance(error, exception.PeerFault)
+    ):
+        return _fault(error.status, str(error))
+    LOG.error("Request %s failed", request_id, exc_info=error)
+    return _fault(500, f"An unexpected error occurred; the log has the details of {request_id}.")
+
+
+def _fault(status: int, sentence: str) -> webob.Response:
+    detail = {
+        "faultcode": "Client" if status < 500 else "Server",
+        "faultstring": sentence,
+        "debuginfo": None,
+    }
+    return answer(status, {"error_message": json.dumps(detail)})
+
+
+def _call(rules: Rules, req: Request, rule: str) -> Call:
+    context = req.identity()
+    caller = Caller(
+        project_id=context.project_id,
+        user_id=context.user_id,
+        request_id=req.request_id,
+        everywhere=rules.policy.authorize(context, rule),
+        service=context.is_service(rules.service_roles),
+    )
+    minor = microversion.BASE if req.minor is None else req.minor
+    return Call(caller, str(uuid4()), minor, Links.of(req, rules.public_endpoint))
+
+
+def _segment(kind: types.Strict, raw: str) -> Any:
+    return _checked(lambda value: args.from_param(kind, value), raw, "uuid")
+
+
+def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:
+    try:
+        return reader(value)
+    except types.Wrong as wrong:
+        raise exception.Invalid(field=wrong.path or field, reason=wrong.reason) from None

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Microversions of the v2 API: which one a request asks for, and the headers that say so.
+
+* 2.0: base.
+* 2.1: ``/project_id`` may be patched.
+* 2.2: device profiles are shown by name (here at every microversion).
+* 2.3: devices show ``status``.
+"""
+
+import re
+from collections.abc import MutableMapping
+from typing import Final
+
+from cyborg import exception
+
+HEADER: Final = "OpenStack-API-Version"
+SERVICE_TYPE: Final = "accelerator"
+_MAJOR = 2
+_NUMBER = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
+
+#: Minor versions; the major one is always 2.
+BASE: Final = 0
+PROJECT_ID: Final = 1
+DEVICE_STATUS: Final = 3
+LATEST: Final = 3
+
+MINIMUM: Final = f"{_MAJOR}.{BASE}"
+MAXIMUM: Final = f"{_MAJOR}.{LATEST}"
+
+
+def negotiate(header: str | None) -> int:
+    """The minor version for a request with this header; raises NotAcceptable.
+
+    The header may name several services; a bare ``X.Y`` counts as ours.
+    """
+    if header is None:
+        return BASE
+    wanted = _ours(header)
+    if wanted == "latest":
+        return LATEST
+    match = _NUMBER.fullmatch(wanted)
+    if match is None:
+        raise exception.NotAcceptable(
+            reason=f"{HEADER} has no usable version for {SERVICE_TYPE}; {MINIMUM} to {MAXIMUM} "
+            "are supported."
+        )
+    major, minor = int(match[1]), int(match[2])
+    if major != _MAJOR or minor > LATEST:
+        raise exception.NotAcceptable(
+            reason=f"Version {major}.{minor} is not supported; {MINIMUM} to {MAXIMUM} are."
+        )
+    return minor
+
+
+def _ours(header: str) -> str:
+    bare = ""
+    for part in header.lower().split(","):
+        words = part.split()
+        if len(words) == 2 and words[0] == SERVICE_TYPE:
+            return words[1]
+        if len(words) == 1:
+            bare = bare or words[0]
+    return bare
+
+
+def stamp(headers: MutableMapping[str, str], minor: int | None) -> None:
+    """Put the version headers on an answer; ``minor`` None: the request got none."""
+    vary = headers.get("Vary")
+    if vary is None or HEADER.lower() not in vary.lower():
+        headers["Vary"] = HEADER if not vary else f"{vary}, {HEADER}"
+    headers["OpenStack-API-Minimum-Version"] = MINIMUM
+    headers["OpenStack-API-Maximum-Version"] = MAXIMUM
+    if minor is not None:
+        headers[HEADER] = f"{SERVICE_TYPE} {_MAJOR}.{minor}"

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is asking: keystonemiddleware, with the few paths that need no token let through.
+
+``AuthTokenMiddleware.factory`` is named in deployers' paste files, with ``acl_public_routes``.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import webob
+import webob.exc
+from keystonemiddleware import auth_token
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.api import expose, microversion
+from cyborg.api.middleware.noauth import NoAuthMiddleware
+from cyborg.conf import keystone_authtoken
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+PUBLIC_ROUTES: Final = ("/", "/v2")
+#: Always open: whoever watches over the service has no token.
+_HEALTH: Final = "/healthcheck"
+
+
+class AuthTokenMiddleware(auth_token.AuthProtocol):
+    """Demands a valid token for every path but the public ones.
+
+    A path matches a public route with any slashes at its end and with ``.json``. Options of
+    ``[keystone_authtoken]`` may be overridden one by one in ``overrides``, as paste files do.
+    """
+
+    def __init__(
+        self,
+        app: WsgiApp,
+        conf: cfg.ConfigOpts,
+        *,
+        public_routes: Iterable[str] = PUBLIC_ROUTES,
+        overrides: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(app, {**(overrides or {}), "oslo_config_config": conf})
+        self._public = frozenset(_plain(route) for route in (*public_routes, _HEALTH))
+
+    @classmethod
+    def factory(cls, global_conf: dict[str, Any], **local_conf: Any) -> Callable[[WsgiApp], Any]:
+        """Paste's filter factory; builds the no-token filter where the configuration says so."""
+        routes = local_conf.pop("acl_public_routes", ",".join(PUBLIC_ROUTES)).split(",")
+        public = [route.strip() for route in routes if route.strip()]
+        return lambda app: protect(app, cfg.CONF, public_routes=public, overrides=local_conf)
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        """Let public paths pass, whatever token they come with."""
+        if _plain(environ.get("PATH_INFO", "")) in self._public:
+            return self._app(environ, start_response)
+        return super().__call__(environ, start_response)
+
+    def process_request(self, request: webob.Request) -> webob.Response | None:
+        """Check the tokens; refusals keep keystonemiddleware's form and get ours besides."""
+        try:
+            super().process_request(request)
+        except webob.exc.HTTPUnauthorized as refused:
+            body = refused.json
+            refused.json = {**body, "error_message": body["error"]["message"]}
+            return _stamped(refused)
+        except webob.exc.HTTPServiceUnavailable:
+            away = exception.Unavailable(peer="Keystone", reason="the token cannot be checked")
+            return _stamped(expose.fault(away, ""))
+        return None
+
+
+def protect(
+    app: WsgiApp,
+    conf: cfg.ConfigOpts,
+    *,
+    public_routes: Iterable[str] = PUBLIC_ROUTES,
+    overrides: dict[str, Any] | None = None,
+) -> WsgiApp:
+    """Put the filter in front that ``[api] auth_strategy`` names; raises ConfigError."""
+    register_opts(conf)
+    if conf.api.auth_strategy == "noauth":
+        return NoAuthMiddleware(app, conf)
+    protected: WsgiApp = AuthTokenMiddleware(
+        app, conf, public_routes=public_routes, overrides=overrides
+    )
+    return protected
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register ``[keystone_authtoken]`` with our defaults; calling twice does no harm."""
+    keystone_authtoken.set_defaults()
+    for group, options in auth_token.list_opts():
+        conf.register_opts(options, group=group)
+
+
+def service_roles(conf: cfg.ConfigOpts) -> frozenset[str]:
+    """The roles that make a token a service's."""
+    register_opts(conf)
+    return frozenset(conf.keystone_authtoken.service_token_roles)
+
+
+def _plain(path: str) -> str:
+    return path.rstrip("/").removesuffix(".json").rstrip("/")
+
+
+def _stamped(response: webob.Response) -> webob.Response:
+    microversion.stamp(response.headers, None)
+    return response

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``cyborg-api`` process: the REST API behind a small threaded server, for small set-ups.
+
+Large set-ups run ``cyborg.wsgi.api:application`` in a server of their choice.
+"""
+
+import logging
+import sys
+
+from cyborg import conf as configuration
+from cyborg import exception, service
+from cyborg.api import app
+from cyborg.api.server import HttpServer
+from cyborg.model.names import API
+
+LOG = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run until told to end; answers the exit status."""
+    try:
+        conf = configuration.prepare(sys.argv[1:], prog=API)
+        with configuration.checked(conf):
+            server = HttpServer(app.load(conf), conf)
+    except exception.ConfigError as error:
+        print(f"{API}: {error}", file=sys.stderr)
+        return 1
+    daemon = service.Daemon(API)
+    daemon.serve(server)
+    LOG.info("Listening on %s:%s", *server.address)
+    return daemon.run()

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All policy rules with their defaults, documented for operators and the sample generator."""
+
+from itertools import chain
+
+from oslo_policy import policy
+
+from cyborg.policies import arqs, attributes, base, deployables, device_profiles, devices
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """Return every rule (entry point ``oslo.policy.policies: cyborg.api``)."""
+    return list(
+        chain(
+            base.RULES,
+            device_profiles.RULES,
+            arqs.RULES,
+            devices.RULES,
+            deployables.RULES,
+            attributes.RULES,
+        )
+    )

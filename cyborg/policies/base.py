@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The personas on which the rules of all nouns rest, under the names that policy files use.
+
+While ``[oslo_policy] enforce_new_defaults`` is False, the deprecated checks are added with "or":
+then any token of a project passes the persona rules.
+"""
+
+from oslo_policy import policy
+
+_REASON = "Rules name a persona (admin, manager, member, reader, service) of the project now"
+_OWNER_SINCE = "WALLABY"
+#: The release in which most rules moved to personas.
+PERSONAS_SINCE = "2026.1"
+
+ADMIN = "rule:admin_api"
+MEMBER_OR_ADMIN = "rule:project_member_or_admin"
+MEMBER_OR_SERVICE = "rule:project_member_or_service"
+READER_OR_ADMIN = "rule:project_reader_or_admin"
+READER_OR_SERVICE = "rule:project_reader_or_service"
+MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
+
+_OWNER = policy.DeprecatedRule(
+    name="rule:admin_or_owner",
+    check_str="rule:admin_api or project_id:%(project_id)s",
+    deprecated_reason=_REASON,
+    deprecated_since=_OWNER_SINCE,
+)
+
+
+def bridge(name: str, check_str: str, *, since: str = _OWNER_SINCE) -> policy.DeprecatedRule:
+    """The older form of the rule ``name``, in force until new defaults are enforced."""
+    return policy.DeprecatedRule(
+        name=name,
+        check_str=check_str,
+        deprecated_reason=_REASON,
+        deprecated_since=since,
+    )
+
+
+def _persona(name: str, role: str) -> policy.RuleDefault:
+    return policy.RuleDefault(
+        name, f"role:{role} and project_id:%(project_id)s", f"A {role} of the project."
+    )
+
+
+def _either(name: str, check_str: str, description: str) -> policy.RuleDefault:
+    return policy.RuleDefault(name, check_str, description, deprecated_rule=_OWNER)
+
+
+def _retired(name: str, check_str: str, description: str) -> policy.RuleDefault:
+    return policy.RuleDefault(
+        name,
+        check_str,
+        description,
+        deprecated_for_removal=True,
+        deprecated_reason=_REASON,
+        deprecated_since=_OWNER_SINCE,
+    )
+
+
+RULES = [
+    policy.RuleDefault("admin_api", "role:admin", "An administrator of the cloud."),
+    policy.RuleDefault("service_api", "role:service", "Another OpenStack service."),
+    _persona("project_admin_api", "admin"),
+    _persona("project_manager_api", "manager"),
+    _persona("project_member_api", "member"),
+    _persona("project_reader_api", "reader"),
+    _either(
+        "project_member_or_admin",
+        "rule:project_member_api or rule:admin_api",
+        "A member of the project, or an administrator.",
+    ),
+    _either(
+        "project_reader_or_admin",
+        "rule:project_reader_api or rule:admin_api",
+        "A reader of the project, or an administrator.",
+    ),
+    _either(
+        "project_manager_or_admin",
+        "rule:project_manager_api or rule:admin_api",
+        "A manager of the project, or an administrator.",
+    ),
+    _either(
+        "project_member_or_service",
+        "rule:project_member_api or rule:service_api",
+        "A member of the project, or another service such as Nova.",
+    ),
+    _either(
+        "project_reader_or_service",
+        "rule:project_reader_api or rule:admin_api or rule:service_api",
+        "A reader of the project, an administrator, or another service such as Nova.",
+    ),
+    # Names that policy files of earlier releases refer to.
+    _retired("public_api", "is_public_api:True", "No longer used."),
+    _retired("allow", "@", "Everybody; no longer used."),
+    _retired("deny", "!", "Nobody; no longer used."),
+    _retired("default", "rule:admin_or_owner", "No longer used."),
+    _retired("is_admin", "rule:admin_api", "Use admin_api."),
+    _retired(
+        "admin_or_owner",
+        "rule:admin_api or project_id:%(project_id)s",
+        "Use the rules that name a persona.",
+    ),
+    _retired(
+        "admin_or_user",
+        "rule:admin_api or user_id:%(user_id)s",
+        "Use the rules that name a persona.",
+    ),
+]

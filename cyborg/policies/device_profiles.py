@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may read and change device profiles."""
+
+from oslo_policy import policy
+
+from cyborg.policies import base
+
+GET_ALL = "cyborg:device_profile:get_all"
+GET_ONE = "cyborg:device_profile:get_one"
+CREATE = "cyborg:device_profile:create"
+DELETE = "cyborg:device_profile:delete"
+
+RULES = [
+    policy.DocumentedRuleDefault(
+        name=GET_ALL,
+        check_str=base.READER_OR_ADMIN,
+        description="List device profiles; they are the same for all projects.",
+        operations=[{"path": "/v2/device_profiles", "method": "GET"}],
+        scope_types=["project"],
+        deprecated_rule=base.bridge(GET_ALL, "rule:admin_or_owner"),
+    ),
+    policy.DocumentedRuleDefault(
+        name=GET_ONE,
+        check_str=base.READER_OR_ADMIN,
+        description="Show a device profile.",
+        operations=[{"path": "/v2/device_profiles/{uuid or name}", "method": "GET"}],
+        scope_types=["project"],
+        deprecated_rule=base.bridge(GET_ONE, "rule:admin_or_owner"),
+    ),
+    policy.DocumentedRuleDefault(
+        name=CREATE,
+        check_str=base.ADMIN,
+        description="Create a device profile.",
+        operations=[{"path": "/v2/device_profiles", "method": "POST"}],
+        scope_types=["project"],
+        deprecated_rule=base.bridge(CREATE, "rule:is_admin"),
+    ),
+    policy.DocumentedRuleDefault(
+        name=DELETE,
+        check_str=base.ADMIN,
+        description="Delete device profiles.",
+        operations=[
+            {"path": "/v2/device_profiles/{uuid or name}", "method": "DELETE"},
+            {"path": "/v2/device_profiles?value={names}", "method": "DELETE"},
+        ],
+        scope_types=["project"],
+        deprecated_rule=base.bridge(DELETE, "rule:is_admin"),
+    ),
+]

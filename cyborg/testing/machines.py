@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts with as many devices as wanted, as their agents would report them."""
+
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Attribute,
+    Deployable,
+    Device,
+    DeviceType,
+)
+from cyborg.model.pci import PciAddress
+from cyborg.model.provider import provider_uuid
+from cyborg.model.report import DriverReport, DriverState, Report
+
+DRIVER = "bench_driver"
+RESOURCE_CLASS = "FPGA"
+#: What is said of each deployable.
+FACTS = (
+    ("rc", RESOURCE_CLASS),
+    ("trait0", "CUSTOM_BENCH"),
+    ("trait1", "OWNER_CYBORG"),
+    ("product_id", "0x1234"),
+)
+
+
+def report_of(
+    host: str,
+    devices: int,
+    *,
+    handles: int = 2,
+    prepare: bool = False,
+    resource_class: str = RESOURCE_CLASS,
+) -> Report:
+    """What an agent would report of a host with so many devices; see ``provider_of``."""
+    found = tuple(
+        _device(
+            index,
+            Deployable(
+                name=f"{host}_{index}",
+                resource_class=resource_class,
+                driver_name="bench",
+                handles=_handles(index, handles),
+                attributes=tuple(Attribute(key, value) for key, value in FACTS),
+                prepare=prepare,
+            ),
+        )
+        for index in range(devices)
+    )
+    return Report((DriverReport(DRIVER, DriverState.READY, found),))
+
+
+def provider_of(host: str, index: int) -> str:
+    """The uuid of the provider of one of the devices of ``report_of``."""
+    return provider_uuid(f"{host}_{index}")
+
+
+def _address(index: int) -> PciAddress:
+    return PciAddress(0, index // 32, index % 32, 0)
+
+
+def _handles(index: int, count: int) -> tuple[AttachHandle, ...]:
+    address = _address(index)
+    return tuple(
+        AttachHandle(f"{address}/{unit}", AttachType.PCI, address.info()) for unit in range(count)
+    )
+
+
+def _device(index: int, deployable: Deployable) -> Device:
+    address = _address(index)
+    return Device(
+        key=str(address),
+        type=DeviceType.FPGA,
+        vendor="0xABCD",
+        model="bench",
+        control_path=address.info(),
+        deployables=(deployable,),
+    )

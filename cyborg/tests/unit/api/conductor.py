@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A conductor for tests of the API: one process, no bus, the same words and errors.
+
+It changes the database the plain way and records what it was asked.
+"""
+
+import json
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db import arqs, attributes, device_profiles, models
+from cyborg.db.engine import Database
+from cyborg.model.arq import Arq, Binding, State
+from cyborg.model.attribute import Attribute
+from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
+from cyborg.model.device_profile import DeviceProfile, units
+
+NOW = datetime(2026, 3, 4, 5, 6, 7)
+
+
+class FakeConductor:
+    """The verbs of ``cyborg.rpc.conductor.ConductorClient``; ``fault`` makes each of them fail."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.calls: list[tuple[str, Caller, dict[str, Any]]] = []
+        self.fault: Exception | None = None
+        self.up = True
+
+    def connect(self) -> None:
+        """Nothing to look for."""
+
+    def _note(self, verb: str, caller: Caller, **arguments: Any) -> None:
+        self.calls.append((verb, caller, arguments))
+        if self.fault is not None:
+            raise self.fault
+
+    def create_arqs(self, caller: Caller, operation: str, profile_name: str) -> list[Arq]:
+        self._note("create_arqs", caller, profile_name=profile_name)
+        with self._db.writer() as tx:
+            profile = device_profiles.show(tx, None, profile_name)
+            if profile is None:
+                raise exception.NotFound(noun="Device profile", key=profile_name)
+            profile_id = tx.scalar(
+                sa.select(models.DeviceProfile.id).where(models.DeviceProfile.name == profile_name)
+            )
+            uuids = []
+            for index, group in enumerate(profile.groups):
+                for _ in range(units(group)):
+                    uuids.append(str(uuid4()))
+                    tx.execute(
+                        sa.insert(models.Arq).values(
+                            uuid=uuids[-1],
+                            project_id=caller.project_id,
+                            state="Initial",
+                            device_profile_id=profile_id,
+                            device_profile_group_id=index,
+                            created_at=NOW,
+                        )
+                    )
+            return [_known(arqs.show(tx, uuid, None)) for uuid in uuids]
+
+    def patch_arqs(
+        self, caller: Caller, operation: str, bindings: list[Binding], unbindings: list[str]
+    ) -> None:
+        self._note("patch_arqs", caller, bindings=bindings, unbindings=unbindings)
+        with self._db.writer() as tx:
+            for binding in bindings:
+                self._bind(tx, caller, binding)
+            for uuid in unbindings:
+                self._arq(tx, caller, uuid)
+                _set(
+                    tx,
+                    uuid,
+                    state="Unbound",
+                    hostname=None,
+                    device_rp_uuid=None,
+                    instance_uuid=None,
+                    attach_handle_id=None,
+                )
+
+    def _bind(self, tx: sa.Connection, caller: Caller, binding: Binding) -> None:
+        arq = self._arq(tx, caller, binding.arq_uuid)
+        if arq.state not in (State.INITIAL, State.UNBOUND):
+            raise exception.BadState(uuid=arq.uuid, state=arq.state.value, event="be bound")
+        deployable = tx.scalar(
+            sa.select(models.Deployable.id).where(
+                models.Deployable.rp_uuid == binding.device_rp_uuid
+            )
+        )
+        if deployable is None:
+            raise exception.NotFound(noun="Resource provider", key=binding.device_rp_uuid)
+        handle = tx.scalar(
+            sa.select(models.AttachHandle.id)
+            .where(
+                models.AttachHandle.deployable_id == deployable,
+                models.AttachHandle.id.not_in(
+                    sa.select(models.Arq.attach_handle_id).where(
+                        models.Arq.attach_handle_id.is_not(None)
+                    )
+                ),
+            )
+            .limit(1)
+        )
+        if handle is None:
+            raise exception.NoFreeHandle(provider=binding.device_rp_uuid, wanted=1)
+        _set(
+            tx,
+            binding.arq_uuid,
+            state="Bound",
+            hostname=binding.hostname,
+            device_rp_uuid=binding.device_rp_uuid,
+            instance_uuid=binding.instance_uuid,
+            attach_handle_id=handle,
+            project_id=binding.project_id or arq.project_id,
+        )
+
+    def _arq(self, tx: sa.Connection, caller: Caller, uuid: str) -> Arq:
+        return _known(arqs.show(tx, uuid, None if caller.everywhere else caller.project_id), uuid)
+
+    def delete_arqs(self, caller: Caller, operation: str, uuids: list[str]) -> None:
+        self._note("delete_arqs", caller, uuids=uuids)
+        with self._db.writer() as tx:
+            project = None if caller.everywhere else caller.project_id
+            found = {uuid: arqs.show(tx, uuid, project) for uuid in uuids}
+            missing = [uuid for uuid, one in found.items() if one is None]
+            kept = [uuid for uuid, one in found.items() if one and _known(one).instance_uuid]
+            kept = [] if caller.service else kept
+            gone = set(uuids) - set(missing) - set(kept)
+            tx.execute(sa.delete(models.Arq).where(models.Arq.uuid.in_(gone)))
+        if kept:
+            raise exception.BoundArqs(uuids=", ".join(kept))
+        if missing:
+            raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
+
+    def delete_instance_arqs(self, caller: Caller, operation: str, instance_uuid: str) -> None:
+        self._note("delete_instance_arqs", caller, instance_uuid=instance_uuid)
+        terms = [models.Arq.instance_uuid == instance_uuid]
+        if not caller.everywhere:
+            terms.append(models.Arq.project_id == caller.project_id)
+        with self._db.writer() as tx:
+            tx.execute(sa.delete(models.Arq).where(*terms))
+
+    def create_device_profile(
+        self, caller: Caller, operation: str, profile: DeviceProfile
+    ) -> DeviceProfile:
+        self._note("create_device_profile", caller, profile=profile)
+        with self._db.writer() as tx:
+            for field in ("name", "uuid"):
+                value = getattr(profile, field)
+                column = getattr(models.DeviceProfile, field)
+                if tx.scalar(sa.select(models.DeviceProfile.id).where(column == value)):
+                    raise exception.Duplicate(noun="Device profile", field=field, value=value)
+            tx.execute(
+                sa.insert(models.DeviceProfile).values(
+                    uuid=profile.uuid,
+                    name=profile.name,
+                    description=profile.description,
+                    profile_json=json.dumps({"groups": profile.groups}),
+                    created_at=NOW,
+                )
+            )
+            stored = device_profiles.show(tx, profile.uuid, profile.name)
+        assert stored is not None
+        return stored
+
+    def delete_device_profiles(self, caller: Caller, operation: str, keys: list[str]) -> None:
+        self._note("delete_device_profiles", caller, keys=keys)
+        table = models.DeviceProfile
+        with self._db.writer() as tx:
+            for key in keys:
+                found = device_profiles.show(tx, key, key)
+                if found is None:
+                    raise exception.NotFound(noun="Device profile", key=key)
+                row_id = sa.select(table.id).where(table.uuid == found.uuid).scalar_subquery()
+                count = tx.scalar(
+                    sa.select(sa.func.count()).where(models.Arq.device_profile_id == row_id)
+                )
+                if count:
+                    raise exception.ProfileInUse(name=found.name, count=count)
+                tx.execute(sa.delete(table).where(table.uuid == found.uuid))
+
+    def set_device_status(
+        self, caller: Caller, operation: str, uuid: str, status: DeviceStatus
+    ) -> None:
+        self._note("set_device_status", caller, uuid=uuid, status=status)
+        with self._db.writer() as tx:
+            done = tx.execute(
+                sa.update(models.Device)
+                .where(models.Device.uuid == uuid)
+                .values(status=status.value)
+            )
+        if not done.rowcount:
+            raise exception.NotFound(noun="Device", key=uuid)
+
+    def program_deployable(
+        self, caller: Caller, operation: str, uuid: str, image_uuid: str
+    ) -> None:
+        self._note("program_deployable", caller, uuid=uuid, image_uuid=image_uuid)
+        with self._db.reader() as tx:
+            if not tx.scalar(sa.select(models.Deployable.id).where(models.Deployable.uuid == uuid)):
+                raise exception.NotFound(noun="Deployable", key=uuid)
+
+    def create_attribute(
+        self,
+        caller: Caller,
+        operation: str,
+        *,
+        deployable: int | str,
+        key: str,
+        value: str,
+        uuid: str | None,
+    ) -> Attribute:
+        self._note("create_attribute", caller, deployable=deployable, key=key, value=value)
+        table = models.Deployable
+        column = table.id if isinstance(deployable, int) else table.uuid
+        with self._db.writer() as tx:
+            row_id = tx.scalar(sa.select(table.id).where(column == deployable))
+            if row_id is None:
+                raise exception.NotFound(noun="Deployable", key=deployable)
+            new = uuid or str(uuid4())
+            if attributes.show(tx, new):
+                raise exception.Duplicate(noun="Attribute", field="uuid", value=new)
+            tx.execute(
+                sa.insert(models.Attribute).values(
+                    uuid=new, deployable_id=row_id, key=key, value=value, created_at=NOW
+                )
+            )
+            made = attributes.show(tx, new)
+        assert made is not None
+        return made
+
+    def delete_attribute(self, caller: Caller, operation: str, uuid: str) -> None:
+        self._note("delete_attribute", caller, uuid=uuid)
+        with self._db.writer() as tx:
+            done = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))
+        if not done.rowcount:
+            raise exception.NotFound(noun="Attribute", key=uuid)
+
+
+def _known(row: arqs.Row | None, uuid: str = "") -> Arq:
+    if row is None:
+        raise exception.NotFound(noun="Accelerator request", key=uuid)
+    names = [field.name for field in fields(Arq)]
+    values = dict(zip(names, row, strict=True))
+    values["state"] = State(values["state"])
+    values["attach_handle_info"] = json.loads(values["attach_handle_info"] or "{}")
+    return Arq(**values)
+
+
+def _set(tx: sa.Connection, uuid: str, **values: Any) -> None:
+    tx.execute(sa.update(models.Arq).where(models.Arq.uuid == uuid).values(**values))

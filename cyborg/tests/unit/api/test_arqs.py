@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerator requests over HTTP but for binding: checklist lines 36 to 51."""
+
+from typing import Any
+
+import pytest
+
+from cyborg.tests.unit.api import people
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import FACTS, Client, is_moment
+
+PATH = "/v2/accelerator_requests"
+
+
+def uuids(client: Client, query: str = "", **sent: Any) -> set[str]:
+    answer = client.send("GET", f"{PATH}{query}", **sent)
+    assert answer.status == 200
+    return {one["uuid"] for one in answer.body["arqs"]}
+
+
+def facts(*names: str) -> set[str]:
+    return {FACTS[name] for name in names}
+
+
+def test_lines_36_and_40_create(client: Client) -> None:
+    answer = client.send("POST", PATH, {"device_profile_name": "gpu"}, as_="member")
+    assert answer.status == 201
+    [arq] = answer.body["arqs"]
+    assert arq == {
+        "uuid": arq["uuid"],
+        "state": "Initial",
+        "device_profile_name": "gpu",
+        "device_profile_group_id": 0,
+        "hostname": None,
+        "device_rp_uuid": None,
+        "instance_uuid": None,
+        "project_id": people.OWN,
+        "attach_handle_type": "",
+        "attach_handle_uuid": None,
+        "attach_handle_info": {},
+        "links": [{"href": f"http://localhost{PATH}/{arq['uuid']}", "rel": "self"}],
+        "created_at": arq["created_at"],
+        "updated_at": None,
+    }
+    assert is_moment(arq["created_at"])
+    assert client.send("GET", f"{PATH}/{arq['uuid']}", as_="member").body == arq
+
+
+def test_line_37_one_arq_for_each_unit_of_each_group(client: Client) -> None:
+    answer = client.send("POST", PATH, {"device_profile_name": "pair"}, as_="member")
+    assert [arq["device_profile_group_id"] for arq in answer.body["arqs"]] == [0, 0, 1]
+
+
+#: line, body, status
+CREATE: list[tuple[int, Any, int]] = [
+    (38, {"device_profile_name": "nothing"}, 404),
+    (38, {"device_profile_name": ""}, 404),
+    (38, {"device_profile_name": "!@#$%^&*()=-[]"}, 404),
+    (38, {"device_profile_name": "{0} {x}"}, 404),
+    (38, {"device_profile_name": "\U0001f600"}, 404),
+    (38, {"device_profile_name": "x" * 300}, 404),
+    (38, {"device_profile_name": "gpu\n"}, 404),
+    (38, {"device_profile_name": None}, 400),
+    (38, {"device_profile_name": 3}, 400),
+    (38, {"device_profile_name": True}, 400),
+    (38, {"device_profile_name": ["gpu"]}, 400),
+    (38, {"device_profile_name": {"a": 1}}, 400),
+    (38, {"device_profile_name": "a\u0000"}, 400),
+    (38, {"device_profile_name": "\udfff"}, 400),
+    (38, {}, 400),
+    (38, [], 400),
+    (38, "gpu", 400),
+    (38, 1, 400),
+    (38, [{"device_profile_name": "gpu"}], 400),
+    (39, {"device_profile_name": "gpu", "device_profile_group_id": None, "image_uuid": None}, 201),
+    (39, {"device_profile_name": "gpu", "device_profile_group_id": 7, "image_uuid": "x"}, 201),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "status"),
+    CREATE,
+    ids=[f"line-{line}-{i}" for i, (line, *_) in enumerate(CREATE)],
+)
+def test_bodies_of_create(client: Client, line: int, body: Any, status: int) -> None:
+    before = uuids(client)
+    answer = client.send("POST", PATH, body)
+    assert answer.status == status
+    assert len(uuids(client)) - len(before) == (status == 201)
+
+
+def test_line_38_the_body_null(client: Client) -> None:
+    assert client.send("POST", PATH, b"null").status == 400
+
+
+def test_line_41_a_project_sees_its_own_and_an_administrator_all(client: Client) -> None:
+    own = facts("arq", "arq-2", "bound", "started")
+    for as_ in ("member", "reader", "manager"):
+        assert uuids(client, as_=as_) == own
+    assert uuids(client, as_="stranger") == facts("foreign")
+    for as_ in ("admin", "bare-admin", "elsewhere-admin", "service"):
+        assert uuids(client, as_=as_) == own | facts("foreign")
+
+
+FILTERS: list[tuple[str, tuple[str, ...]]] = [
+    ("instance=<instance>", ("bound",)),
+    ("instance=<random>", ()),
+    ("state=Initial", ("arq", "arq-2", "foreign")),
+    ("state=Bound", ("bound",)),
+    ("state=Deleting", ()),
+    ("bind_state=resolved", ("bound",)),
+    ("bind_state=", ("arq", "arq-2", "foreign", "bound", "started")),
+    ("bind_state=resolved&state=Initial", ()),
+    ("hostname=host-1", ("bound", "started")),
+    ("hostname=HOST-1", ()),
+    ("device_rp_uuid=<provider>", ("bound", "started")),
+    ("device_rp_uuid=<provider>&state=Bound", ("bound",)),
+    ("device_profile_name=gpu", ("arq", "arq-2", "foreign", "bound", "started")),
+    ("device_profile_name=nothing", ()),
+    ("project_id=<other>", ("foreign",)),
+    ("project_id=<own>&state=Bound", ("bound",)),
+]
+
+
+@pytest.mark.parametrize(("query", "found"), FILTERS)
+def test_line_42_filters(client: Client, query: str, found: tuple[str, ...]) -> None:
+    assert uuids(client, f"?{query}") == facts(*found)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "instance=nonsense",
+        "instance=",
+        "instance=%00",
+        "state=initial",
+        "bind_state=x",
+        "bind_state=Resolved",
+        "device_rp_uuid=1",
+        "hostname=" + "x" * 256,
+        "hostname=a%00",
+        "nonsense=1",
+        "instance=<instance>&instance=<busy>",
+    ],
+)
+def test_line_42_filters_that_make_no_sense(client: Client, query: str) -> None:
+    answer = client.send("GET", f"{PATH}?{query}")
+    assert answer.status == 400
+    assert query.partition("=")[0] in answer.fault
+
+
+def test_line_42_a_uuid_is_the_same_in_any_spelling(client: Client) -> None:
+    for spelling in (FACTS["instance"].upper(), FACTS["instance"].replace("-", "")):
+        assert uuids(client, f"?instance={spelling}") == facts("bound")
+
+
+def test_line_43_resolved(client: Client) -> None:
+    assert uuids(client, "?instance=<instance>&bind_state=resolved") == facts("bound")
+    assert uuids(client, "?instance=<random>&bind_state=resolved") == set()
+    waiting = client.send("GET", f"{PATH}?instance=<busy>&bind_state=resolved")
+    assert waiting.status == 423
+    assert FACTS["busy"] in waiting.fault
+
+
+def test_line_43_what_a_stranger_may_not_see_keeps_nobody_waiting(client: Client) -> None:
+    assert uuids(client, "?instance=<busy>&bind_state=resolved", as_="stranger") == set()
+
+
+def test_line_44_show(client: Client) -> None:
+    answer = client.send("GET", f"{PATH}/<bound>", as_="member")
+    assert answer.status == 200
+    assert answer.body["uuid"] == FACTS["bound"]
+    assert answer.body["attach_handle_type"] == "TEST_PCI"
+    assert answer.body["attach_handle_uuid"]
+    assert answer.body["attach_handle_info"] == {
+        "domain": "0000",
+        "bus": "0c",
+        "device": "00",
+        "function": "0",
+    }
+    assert client.send("GET", f"{PATH}/<foreign>", as_="admin").status == 200
+
+
+def test_a_handle_that_is_not_ready_is_not_shown(client: Client) -> None:
+    arq = client.send("GET", f"{PATH}/<started>").body
+    assert arq["state"] == "BindStarted"
+    assert (arq["attach_handle_type"], arq["attach_handle_uuid"]) == ("", None)
+    assert arq["attach_handle_info"] == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "as_", "status"),
+    [
+        ("<random>", "admin", 404),
+        ("nonsense", "admin", 400),
+        ("%00", "admin", 400),
+        ("<foreign>", "member", 404),
+        ("<arq>", "stranger", 404),
+        ("<arq>/more", "admin", 404),
+    ],
+)
+def test_line_44_what_is_not_shown(client: Client, key: str, as_: str, status: int) -> None:
+    assert client.send("GET", f"{PATH}/{key}", as_=as_).status == status
+
+
+def test_line_45_delete_by_list(client: Client) -> None:
+    assert client.send("DELETE", f"{PATH}?arqs=<arq>,<arq-2>,<arq>", as_="member").status == 204
+    answer = client.send("DELETE", f"{PATH}?arqs=<arq>,<arq-2>", as_="member")
+    assert answer.status == 404
+    assert FACTS["arq"] in answer.fault
+
+
+def test_line_46_what_exists_is_deleted_whatever_is_missing(client: Client) -> None:
+    answer = client.send("DELETE", f"{PATH}?arqs=<arq>,<random>", as_="member")
+    assert answer.status == 404
+    assert FACTS["random"] in answer.fault
+    assert client.send("GET", f"{PATH}/<arq>").status == 404
+
+
+@pytest.mark.parametrize("as_", ["member", "admin", "stranger", "service"])
+def test_line_47_delete_by_instance_needs_a_service_token(
+    client: Client, conductor: FakeConductor, as_: str
+) -> None:
+    for instance in ("<instance>", "<random>"):
+        answer = client.send("DELETE", f"{PATH}?instance={instance}", as_=as_)
+        assert answer.status == 403
+        assert "requires a service token" in answer.fault
+    assert conductor.calls == []
+
+
+@pytest.mark.parametrize("as_", ["member", "admin", "stranger", "service"])
+def test_line_47_with_one_it_reaches_every_project_and_can_be_repeated(
+    client: Client, as_: str
+) -> None:
+    for instance in ("<instance>", "<instance>", "<random>"):
+        path = f"{PATH}?instance={instance}"
+        assert client.send("DELETE", path, as_=as_, service="service").status == 204
+    assert client.send("GET", f"{PATH}/<bound>").status == 404
+
+
+def test_get_by_instance_with_a_service_token_reaches_every_project(client: Client) -> None:
+    query = "?instance=<instance>"
+    assert uuids(client, query, as_="stranger") == set()
+    assert uuids(client, query, as_="stranger", service="service") == facts("bound")
+    assert uuids(client, "?state=Bound", as_="stranger", service="service") == set()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "?arqs=",
+        "?arqs=,",
+        "?arqs=nonsense",
+        "?arqs=<arq>,nonsense",
+        "?arqs=<arq>&instance=<instance>",
+        "?instance=nonsense",
+        "?instance=",
+        "?nonsense=1",
+        "/<arq>?arqs=<arq-2>",
+        "/nonsense",
+    ],
+)
+def test_line_48_a_delete_that_makes_no_sense_deletes_nothing(client: Client, query: str) -> None:
+    before = uuids(client)
+    assert client.send("DELETE", f"{PATH}{query}", service="service").status == 400
+    assert uuids(client) == before
+
+
+def test_line_49_delete_one(client: Client) -> None:
+    assert client.send("DELETE", f"{PATH}/<arq>", as_="member").status == 204
+    assert client.send("DELETE", f"{PATH}/<arq>", as_="member").status == 404
+    assert client.send("DELETE", f"{PATH}/<foreign>", as_="member").status == 404
+    assert client.send("DELETE", f"{PATH}/<foreign>", as_="admin").status == 204
+
+
+@pytest.mark.parametrize("form", ["?arqs=<bound>", "/<bound>", "?arqs=<bound>,<arq>"])
+@pytest.mark.parametrize("as_", ["member", "admin"])
+def test_line_50_a_bound_arq_is_novas_to_delete(client: Client, form: str, as_: str) -> None:
+    refused = client.send("DELETE", f"{PATH}{form}", as_=as_)
+    assert refused.status == 403
+    assert "bound" in refused.fault
+    assert "Compute API" in refused.fault
+    assert client.send("GET", f"{PATH}/<bound>").status == 200
+    again = f"{PATH}{form}".replace(",<arq>", "")
+    assert client.send("DELETE", again, as_=as_, service="service").status == 204
+    assert client.send("GET", f"{PATH}/<bound>").status == 404
+
+
+def test_line_51_a_service_alone_may_create_read_and_delete(client: Client) -> None:
+    created = client.send("POST", PATH, {"device_profile_name": "gpu"}, as_="service")
+    assert created.status == 201
+    uuid = created.body["arqs"][0]["uuid"]
+    assert client.send("GET", f"{PATH}/{uuid}", as_="service").status == 200
+    assert client.send("DELETE", f"{PATH}?arqs={uuid}", as_="service").status == 204
+
+
+def test_another_projects_requests_are_not_listed_by_name(client: Client) -> None:
+    assert client.send("GET", f"{PATH}?project_id=<other>", as_="member").status == 403
+    assert client.send("GET", f"{PATH}?project_id=<own>", as_="member").status == 200

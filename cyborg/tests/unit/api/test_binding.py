@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binding and unbinding over HTTP: checklist lines 52 to 65, as far as the API decides them."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from cyborg.model.arq import Binding
+from cyborg.tests.unit.api import people
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import FACTS, Client
+
+PATH = "/v2/accelerator_requests"
+BIND: list[dict[str, Any]] = [
+    {"op": "add", "path": "/hostname", "value": "any.node-name"},
+    {"op": "add", "path": "/device_rp_uuid", "value": "<provider>"},
+    {"op": "add", "path": "/instance_uuid", "value": "<fresh>"},
+]
+UNBIND = [{"op": "remove", "path": op["path"]} for op in BIND]
+PROJECT = {"op": "add", "path": "/project_id", "value": "<other>"}
+
+
+def patch(client: Client, body: Any, path: str = PATH, **sent: Any) -> Any:
+    return client.send("PATCH", path, body, **{"as_": "member", "service": "service", **sent})
+
+
+@pytest.mark.parametrize("ops", list(itertools.permutations(BIND)))
+def test_lines_52_55_56_57_and_65_bind(client: Client, ops: tuple[Any, ...]) -> None:
+    answer = patch(client, {"<arq>": list(ops)})
+    assert (answer.status, answer.raw) == (202, b"")
+    [arq] = client.send("GET", f"{PATH}?instance=<fresh>", as_="member").body["arqs"]
+    assert arq["state"] == "Bound"
+    assert arq["hostname"] == "any.node-name"
+    assert arq["device_rp_uuid"] == FACTS["provider"]
+    assert arq["instance_uuid"] == FACTS["fresh"]
+    assert arq["project_id"] == people.OWN
+    assert arq["attach_handle_type"] == "TEST_PCI"
+    assert all(isinstance(value, str) for value in arq["attach_handle_info"].values())
+
+
+@pytest.mark.parametrize("as_", ["member", "admin", "service"])
+@pytest.mark.parametrize("token", [None, "no-service"])
+@pytest.mark.parametrize("ops", [BIND, UNBIND])
+def test_line_53_without_a_service_token(
+    client: Client, conductor: FakeConductor, as_: str, token: str | None, ops: Any
+) -> None:
+    answer = patch(client, {"<arq>": ops}, as_=as_, service=token)
+    # A token that is no service's is refused by keystonemiddleware already.
+    assert answer.status == (403 if token is None else 401)
+    assert token is not None or "requires a service token" in answer.fault
+    assert conductor.calls == []
+
+
+@pytest.mark.parametrize("segment", ["<arq>", "<random>", "decoration", "<arq>/"])
+def test_line_54_what_stands_in_the_path_is_decoration(client: Client, segment: str) -> None:
+    assert patch(client, {"<arq>": BIND}, f"{PATH}/{segment}").status == 202
+    assert client.send("GET", f"{PATH}/<arq>").body["state"] == "Bound"
+
+
+def test_line_58_units_run_out(client: Client) -> None:
+    assert patch(client, {"<arq>": BIND, "<arq-2>": BIND}).status == 202
+    another = changed("/instance_uuid", "<random>")
+    answer = patch(client, {"<foreign>": another}, as_="admin")
+    assert answer.status == 409
+    shown = client.send("GET", f"{PATH}/<foreign>").body
+    assert (shown["state"], shown["instance_uuid"]) == ("Initial", None)
+
+
+def changed(path: str, value: Any) -> list[dict[str, Any]]:
+    return [{**op, "value": value} if op["path"] == path else op for op in BIND]
+
+
+def without(path: str) -> list[dict[str, Any]]:
+    return [op for op in BIND if op["path"] != path]
+
+
+#: body, a word that the answer holds
+REFUSED: list[tuple[Any, str]] = [
+    ({}, "body"),
+    ([], "body"),
+    ("x", "body"),
+    (1, "body"),
+    ([{"<arq>": BIND}], "body"),
+    ({"nonsense": BIND}, "nonsense"),
+    ({"": BIND}, "UUID"),
+    ({"<arq>": []}, FACTS["arq"]),
+    ({"<arq>": None}, FACTS["arq"]),
+    ({"<arq>": {}}, FACTS["arq"]),
+    ({"<arq>": "x"}, FACTS["arq"]),
+    ({"<arq>": [None]}, "[0]"),
+    ({"<arq>": ["x"]}, "[0]"),
+    ({"<arq>": [[]]}, "[0]"),
+    ({"<arq>": [{}]}, "path"),
+    ({"<arq>": [{"op": "add"}]}, "path"),
+    ({"<arq>": [{"path": "/hostname", "value": "x"}]}, "op"),
+    ({"<arq>": [{**BIND[0], "op": "replace"}, *BIND[1:]]}, "op"),
+    ({"<arq>": [{**BIND[0], "op": None}, *BIND[1:]]}, "op"),
+    ({"<arq>": [{**BIND[0], "op": ["add"]}, *BIND[1:]]}, "op"),
+    ({"<arq>": [{**BIND[0], "path": "/state"}, *BIND[1:]]}, "path"),
+    ({"<arq>": [{**BIND[0], "path": "hostname"}, *BIND[1:]]}, "path"),
+    ({"<arq>": [{**BIND[0], "path": {}}, *BIND[1:]]}, "path"),
+    ({"<arq>": [*BIND[:2], UNBIND[2]]}, "all add or all remove"),
+    ({"<arq>": [*BIND, BIND[0]]}, "twice"),
+    ({"<arq>": BIND * 100}, "at most"),
+    ({"<arq>": without("/hostname")}, "/hostname"),
+    ({"<arq>": without("/device_rp_uuid")}, "/device_rp_uuid"),
+    ({"<arq>": without("/instance_uuid")}, "/instance_uuid"),
+    ({"<arq>": [{"op": "add", "path": "/hostname"}, *BIND[1:]]}, "/hostname"),
+    ({"<arq>": changed("/hostname", None)}, "/hostname"),
+    ({"<arq>": changed("/hostname", "")}, "/hostname"),
+    ({"<arq>": changed("/hostname", 5)}, "/hostname"),
+    ({"<arq>": changed("/hostname", "x" * 256)}, "/hostname"),
+    ({"<arq>": changed("/hostname", "a\u0000b")}, "body"),
+    ({"<arq>": changed("/device_rp_uuid", "")}, "/device_rp_uuid"),
+    ({"<arq>": changed("/device_rp_uuid", None)}, "/device_rp_uuid"),
+    ({"<arq>": changed("/device_rp_uuid", "nonsense")}, "/device_rp_uuid"),
+    ({"<arq>": changed("/instance_uuid", {"a": 1})}, "/instance_uuid"),
+    ({"<arq>": changed("/instance_uuid", "\ud83d")}, "body"),
+    ({"<arq>": BIND, FACTS["arq"].upper(): BIND}, "twice"),
+    ({"<arq-2>": BIND, "<arq>": [{}]}, FACTS["arq"]),
+]
+
+
+@pytest.mark.parametrize(("body", "word"), REFUSED)
+def test_line_60_a_body_that_makes_no_sense_changes_nothing(
+    client: Client, conductor: FakeConductor, body: Any, word: str
+) -> None:
+    # The shape is looked at before the service token.
+    for service in ("service", None):
+        answer = patch(client, body, service=service)
+        assert answer.status == 400
+        assert word in answer.fault
+    assert conductor.calls == []
+
+
+def test_line_60_the_body_null(client: Client) -> None:
+    assert patch(client, b"null").status == 400
+
+
+def test_line_60_an_unknown_provider(client: Client) -> None:
+    answer = patch(client, {"<arq>": changed("/device_rp_uuid", "<random>")})
+    assert answer.status == 404
+
+
+PROJECT_OPS = [
+    (None, "admin", 406),
+    ("accelerator 2.0", "member", 406),
+    ("accelerator 2.1", "member", 403),
+    ("accelerator 2.1", "admin", 202),
+    ("accelerator latest", "admin", 202),
+    ("accelerator 2.1", "service", 202),
+]
+
+
+@pytest.mark.parametrize(("version", "as_", "status"), PROJECT_OPS)
+def test_line_61_the_owner_may_be_named(
+    client: Client, version: str | None, as_: str, status: int
+) -> None:
+    answer = patch(client, {"<arq>": [*BIND, PROJECT]}, version=version, as_=as_)
+    assert answer.status == status
+    owner = client.send("GET", f"{PATH}/<arq>").body["project_id"]
+    assert owner == (people.OTHER if status == 202 else people.OWN)
+
+
+@pytest.mark.parametrize(("version", "as_", "status"), PROJECT_OPS)
+def test_line_61_removing_the_owner_follows_the_same_rule(
+    client: Client, version: str | None, as_: str, status: int
+) -> None:
+    ops = [*UNBIND, {"op": "remove", "path": "/project_id"}]
+    assert patch(client, {"<bound>": ops}, version=version, as_=as_).status == status
+    assert client.send("GET", f"{PATH}/<bound>").body["project_id"] == people.OWN
+
+
+@pytest.mark.parametrize("value", [None, "", 5, "x" * 256])
+def test_line_61_an_owner_that_cannot_be_one(client: Client, value: Any) -> None:
+    ops = [*BIND, {**PROJECT, "value": value}]
+    assert patch(client, {"<arq>": ops}, version="2.1", as_="admin").status == 400
+
+
+def test_line_63_another_projects_request(client: Client) -> None:
+    answer = patch(client, {"<arq>": BIND, "<foreign>": BIND})
+    assert answer.status == 404
+    assert client.send("GET", f"{PATH}/<arq>").body["state"] == "Initial"
+
+
+@pytest.mark.parametrize("ops", [UNBIND, UNBIND[:1], [{**UNBIND[1], "value": {"odd": []}}]])
+def test_line_64_unbind_and_bind_again(client: Client, ops: Any) -> None:
+    assert patch(client, {"<bound>": ops}).status == 202
+    arq = client.send("GET", f"{PATH}/<bound>").body
+    assert arq["state"] == "Unbound"
+    assert [arq[key] for key in ("hostname", "device_rp_uuid", "instance_uuid")] == [None] * 3
+    assert arq["project_id"] == people.OWN
+    assert patch(client, {"<bound>": BIND}).status == 202
+
+
+def test_one_body_is_one_call_with_canonical_values(
+    client: Client, conductor: FakeConductor
+) -> None:
+    shouting = changed("/device_rp_uuid", FACTS["provider"].upper())
+    bare = FACTS["arq"].replace("-", "")
+    assert patch(client, {bare: shouting, "<arq-2>": BIND, "<bound>": UNBIND}).status == 202
+    [(verb, caller, arguments)] = conductor.calls
+    assert verb == "patch_arqs"
+    assert (caller.project_id, caller.everywhere, caller.service) == (people.OWN, False, True)
+    assert caller.request_id.startswith("req-")
+    values = ("any.node-name", FACTS["provider"], FACTS["fresh"])
+    assert arguments["bindings"] == [
+        Binding(FACTS["arq"], *values),
+        Binding(FACTS["arq-2"], *values),
+    ]
+    assert arguments["unbindings"] == [FACTS["bound"]]

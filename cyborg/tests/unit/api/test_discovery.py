@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Version documents, microversions, links, errors and headers: what every client meets first."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyborg.tests.unit.api.world import Client
+
+MakeClient = Callable[..., Client]
+VERSION_HEADERS = {
+    "OpenStack-API-Minimum-Version": "2.0",
+    "OpenStack-API-Maximum-Version": "2.3",
+    "Vary": "OpenStack-API-Version",
+}
+
+
+def test_line_1_the_root_names_the_versions(client: Client) -> None:
+    answer = client.send("GET", "/", as_=None)
+    assert answer.status == 200
+    assert answer.body["name"] == "OpenStack Cyborg API"
+    assert answer.body["description"]
+    [version] = answer.body["versions"]
+    assert version == {
+        "id": "v2",
+        "status": "CURRENT",
+        "min_version": "2.0",
+        "max_version": "2.3",
+        "links": [{"href": "http://localhost/v2", "rel": "self"}],
+    }
+    assert answer.body["default_version"] == version
+    assert "OpenStack-API-Version" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v2/", "/v2.json"])
+def test_lines_2_and_4_the_version_document(client: Client, path: str) -> None:
+    answer = client.send("GET", path, as_=None)
+    assert answer.status == 200
+    assert answer.body == {
+        "id": "v2.0",
+        "status": "CURRENT",
+        "min_version": "2.0",
+        "max_version": "2.3",
+        "links": [{"href": "http://localhost/v2/", "rel": "self"}],
+    }
+    assert answer.headers["OpenStack-API-Version"] == "accelerator 2.0"
+    assert VERSION_HEADERS.items() <= dict(answer.headers).items()
+
+
+LINKS = [
+    ("", {}, {}, "http://localhost"),
+    ("", {"Host": "cloud.example:6666"}, {}, "http://cloud.example:6666"),
+    ("", {}, {"SCRIPT_NAME": "/accelerator"}, "http://localhost/accelerator"),
+    ("", {}, {"wsgi.url_scheme": "https", "HTTP_HOST": "a:6666"}, "https://a:6666"),
+    ("https://public:6666", {"Host": "inner"}, {}, "https://public:6666"),
+    ("https://public/", {}, {"SCRIPT_NAME": "/accelerator"}, "https://public/accelerator"),
+    ("https://public/x/v2", {}, {"SCRIPT_NAME": "/accelerator"}, "https://public/x"),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "headers", "environ", "base"), LINKS)
+def test_line_3_links_lead_back_the_way_the_client_came(
+    make_client: MakeClient, endpoint: str, headers: Any, environ: Any, base: str
+) -> None:
+    client = make_client(f"[api]\npublic_endpoint = {endpoint}\n" if endpoint else "")
+    sent = {"headers": headers, "environ": environ}
+    root = client.send("GET", "/", as_=None, **sent).body
+    assert root["versions"][0]["links"][0]["href"] == f"{base}/v2"
+    v2 = client.send("GET", "/v2", as_=None, **sent).body
+    assert v2["links"][0]["href"] == f"{base}/v2/"
+    [arq] = client.send("GET", "/v2/accelerator_requests?instance=<instance>", **sent).body["arqs"]
+    assert arq["links"][0]["href"] == f"{base}/v2/accelerator_requests/{arq['uuid']}"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "front"},
+        {"Forwarded": "for=192.0.2.1;proto=https;host=front"},
+    ],
+)
+def test_line_3_links_follow_a_proxys_headers_when_the_operator_says_so(
+    make_client: MakeClient, sent: dict[str, str]
+) -> None:
+    trusting = make_client("[oslo_middleware]\nenable_proxy_headers_parsing = true\n")
+    prefixed = {**sent, "X-Forwarded-Prefix": "/accelerator"}
+    answer = trusting.send("GET", "/v2", as_=None, headers=prefixed)
+    assert answer.body["links"][0]["href"] == "https://front/accelerator/v2/"
+
+
+def test_line_3_a_proxys_headers_count_for_nothing_otherwise(client: Client) -> None:
+    answer = client.send("GET", "/v2", as_=None, headers={"X-Forwarded-Host": "evil"})
+    assert answer.body["links"][0]["href"] == "http://localhost/v2/"
+
+
+BELOW_V2: list[tuple[str, str, Any, int]] = [
+    ("GET", "/v2", None, 200),
+    ("GET", "/v2/devices", None, 200),
+    ("GET", "/devices", None, 200),
+    ("GET", "/v2/devices/nonsense", None, 400),
+    ("GET", "/v2/devices/<random>", None, 404),
+    ("GET", "/v2/nothing", None, 404),
+    ("PUT", "/v2/devices", None, 405),
+    ("POST", "/v2/accelerator_requests", [], 400),
+    ("DELETE", "/v2/accelerator_requests/<arq>", None, 204),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status"), BELOW_V2)
+def test_line_5_every_answer_below_v2_names_the_versions(
+    client: Client, method: str, path: str, body: Any, status: int
+) -> None:
+    answer = client.send(method, path, body, version="accelerator 2.1")
+    assert answer.status == status
+    assert answer.headers["OpenStack-API-Version"] == "accelerator 2.1"
+    assert VERSION_HEADERS.items() <= dict(answer.headers).items()
+
+
+def test_line_5_a_refused_token_is_answered_with_the_versions_too(client: Client) -> None:
+    answer = client.send("GET", "/v2/devices", as_=None)
+    assert answer.status == 401
+    assert VERSION_HEADERS.items() <= dict(answer.headers).items()
+
+
+@pytest.mark.parametrize("path", ["/", "/v2", "/v2/", "/v2.json", ""])
+@pytest.mark.parametrize("token", [None, "forged"])
+def test_line_6_discovery_needs_no_token(client: Client, path: str, token: str | None) -> None:
+    assert client.send("GET", path, as_=token).status == 200
+    assert client.send("HEAD", path, as_=token).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/devices", "/devices", "/v2/nothing", "/v2/device_profiles/x", "/v1", "/v2x"]
+)
+@pytest.mark.parametrize("token", [None, "forged", "expired-member"])
+def test_line_6_everything_else_needs_a_valid_one(
+    client: Client, path: str, token: str | None
+) -> None:
+    answer = client.send("GET", path, as_=token)
+    assert answer.status == 401
+    assert answer.headers["WWW-Authenticate"] == 'Keystone uri="http://keystone.test:5000"'
+    assert answer.body["error"]["code"] == 401
+    assert answer.body["error_message"]
+
+
+VERSIONS = [
+    (None, "2.0"),
+    ("accelerator 2.0", "2.0"),
+    ("accelerator 2.2", "2.2"),
+    ("accelerator latest", "2.3"),
+    ("Accelerator LATEST", "2.3"),
+    ("ACCELERATOR 2.3", "2.3"),
+    ("2.1", "2.1"),
+    ("latest", "2.3"),
+    ("accelerator 2.3, compute 2.90", "2.3"),
+    ("compute 2.90,accelerator 2.3", "2.3"),
+    ("compute 2.90, 2.1", "2.1"),
+]
+
+
+@pytest.mark.parametrize(("header", "used"), VERSIONS)
+def test_lines_7_and_8_the_version_asked_for_is_used(
+    client: Client, header: str | None, used: str
+) -> None:
+    answer = client.send("GET", "/v2/devices", version=header)
+    assert answer.status == 200
+    assert answer.headers["OpenStack-API-Version"] == f"accelerator {used}"
+    assert ("status" in answer.body["devices"][0]) == (used == "2.3")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "accelerator 2.99",
+        "accelerator 1.0",
+        "accelerator 3.0",
+        "accelerator abc",
+        "accelerator 2",
+        "accelerator 2.0.1",
+        "accelerator -2.1",
+        "accelerator 2.٣".encode().decode("latin-1"),
+        "accelerator 2.99999999999999999999",
+        "accelerator",
+        "compute 2.90",
+        "",
+    ],
+)
+def test_line_9_other_versions_are_not_acceptable(client: Client, header: str) -> None:
+    answer = client.send("GET", "/v2/devices", version=header)
+    assert answer.status == 406
+    assert answer.fault
+    assert VERSION_HEADERS.items() <= dict(answer.headers).items()
+    assert "OpenStack-API-Version" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/v2/nothing", "/nothing", "/v1", "/v3", "/v1/devices", "/v2.1"])
+def test_line_10_what_there_is_not_is_404(client: Client, path: str) -> None:
+    answer = client.send("GET", path)
+    assert answer.status == 404
+    assert answer.fault
+
+
+@pytest.mark.parametrize(
+    "path", ["devices", "device_profiles", "deployables", "attributes", "accelerator_requests"]
+)
+def test_line_10_paths_without_a_version_act_as_v2(client: Client, path: str) -> None:
+    assert client.send("GET", f"/{path}").body == client.send("GET", f"/v2/{path}").body
+
+
+ERRORS = [
+    ("GET", "/v2/nothing", None, 404),
+    ("PUT", "/v2/devices", None, 405),
+    ("GET", "/v2/devices/%ff", None, 400),
+    ("GET", "/v2/devices?type=%ff", None, 400),
+    ("GET", "/v2/devices?nonsense=1", None, 400),
+    ("POST", "/v2/device_profiles", {"name": "x"}, 400),
+    ("GET", "/v2/accelerator_requests?instance=<busy>&bind_state=resolved", None, 423),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status"), ERRORS)
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
+def test_line_11_every_error_has_the_body_that_clients_parse(
+    client: Client, method: str, path: str, body: Any, status: int, accept: str | None
+) -> None:
+    headers = {} if accept is None else {"Accept": accept}
+    answer = client.send(method, path, body, headers=headers)
+    assert answer.status == status
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert isinstance(answer.body["error_message"], str)
+    fault = json.loads(answer.body["error_message"])
+    assert fault["faultcode"] == "Client"
+    assert fault["faultstring"]
+    assert fault["debuginfo"] is None
+
+
+def test_line_12_an_answer_without_content_has_no_body(client: Client) -> None:
+    deleted = client.send("DELETE", "/v2/accelerator_requests/<arq>")
+    assert (deleted.status, deleted.raw) == (204, b"")
+    assert "Content-Type" not in deleted.headers
+    ops = [{"op": "remove", "path": "/hostname"}]
+    patched = client.send("PATCH", "/v2/accelerator_requests", {"<bound>": ops}, service="service")
+    assert (patched.status, patched.raw) == (202, b"")
+    assert patched.headers["Content-Length"] == "0"
+
+
+@pytest.mark.parametrize(
+    "path", ["devices", "device_profiles", "deployables", "attributes", "accelerator_requests"]
+)
+def test_lines_13_and_17_slashes_at_the_end_and_the_first_key(client: Client, path: str) -> None:
+    plain = client.send("GET", f"/v2/{path}")
+    for slashed in (f"/v2/{path}/", f"/v2/{path}//"):
+        assert client.send("GET", slashed).body == plain.body
+    key = "arqs" if path == "accelerator_requests" else path
+    assert next(iter(plain.body)) == key
+    assert plain.body[key]
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        None,
+        "*/*",
+        "application/json",
+        "application/json;q=0.9, text/html;q=0.1",
+        "text/html,application/xhtml+xml,*/*;q=0.8",
+    ],
+)
+def test_line_14_whoever_takes_json_gets_it(client: Client, accept: str | None) -> None:
+    answer = client.send("GET", "/v2/devices", headers={"Accept": accept} if accept else {})
+    assert answer.status == 200
+    assert answer.headers["Content-Type"].startswith("application/json")
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/xml"])
+def test_line_14_others_get_406_in_json(client: Client, accept: str) -> None:
+    answer = client.send("GET", "/v2/devices", headers={"Accept": accept})
+    assert answer.status == 406
+    assert answer.fault
+
+
+BODIES = [
+    (b"{", "application/json", 400),
+    (b"", "application/json", 400),
+    (b"  ", "application/json", 400),
+    (b"NaN", "application/json", 400),
+    (b'{"device_profile_name": "gpu"', "application/json", 400),
+    (b"\xff\xfe", "application/json", 400),
+    (b"[" * 200_000, "application/json", 400),
+    (b"1" * 100_000, "application/json", 400),
+    (b'{"device_profile_name": "gpu"}', "application/json; charset=utf-8", 201),
+    (b'{"device_profile_name": "gpu"}', "text/javascript", 201),
+    (b'{"device_profile_name": "gpu"}', "text/plain", 415),
+    (b'{"device_profile_name": "gpu"}', "application/xml", 415),
+    (b"device_profile_name=gpu", "application/x-www-form-urlencoded", 400),
+    (b'{"device_profile_name": "' + b"x" * (1 << 20) + b'"}', "application/json", 413),
+]
+
+
+@pytest.mark.parametrize(("body", "content_type", "status"), BODIES)
+def test_line_15_a_body_that_is_not_json(
+    client: Client, body: bytes, content_type: str, status: int
+) -> None:
+    headers = {"Content-Type": content_type}
+    answer = client.send("POST", "/v2/accelerator_requests", body, headers=headers)
+    assert answer.status == status
+    assert status == 201 or answer.fault
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "devices",
+        "device_profiles",
+        "deployables",
+        "attributes",
+        "accelerator_requests",
+        "devices/<device>",
+        "accelerator_requests/<arq>",
+    ],
+)
+def test_line_15_an_unknown_query_argument(client: Client, path: str) -> None:
+    answer = client.send("GET", f"/v2/{path}?nonsense=1")
+    assert answer.status == 400
+    assert "nonsense" in answer.fault
+
+
+@pytest.mark.parametrize(
+    ("path", "as_"), [("/", None), ("/v2", None), ("/v2/devices", None), ("/v2/devices", "admin")]
+)
+def test_line_16_every_answer_has_a_request_id(client: Client, path: str, as_: str | None) -> None:
+    first = client.send("GET", path, as_=as_).headers["x-openstack-request-id"]
+    second = client.send("GET", path, as_=as_).headers["x-openstack-request-id"]
+    assert first.startswith("req-")
+    assert first != second
+
+
+def test_a_method_that_is_not_there_names_those_that_are(client: Client) -> None:
+    assert client.send("PUT", "/v2/devices").headers["Allow"] == "GET, HEAD"
+    assert client.send("POST", "/v2").headers["Allow"] == "GET, HEAD"
+    assert client.send("GET", "/v2/devices/<device>/enable").headers["Allow"] == "POST"
+
+
+def test_a_method_is_never_taken_from_the_query(client: Client) -> None:
+    assert client.send("GET", "/v2/accelerator_requests/<arq>?_method=DELETE").status == 400
+    assert client.send("GET", "/v2/accelerator_requests/<arq>").status == 200
+
+
+def test_an_unforeseen_fault_says_nothing_but_its_id(
+    client: Client, conductor: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    conductor.fault = ZeroDivisionError("secret detail")
+    answer = client.send("POST", "/v2/accelerator_requests", {"device_profile_name": "gpu"})
+    assert answer.status == 500
+    assert json.loads(answer.body["error_message"])["faultcode"] == "Server"
+    assert "secret" not in answer.raw.decode()
+    assert answer.headers["x-openstack-request-id"] in answer.fault

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doors of deployers: the lazy WSGI application, paste files, and the server of cyborg-api."""
+
+import http.client
+import importlib
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import webtest
+
+from cyborg import exception
+from cyborg.api import app
+from cyborg.api.server import HttpServer
+from cyborg.tests.unit.api.conftest import MakeConf
+from cyborg.wsgi.api import Door
+
+SHIPPED = Path(__file__).parents[4] / "etc" / "cyborg" / "api-paste.ini"
+
+
+def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [environ["wsgi.url_scheme"].encode()]
+
+
+def test_the_door_makes_its_application_once_at_the_first_request() -> None:
+    made: list[int] = []
+    together = threading.Barrier(4)
+
+    def make() -> Any:
+        made.append(1)
+        return hello
+
+    door = Door(make)
+    assert made == []
+
+    def ask() -> None:
+        together.wait()
+        assert webtest.TestApp(door).get("/").status_int == 200
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+
+
+def test_the_door_says_when_there_is_no_configuration_and_looks_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = [exception.ConfigError(reason="[x] y is wrong.")]
+
+    def make() -> Any:
+        if faults:
+            raise faults.pop()
+        return hello
+
+    door = webtest.TestApp(Door(make))
+    answer = door.get("/", expect_errors=True)
+    assert answer.status_int == 503
+    assert "not configured" in answer.json["error_message"]
+    assert "[x] y is wrong." in caplog.text
+    assert "wrong" not in answer.text
+    assert door.get("/").status_int == 200
+
+
+def test_importing_the_door_reads_no_command_line_and_connects_to_nothing() -> None:
+    script = (
+        "import socket, sys\n"
+        "def refuse(*_): raise AssertionError('a connection at import')\n"
+        "socket.socket.connect = refuse\n"
+        "sys.argv = ['uwsgi', '--no-such-option', '--config-file', '/no/such/file']\n"
+        "import cyborg.wsgi.api as door\n"
+        "assert callable(door.application)\n"
+        "from oslo_config import cfg\n"
+        "assert cfg.CONF._namespace is None\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cyborg.wsgi.api:application",
+        "cyborg.api.app:app_factory",
+        "cyborg.api.middleware.auth_token:AuthTokenMiddleware",
+    ],
+)
+def test_the_names_that_deployers_files_import(name: str) -> None:
+    module, _, attribute = name.partition(":")
+    assert callable(getattr(importlib.import_module(module), attribute))
+
+
+def test_a_paste_file_that_cannot_be_used_is_named(make_conf: MakeConf, tmp_path: Path) -> None:
+    path = tmp_path / "odd-paste.ini"
+    path.write_text("[pipeline:main]\npipeline = nothing\n")
+    conf = make_conf(f"[api]\napi_paste_config = {path}\n")
+    with pytest.raises(exception.ConfigError, match=r"odd-paste\.ini"):
+        app.load(conf)
+
+
+def test_the_paste_file_that_we_ship_loads(tmp_path: Path) -> None:
+    (tmp_path / "cyborg.conf").write_text(
+        f"[DEFAULT]\ntransport_url = fake://\n[api]\nauth_strategy = noauth\n"
+        f"api_paste_config = {SHIPPED}\n[database]\nconnection = sqlite:///{tmp_path}/c\n"
+    )
+    script = (
+        "import sys, webtest\n"
+        "from cyborg import conf\n"
+        "from cyborg.api import app\n"
+        "door = webtest.TestApp(app.load(conf.prepare(sys.argv[1:], prog='cyborg-api')))\n"
+        "answer = door.get('/')\n"
+        "print(answer.status_int, 'x-openstack-request-id' in answer.headers)\n"
+    )
+    command = [sys.executable, "-c", script, "--config-file", str(tmp_path / "cyborg.conf")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.endswith("200 True\n"), done.stderr
+
+
+@pytest.fixture
+def serve(make_conf: MakeConf) -> Iterator[Callable[[str], HttpServer]]:
+    """Serve ``hello`` on a free port, with the given options."""
+    running: list[HttpServer] = []
+
+    def start(text: str = "") -> HttpServer:
+        server = HttpServer(hello, make_conf(f"[api]\nport = 0\n{text}"))
+        server.start()
+        running.append(server)
+        return server
+
+    yield start
+    for server in running:
+        server.stop()
+        server.wait()
+
+
+def test_the_server_answers_and_stops(serve: Callable[..., HttpServer]) -> None:
+    connection = http.client.HTTPConnection(*serve().address, timeout=10)
+    connection.request("GET", "/")
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (200, b"http")
+    connection.close()
+
+
+def test_a_port_that_is_taken(make_conf: MakeConf) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(exception.ConfigError, match=f"port = {port} cannot be listened on"):
+            HttpServer(hello, make_conf(f"[api]\nport = {port}\n"))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def tls(certificate: tuple[Path, Path], *, ca: bool = False) -> str:
+    cert, key = certificate
+    text = f"enable_ssl_api = true\n[ssl]\ncert_file = {cert}\nkey_file = {key}\n"
+    return text + (f"ca_file = {cert}\n" if ca else "")
+
+
+def test_https(serve: Callable[..., HttpServer], certificate: tuple[Path, Path]) -> None:
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    address = serve(tls(certificate)).address
+    connection = http.client.HTTPSConnection(*address, timeout=10, context=context)
+    assert _ask(connection) == b"https"
+    connection.close()
+
+
+def test_https_for_those_with_a_certificate(
+    serve: Callable[..., HttpServer], certificate: tuple[Path, Path]
+) -> None:
+    address = serve(tls(certificate, ca=True)).address
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    stranger = http.client.HTTPSConnection(*address, timeout=10, context=context)
+    with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
+        _ask(stranger)
+    stranger.close()
+    context.load_cert_chain(*certificate)
+    known = http.client.HTTPSConnection(*address, timeout=10, context=context)
+    assert _ask(known) == b"https"
+    known.close()
+
+
+def _ask(connection: http.client.HTTPConnection) -> bytes:
+    connection.request("GET", "/")
+    return connection.getresponse().read()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("enable_ssl_api = true\n", "cert_file and key_file"),
+        ("enable_ssl_api = true\n[ssl]\ncert_file = /no\nkey_file = /no\n", "/no"),
+    ],
+)
+def test_tls_that_is_set_up_wrongly(make_conf: MakeConf, text: str, word: str) -> None:
+    with pytest.raises(exception.ConfigError, match=word):
+        HttpServer(hello, make_conf(f"[api]\nport = 0\n{text}"))

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices, deployables and attributes over HTTP: checklist lines 85 to 93."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cyborg.model.device import DeviceStatus
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import FACTS, HANDLES, Client, is_moment
+
+DEVICES = "/v2/devices"
+DEPLOYABLES = "/v2/deployables"
+ATTRIBUTES = "/v2/attributes"
+LATEST = "accelerator 2.3"
+
+
+def hosts(client: Client, query: str = "", **sent: Any) -> list[str]:
+    answer = client.send("GET", f"{DEVICES}{query}", **sent)
+    assert answer.status == 200
+    return [one["hostname"] for one in answer.body["devices"]]
+
+
+def test_line_85_a_device(client: Client) -> None:
+    device = client.send("GET", DEVICES).body["devices"][0]
+    assert device == {
+        "uuid": FACTS["device"],
+        "type": "FPGA",
+        "vendor": "0xABCD",
+        "model": "miss model info",
+        "std_board_info": '{"device_id": "0xabcd", "class": "Fake class"}',
+        "vendor_board_info": "fake_vendor_info",
+        "hostname": "host-1",
+        "created_at": "2026-03-04T05:06:07+00:00",
+        "updated_at": None,
+        "links": [{"href": f"http://localhost{DEVICES}/{FACTS['device']}", "rel": "self"}],
+    }
+    assert client.send("GET", f"{DEVICES}/<device>").body == device
+
+
+def test_line_85_status_comes_with_2_3(client: Client) -> None:
+    assert "status" not in client.send("GET", f"{DEVICES}/<device>", version="2.2").body
+    assert client.send("GET", f"{DEVICES}/<device>", version=LATEST).body["status"] == "enabled"
+    listed = client.send("GET", DEVICES, version=LATEST).body["devices"]
+    assert [one["status"] for one in listed] == ["enabled", "maintaining"]
+
+
+FILTERS = [
+    ("type=FPGA", ["host-1", "host-2"]),
+    ("type=NVME", []),
+    ("vendor=0xABCD", ["host-1", "host-2"]),
+    ("vendor=0xabcd", []),
+    ("hostname=host-1", ["host-1"]),
+    ("hostname=host-3", []),
+    ("type=FPGA&vendor=0xABCD&hostname=host-2", ["host-2"]),
+    ("type=GPU&vendor=0xABCD", []),
+    ("hostname=", ["host-1", "host-2"]),
+    ("hostname=%F0%9F%98%80", []),
+    ("status=enabled", ["host-1"]),
+    ("status=maintaining", ["host-2"]),
+    ("filters.field=limit&filters.value=1", ["host-1"]),
+    (
+        "filters.field=sort_dir&filters.value=desc&filters.field=sort_key&filters.value=hostname",
+        ["host-2", "host-1"],
+    ),
+    ("filters.field=availability&filters.value=x&hostname=host-2", ["host-2"]),
+]
+
+
+@pytest.mark.parametrize(("query", "found"), FILTERS)
+def test_line_86_filters(client: Client, query: str, found: list[str]) -> None:
+    assert hosts(client, f"?{query}") == found
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "status=inactive",
+        "status=",
+        "type=a%00",
+        "type=" + "x" * 256,
+        "filters.field=limit",
+        "filters.field=colour&filters.value=red",
+        "filters.field=limit&filters.value=one",
+        "filters=%7B%7D",
+    ],
+)
+def test_line_86_filters_that_make_no_sense(client: Client, query: str) -> None:
+    assert client.send("GET", f"{DEVICES}?{query}").status == 400
+
+
+@pytest.mark.parametrize("path", [DEVICES, DEPLOYABLES, ATTRIBUTES])
+def test_line_87_one_that_is_not_there(client: Client, path: str) -> None:
+    assert client.send("GET", f"{path}/<random>").status == 404
+    assert client.send("GET", f"{path}/nonsense").status == 400
+    assert client.send("GET", f"{path}/{FACTS['random'].upper()}").status == 404
+
+
+def test_line_88_disable_and_enable(client: Client, conductor: FakeConductor) -> None:
+    for verb, status in (("disable", "maintaining"), ("enable", "enabled")):
+        answer = client.send("POST", f"{DEVICES}/<device>/{verb}")
+        assert (answer.status, answer.raw) == (204, b"")
+        assert client.send("GET", f"{DEVICES}/<device>", version=LATEST).body["status"] == status
+        assert conductor.calls[-1][2] == {"uuid": FACTS["device"], "status": DeviceStatus(status)}
+        assert client.send("POST", f"{DEVICES}/<random>/{verb}").status == 404
+        assert client.send("POST", f"{DEVICES}/nonsense/{verb}").status == 400
+
+
+def test_line_88_a_body_does_no_harm(client: Client) -> None:
+    assert client.send("POST", f"{DEVICES}/<device>/disable", {"any": "thing"}).status == 204
+
+
+def test_line_90_a_deployable(client: Client) -> None:
+    deployable = client.send("GET", DEPLOYABLES).body["deployables"][0]
+    uuid = FACTS["deployable"]
+    attributes = json.loads(deployable.pop("attributes_list"))
+    assert isinstance(deployable.pop("device_id"), int)
+    assert attributes == [{"rc": "FPGA"}, {"trait0": "CUSTOM_FAKE_DEVICE"}]
+    assert deployable == {
+        "uuid": uuid,
+        "parent_id": None,
+        "root_id": None,
+        "name": "host-1_FakeDevice",
+        "num_accelerators": HANDLES,
+        "rp_uuid": FACTS["provider"],
+        "driver_name": "fake",
+        "bitstream_id": None,
+        "created_at": "2026-03-04T05:06:07+00:00",
+        "updated_at": None,
+        "links": [
+            {"href": f"http://localhost/v2/deployables/{uuid}", "rel": "self"},
+            {"href": f"http://localhost/deployables/{uuid}", "rel": "bookmark"},
+        ],
+    }
+    shown = client.send("GET", "/deployables/<deployable>").body
+    assert json.loads(shown.pop("attributes_list")) == attributes
+    assert isinstance(shown.pop("device_id"), int)
+    assert shown == deployable
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("name=host-1_FakeDevice", 1), ("name=x", 0), ("filters.field=name&filters.value=x", 0)],
+)
+def test_line_90_by_name(client: Client, query: str, count: int) -> None:
+    assert len(client.send("GET", f"{DEPLOYABLES}?{query}").body["deployables"]) == count
+
+
+PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": "<image>"}]}]
+
+
+@pytest.mark.parametrize("suffix", ["", "/<deployable>"])
+def test_line_91_program(client: Client, conductor: FakeConductor, suffix: str) -> None:
+    answer = client.send("PATCH", f"{DEPLOYABLES}/<deployable>/program{suffix}", PROGRAM)
+    assert answer.status == 200
+    assert answer.body["uuid"] == FACTS["deployable"]
+    [(verb, _, arguments)] = conductor.calls
+    assert verb == "program_deployable"
+    assert arguments == {"uuid": FACTS["deployable"], "image_uuid": FACTS["image"]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {},
+        "x",
+        PROGRAM * 2,
+        PROGRAM[0],
+        [None],
+        [{}],
+        [{**PROGRAM[0], "op": "remove"}],
+        [{**PROGRAM[0], "path": "/name"}],
+        [{**PROGRAM[0], "extra": 1}],
+        [{**PROGRAM[0], "value": None}],
+        [{**PROGRAM[0], "value": []}],
+        [{**PROGRAM[0], "value": {}}],
+        [{**PROGRAM[0], "value": "<image>"}],
+        [{**PROGRAM[0], "value": [{}]}],
+        [{**PROGRAM[0], "value": [{"image_uuid": None}]}],
+        [{**PROGRAM[0], "value": [{"image_uuid": "nonsense"}]}],
+        [{**PROGRAM[0], "value": [{"image_uuid": ["<image>"]}]}],
+    ],
+)
+def test_line_91_program_with_an_odd_body(
+    client: Client, conductor: FakeConductor, body: Any
+) -> None:
+    assert client.send("PATCH", f"{DEPLOYABLES}/<deployable>/program", body).status == 400
+    assert conductor.calls == []
+
+
+def test_line_91_program_what_is_not_there(client: Client) -> None:
+    assert client.send("PATCH", f"{DEPLOYABLES}/<random>/program", PROGRAM).status == 404
+    assert client.send("PATCH", f"{DEPLOYABLES}/nonsense/program", PROGRAM).status == 400
+    assert client.send("PATCH", f"{DEPLOYABLES}/<deployable>", PROGRAM).status == 405
+
+
+def test_line_92_an_attribute(client: Client) -> None:
+    listed = client.send("GET", ATTRIBUTES).body["attributes"]
+    assert len(listed) == 4
+    assert listed[0] == {
+        "uuid": FACTS["attribute"],
+        "deployable_id": int(client.facts["deployable-id"]),
+        "key": "rc",
+        "value": "FPGA",
+        "created_at": "2026-03-04T05:06:07+00:00",
+        "updated_at": None,
+        "links": [{"href": f"http://localhost{ATTRIBUTES}/{FACTS['attribute']}", "rel": "self"}],
+    }
+    assert client.send("GET", f"{ATTRIBUTES}/<attribute>").body == listed[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("deployable_id=<deployable-id>", 2),
+        ("deployable_id=0", 4),
+        ("deployable_id=777777", 0),
+        ("deployable_id=<deployable>", 2),
+        ("deployable_id=<random>", 0),
+        ("key=rc", 2),
+        ("key=rc&deployable_id=<other-deployable-id>", 1),
+        ("key=", 0),
+    ],
+)
+def test_line_92_attributes_by_deployable_and_key(client: Client, query: str, count: int) -> None:
+    answer = client.send("GET", f"{ATTRIBUTES}?{query}")
+    assert answer.status == 200
+    assert len(answer.body["attributes"]) == count
+
+
+@pytest.mark.parametrize("query", ["deployable_id=x", "deployable_id=-1", "deployable_id=1e3"])
+def test_line_92_attributes_of_nonsense(client: Client, query: str) -> None:
+    assert client.send("GET", f"{ATTRIBUTES}?{query}").status == 400
+
+
+NEW = {"deployable_id": "#deployable-id", "key": "rack", "value": "r7"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        NEW,
+        {"attribute": NEW},
+        {**NEW, "deployable_id": "<deployable-id>"},
+        {**NEW, "deployable_id": "<deployable>"},
+        {"attribute": {**NEW, "deployable_id": FACTS["deployable"].upper()}},
+        {**NEW, "unknown": "key"},
+        {**NEW, "uuid": None},
+    ],
+)
+def test_lines_92_and_93_create_and_delete(client: Client, body: Any) -> None:
+    created = client.send("POST", ATTRIBUTES, body)
+    assert created.status == 201
+    uuid = created.body["uuid"]
+    assert is_moment(created.body["created_at"])
+    assert {**created.body, "uuid": None, "links": None, "created_at": None} == {
+        "deployable_id": int(client.facts["deployable-id"]),
+        "key": "rack",
+        "value": "r7",
+        "uuid": None,
+        "links": None,
+        "created_at": None,
+        "updated_at": None,
+    }
+    assert client.send("GET", f"{ATTRIBUTES}/{uuid}").body == created.body
+    assert client.send("DELETE", f"{ATTRIBUTES}/{uuid}").status == 204
+    assert client.send("DELETE", f"{ATTRIBUTES}/{uuid}").status == 404
+
+
+def test_line_92_a_chosen_uuid(client: Client) -> None:
+    body = {**NEW, "uuid": FACTS["random"].replace("-", "")}
+    assert client.send("POST", ATTRIBUTES, body).body["uuid"] == FACTS["random"]
+    assert client.send("POST", ATTRIBUTES, body).status == 409
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ([], 400),
+        ([NEW], 400),
+        ("x", 400),
+        ({"attribute": []}, 400),
+        ({"attribute": {}}, 400),
+        ({**NEW, "deployable_id": None}, 400),
+        ({**NEW, "deployable_id": "nonsense"}, 400),
+        ({**NEW, "deployable_id": 1.0}, 400),
+        ({**NEW, "deployable_id": True}, 400),
+        ({**NEW, "deployable_id": -1}, 400),
+        ({**NEW, "deployable_id": 2**31}, 400),
+        ({**NEW, "deployable_id": 10**30}, 400),
+        ({**NEW, "deployable_id": 777_777}, 404),
+        ({**NEW, "deployable_id": "<random>"}, 404),
+        ({**NEW, "key": None}, 400),
+        ({**NEW, "key": ""}, 400),
+        ({**NEW, "key": 5}, 400),
+        ({**NEW, "key": "x" * 256}, 400),
+        ({**NEW, "value": None}, 400),
+        ({**NEW, "value": {"a": 1}}, 400),
+        ({**NEW, "value": "x" * 16_001}, 400),
+        ({**NEW, "value": "a\u0000"}, 400),
+        ({**NEW, "uuid": "nonsense"}, 400),
+    ],
+)
+def test_line_92_an_attribute_that_cannot_be(client: Client, body: Any, status: int) -> None:
+    assert client.send("POST", ATTRIBUTES, body).status == status
+    assert len(client.send("GET", ATTRIBUTES).body["attributes"]) == 4
+
+
+def test_line_92_deletes_that_make_no_sense(client: Client) -> None:
+    assert client.send("DELETE", f"{ATTRIBUTES}/<random>").status == 404
+    assert client.send("DELETE", f"{ATTRIBUTES}/nonsense").status == 400
+    assert client.send("DELETE", f"{ATTRIBUTES}/").status == 400
+
+
+def test_an_emoji_is_a_value(client: Client) -> None:
+    created = client.send("POST", ATTRIBUTES, {**NEW, "value": "\U0001f600"})
+    assert created.body["value"] == "\U0001f600"

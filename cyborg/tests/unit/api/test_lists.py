@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages and order of every list (checklist line 113), and what requests cost in SQL."""
+
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db import models
+from cyborg.db.engine import Database
+from cyborg.tests.unit.api import people
+from cyborg.tests.unit.api.conductor import NOW, FakeConductor
+from cyborg.tests.unit.api.world import FACTS, Client, uuid_of
+
+#: path and collection key
+LISTS = [
+    ("/v2/accelerator_requests", "arqs"),
+    ("/v2/attributes", "attributes"),
+    ("/v2/deployables", "deployables"),
+    ("/v2/device_profiles", "device_profiles"),
+    ("/v2/devices", "devices"),
+]
+
+
+def uuids(client: Client, path: str, **sent: Any) -> list[str]:
+    answer = client.send("GET", path, **sent)
+    assert answer.status == 200
+    [listed] = answer.body.values()
+    return [one["uuid"] for one in listed]
+
+
+@pytest.mark.parametrize(("path", "key"), LISTS)
+@pytest.mark.parametrize("version", [None, "accelerator 2.3"])
+@pytest.mark.parametrize("order", ["", "&sort_dir=desc", "&sort_key=created_at", "&sort_key=uuid"])
+def test_line_113_pages_walk_the_whole_list_and_end(
+    client: Client, path: str, key: str, version: str | None, order: str
+) -> None:
+    everything = uuids(client, f"{path}?{order.removeprefix('&')}")
+    walked: list[str] = []
+    marker = ""
+    while page := uuids(client, f"{path}?limit=1{marker}{order}", version=version):
+        walked += page
+        marker = f"&marker={page[-1]}"
+    assert walked == everything
+    assert len(set(walked)) == len(walked)
+
+
+@pytest.mark.parametrize(("path", "key"), LISTS)
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=x",
+        "limit=-1",
+        "limit=1.5",
+        "limit=true",
+        "limit=99999999999999999999999",
+        "limit=",
+        "limit=%D9%A3",
+        "marker=nonsense",
+        "marker=<random>",
+        "marker=",
+        "sort_key=nonsense",
+        "sort_key=__class__",
+        "sort_key=id%3Bdrop",
+        "sort_dir=up",
+        "page=2",
+        "offset=1",
+    ],
+)
+def test_line_113_a_page_that_makes_no_sense(
+    client: Client, path: str, key: str, query: str
+) -> None:
+    answer = client.send("GET", f"{path}?{query}")
+    assert answer.status == 400
+    assert query.partition("=")[0] in answer.fault
+
+
+@pytest.mark.parametrize(("path", "key"), LISTS)
+def test_line_113_the_largest_and_the_smallest_page(client: Client, path: str, key: str) -> None:
+    assert uuids(client, f"{path}?limit=2147483647") == uuids(client, path)
+    assert uuids(client, f"{path}?limit=0") == []
+
+
+def test_line_113_another_projects_marker_is_none(client: Client) -> None:
+    path = "/v2/accelerator_requests?marker=<foreign>"
+    assert client.send("GET", path, as_="member").status == 400
+    assert client.send("GET", path, as_="admin").status == 200
+
+
+def test_line_113_a_marker_may_be_spelled_in_any_way(client: Client) -> None:
+    marker = FACTS["device"].upper().replace("-", "")
+    assert uuids(client, f"/v2/devices?marker={marker}") == [FACTS["lost"]]
+
+
+def test_sorting(client: Client) -> None:
+    path = "/v2/accelerator_requests?sort_key=state"
+    states = [one["state"] for one in client.send("GET", path).body["arqs"]]
+    assert states == sorted(states)
+    by_name = "/v2/device_profiles?sort_key=name&sort_dir=desc"
+    assert uuids(client, by_name) == [FACTS["unused"], FACTS["profile"]]
+
+
+@pytest.fixture(params=[0, 1000])
+def crowd(db: Database, request: pytest.FixtureRequest) -> int:
+    """That many unrelated ARQs, attributes and profiles."""
+    count: int = request.param
+    if count:
+        with db.writer() as tx:
+            profile = tx.scalar(sa.select(models.DeviceProfile.id).limit(1))
+            deployable = tx.scalar(sa.select(models.Deployable.id).limit(1))
+            tx.execute(
+                sa.insert(models.Arq),
+                [
+                    {
+                        "uuid": uuid_of(f"crowd-{number}"),
+                        "project_id": people.OTHER,
+                        "state": "Initial",
+                        "device_profile_id": profile,
+                        "device_profile_group_id": 0,
+                        "created_at": NOW,
+                    }
+                    for number in range(count)
+                ],
+            )
+            tx.execute(
+                sa.insert(models.Attribute),
+                [
+                    {
+                        "uuid": uuid_of(f"crowd-attribute-{number}"),
+                        "deployable_id": deployable,
+                        "key": f"k{number}",
+                        "value": "v",
+                    }
+                    for number in range(count)
+                ],
+            )
+    return count
+
+
+COSTS = [
+    ("/v2/accelerator_requests/<bound>", 2),
+    ("/v2/attributes/<attribute>", 2),
+    ("/v2/deployables/<deployable>", 2),
+    ("/v2/device_profiles/gpu", 2),
+    ("/v2/device_profiles/<profile>", 2),
+    ("/v2/devices/<device>", 2),
+    ("/v2/accelerator_requests", 3),
+    ("/v2/accelerator_requests?instance=<instance>", 3),
+    ("/v2/accelerator_requests?instance=<instance>&bind_state=resolved", 3),
+    ("/v2/accelerator_requests?instance=<instance>&bind_state=resolved&marker=<arq>&limit=5", 3),
+    ("/v2/attributes?deployable_id=<deployable>&key=rc&marker=<attribute>", 3),
+    ("/v2/deployables?marker=<deployable>&limit=5&sort_key=name", 3),
+    ("/v2/device_profiles?name=gpu,pair&marker=<profile>", 3),
+    ("/v2/devices?status=enabled&type=FPGA&marker=<device>&sort_key=updated_at", 3),
+]
+
+
+@pytest.mark.parametrize(("path", "most"), COSTS)
+def test_reads_cost_a_constant_number_of_statements(
+    client: Client,
+    conductor: FakeConductor,
+    statements: list[str],
+    *,
+    crowd: int,
+    path: str,
+    most: int,
+) -> None:
+    assert client.send("GET", path).status == 200
+    assert 1 <= len(statements) <= most
+    assert all(one.startswith("SELECT") for one in statements)
+    assert conductor.calls == []
+
+
+WRITES = [
+    ("POST", "/v2/accelerator_requests", {"device_profile_name": "pair"}),
+    ("DELETE", "/v2/accelerator_requests?arqs=<arq>,<arq-2>", None),
+    ("DELETE", "/v2/accelerator_requests?instance=<instance>", None),
+    ("DELETE", "/v2/device_profiles/pair", None),
+    ("POST", "/v2/devices/<device>/disable", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+def test_a_change_is_one_call_and_no_statement_of_the_api(
+    client: Client,
+    conductor: FakeConductor,
+    statements: list[str],
+    *,
+    method: str,
+    path: str,
+    body: Any,
+) -> None:
+    assert client.send(method, path, body, service="service").status < 300
+    assert len(conductor.calls) == 1
+    assert statements == []
+
+
+@pytest.mark.parametrize("crowd", [1000], indirect=True)
+def test_a_thousand_requests_are_read_in_one_go(client: Client, crowd: int) -> None:
+    client.send("GET", "/v2/accelerator_requests")
+    started = time.perf_counter()
+    answer = client.send("GET", "/v2/accelerator_requests")
+    took = time.perf_counter() - started
+    assert len(answer.body["arqs"]) == crowd + 5
+    # A few milliseconds; the bound only tells rows that cost a query each from rows that do not.
+    assert took < 1.0

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``auth_strategy = noauth``: an administrator for everybody, on one machine."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyborg import exception
+from cyborg.api.middleware.noauth import PROJECT_ID, is_loopback
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import Client
+
+MakeClient = Callable[..., Client]
+NOAUTH = "[api]\nauth_strategy = noauth\n"
+ARQS = "/v2/accelerator_requests"
+
+
+@pytest.mark.parametrize("token", [None, "anything", "member"])
+def test_everybody_is_an_administrator_with_a_service_token(
+    make_client: MakeClient, conductor: FakeConductor, token: str | None
+) -> None:
+    client = make_client(NOAUTH)
+    assert client.send("GET", "/v2/devices", as_=token).status == 200
+    created = client.send("POST", ARQS, {"device_profile_name": "gpu"}, as_=token)
+    assert created.body["arqs"][0]["project_id"] == PROJECT_ID
+    assert client.send("DELETE", f"{ARQS}?instance=<instance>", as_=token).status == 204
+    assert client.send("DELETE", f"{ARQS}/<foreign>", as_=token).status == 204
+    assert conductor.calls[0][1].service
+
+
+def test_a_header_names_another_project(make_client: MakeClient) -> None:
+    client = make_client(NOAUTH)
+    headers = {"X-Project-Id": "b" * 32, "X-Roles": "reader", "OpenStack-System-Scope": "all"}
+    created = client.send("POST", ARQS, {"device_profile_name": "gpu"}, as_=None, headers=headers)
+    assert created.body["arqs"][0]["project_id"] == "b" * 32
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "nonsense"])
+def test_others_than_this_machine_are_refused(make_client: MakeClient, address: str) -> None:
+    for_me = make_client(NOAUTH)
+    refused = for_me.send("GET", "/v2/devices", environ={"REMOTE_ADDR": address})
+    assert refused.status == 403
+    assert "noauth" in refused.fault
+    for_all = make_client(NOAUTH + "noauth_anywhere = true\n")
+    assert for_all.send("GET", "/v2/devices", environ={"REMOTE_ADDR": address}).status == 200
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", ""])
+def test_this_machine_is_answered(make_client: MakeClient, address: str) -> None:
+    client = make_client(NOAUTH)
+    assert client.send("GET", "/v2/devices", environ={"REMOTE_ADDR": address}).status == 200
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "cloud.example"])
+def test_it_does_not_listen_beyond_loopback_by_accident(
+    make_client: MakeClient, address: str
+) -> None:
+    with pytest.raises(exception.ConfigError, match=f"host_ip = {address}"):
+        make_client(f"{NOAUTH}host_ip = {address}\n")
+    client = make_client(f"{NOAUTH}host_ip = {address}\nnoauth_anywhere = true\n")
+    assert client.send("GET", "/").status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "answer"),
+    [("localhost", True), ("127.0.0.1", True), ("::1", True), ("::", False), ("10.0.0.1", False)],
+)
+def test_what_loopback_is(host: str, answer: Any) -> None:
+    assert is_loopback(host) is answer

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is answered while the database, the bus or Keystone is away; checklist line 122."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import webtest
+
+from cyborg import exception
+from cyborg.api import app
+from cyborg.db.engine import Reader
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.conftest import MakeConf
+from cyborg.tests.unit.api.world import FACTS, Client
+
+
+@pytest.fixture
+def dark(
+    make_conf: MakeConf, conductor: FakeConductor, tokens: Any, tmp_path: Path
+) -> Iterator[Client]:
+    """A client of an API whose database is away."""
+    reader = Reader(f"sqlite:///{tmp_path}/no/such/directory/cyborg.sqlite")
+    wsgi = app.build(make_conf(), reader=reader, conductor=conductor)  # type: ignore[arg-type]
+    yield Client(webtest.TestApp(wsgi), FACTS)
+    reader.close()
+
+
+def test_line_122_load_balancers_are_answered_without_a_database(dark: Client) -> None:
+    assert dark.send("GET", "/", as_=None).status == 200
+    assert dark.send("HEAD", "/", as_=None).status == 200
+    assert dark.send("GET", "/v2", as_=None).status == 200
+
+
+def test_reads_without_a_database(dark: Client) -> None:
+    answer = dark.send("GET", "/v2/devices")
+    assert answer.status == 503
+    assert answer.fault.startswith("The database is not available")
+
+
+def test_line_122_the_deep_check_sees_it(dark: Client) -> None:
+    answer = dark.send("GET", "/healthcheck", as_=None, headers={"Accept": "application/json"})
+    assert answer.status == 503
+    database, bus = answer.body["reasons"]
+    assert "database is not available" in database
+    assert bus == "A conductor answers."
+
+
+def test_line_122_the_deep_check(client: Client, conductor: FakeConductor) -> None:
+    assert client.send("GET", "/healthcheck", as_=None).status == 200
+    assert client.send("HEAD", "/healthcheck/", as_=None).status == 204
+    conductor.up = False
+    answer = client.send("GET", "/healthcheck", as_=None)
+    assert answer.status == 503
+    assert b"No conductor answers" in answer.raw
+
+
+FAULTS: list[tuple[Exception, int, str]] = [
+    (exception.Unavailable(peer="conductor", reason="r"), 503, "conductor"),
+    (exception.OutcomeUnknown(peer="conductor", reason="r"), 503, "repeating is safe"),
+    (exception.PeerFault(peer="conductor", request_id="req-x"), 500, "req-x"),
+    (exception.DriverFailed(driver="d", verb="v", reason="secret"), 500, "unexpected"),
+    (exception.Conflict(reason="because {braces}"), 409, "because {braces}"),
+    (exception.NoFreeHandle(provider="p", wanted=2), 409, "p"),
+    (exception.InstanceAlreadyBound(instance="i"), 400, "i"),
+]
+
+
+@pytest.mark.parametrize(("fault", "status", "word"), FAULTS)
+def test_what_the_conductor_raises_is_answered_in_its_words(
+    client: Client, conductor: FakeConductor, fault: Exception, status: int, word: str
+) -> None:
+    conductor.fault = fault
+    answer = client.send("POST", "/v2/accelerator_requests", {"device_profile_name": "gpu"})
+    assert answer.status == status
+    assert word in answer.fault
+    assert "secret" not in answer.fault
+
+
+def test_keystone_away(make_conf: MakeConf, reader: Reader, conductor: FakeConductor) -> None:
+    # Port 1 of this machine: nobody listens, and the refusal is immediate.
+    conf = make_conf(
+        "auth_type = password\nauth_url = http://127.0.0.1:1\nusername = u\npassword = p\n"
+        "http_request_max_retries = 0\n"
+    )
+    wsgi = app.build(conf, reader=reader, conductor=conductor)  # type: ignore[arg-type]
+    client = Client(webtest.TestApp(wsgi), FACTS)
+    answer = client.send("GET", "/v2/devices")
+    assert answer.status == 503
+    assert answer.fault.startswith("Keystone is not available")
+    assert answer.headers["OpenStack-API-Maximum-Version"] == "2.3"
+    assert client.send("GET", "/").status == 200

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strict types: what they take, in which form it comes out, and how a fault is located."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+import wsme
+import wsme.types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cyborg.api import types
+
+
+@given(st.uuids(), st.sampled_from([str, lambda u: u.hex, lambda u: str(u).upper()]))
+def test_a_uuid_has_one_form(uuid: UUID, spelling: Any) -> None:
+    assert types.canonical_uuid(spelling(uuid)) == str(uuid)
+
+
+@given(st.text(max_size=40))
+def test_other_text_is_no_uuid_and_no_fault(text: str) -> None:
+    found = types.canonical_uuid(text)
+    assert found is None or UUID(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "0" * 31, "0" * 33, "{" + "0" * 30 + "}", "٣" * 32, "0x" + "0" * 30, "+" + "0" * 31],
+)
+def test_what_is_almost_a_uuid(text: str) -> None:
+    assert types.canonical_uuid(text) is None
+
+
+@pytest.mark.parametrize(("raw", "read"), [(0, 0), (7, 7), ("7", 7), ("007", 7), (2**31 - 1,) * 2])
+def test_integers(raw: Any, read: int) -> None:
+    assert types.INTEGER.read(raw) == read
+
+
+@pytest.mark.parametrize(
+    "raw", [True, False, 1.0, 1.5, -1, "-1", "1.0", "1e3", " 1", "", "٣", 2**31, "9" * 99, None, []]
+)
+def test_what_is_no_integer(raw: Any) -> None:
+    with pytest.raises(types.Wrong):
+        types.INTEGER.read(raw)
+
+
+class Inner(wsme.types.Base):  # type: ignore[misc]
+    """An object in a list."""
+
+    number = wsme.wsattr(types.INTEGER, mandatory=True)
+
+
+class Outer(wsme.types.Base):  # type: ignore[misc]
+    """An object with a list."""
+
+    inner = wsme.wsattr(types.Items(types.Object(Inner)))
+
+
+@pytest.mark.parametrize(
+    ("raw", "place"),
+    [
+        ([], ""),
+        ({"inner": {}}, "inner"),
+        ({"inner": [1]}, "inner[0]"),
+        ({"inner": [{"number": 1}, {}]}, "inner[1].number"),
+        ({"inner": [{"number": None}]}, "inner[0].number"),
+    ],
+)
+def test_a_fault_names_its_place(raw: Any, place: str) -> None:
+    with pytest.raises(types.Wrong) as caught:
+        types.Object(Outer).read(raw)
+    assert caught.value.path == place
+
+
+def test_what_is_not_declared_is_ignored_unless_the_type_is_closed() -> None:
+    odd = {"number": 1, "colour": "red"}
+    assert types.Object(Inner).read(odd) == {"number": 1}
+    with pytest.raises(types.Wrong, match="no such parameter"):
+        types.Object(Inner, closed=True).read(odd)
+
+
+def test_lists_with_commas() -> None:
+    commas = types.Commas(types.Text(3))
+    assert commas.read(" a,b,,a, c ") == ["a", "b", "c"]
+    assert commas.read("") == []
+    with pytest.raises(types.Wrong, match="longer than 3"):
+        commas.read("a,long")
