@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pci_driver: whole PCI functions of whatever kind for guests, by the operator's list."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from cyborg.model.device import (
     Hardware,
 )
 from cyborg.model.pci import PciAddress
+
+LOG = logging.getLogger(__name__)
 
 _RESOURCE_CLASS = "CUSTOM_PCI"
 #: Vendors whose names traits and driver names in the field carry; all others go by their id.
@@ -48,11 +51,13 @@ class Finding:
     """What became of one directory of the bus; ``reason`` is None when it is offered.
 
     ``function`` is None for one that could not be understood; such a one is never offered.
+    ``listed`` tells whether the operator's whitelist names it.
     """
 
     key: str
     function: PciFunction | None
     reason: str | None
+    listed: bool = False
 
 
 class PciDriver(Driver):
@@ -66,21 +71,30 @@ class PciDriver(Driver):
         self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
         self._asked: frozenset[tuple[int, int]] = frozenset()
         self._names = pci_ids.Names()
+        self._told: set[tuple[str, str | None]] = set()
 
     def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
         """See Driver; nothing is offered, and nothing read, without a whitelist."""
         if not self._entries:
             return []
-        offered = [one for one in self._survey(surroundings) if one.reason is None]
+        found = self._survey(surroundings)
+        self._tell(found)
         return [
             device(one.function, self._node, self._names)
-            for one in offered
-            if one.function is not None
+            for one in found
+            if one.function is not None and one.reason is None
         ]
 
     def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
         """Every PCI function of the host, and why it is not offered if it is not."""
         return [hardware(one, self._names) for one in self._survey(surroundings)]
+
+    def _tell(self, found: Sequence[Finding]) -> None:
+        """Say once why a function that the operator listed is not offered."""
+        refused = {(one.key, one.reason) for one in found if one.listed and one.reason}
+        for key, reason in sorted(refused - self._told):
+            LOG.warning("PCI function %s is on the whitelist and not offered: %s", key, reason)
+        self._told = refused
 
     def _survey(self, surroundings: Surroundings) -> list[Finding]:
         snapshot = pci_scan.read(self.host)
@@ -107,13 +121,13 @@ def survey(
         one.name: places[-1] for one in snapshot.interfaces if (places := addresses_on(one.path))
     }
 
-    def judge(function: PciFunction) -> str | None:
+    def judge(function: PciFunction) -> tuple[bool, str | None]:
         ours = deployable_name(node, function.address) in surroundings.kept
         matching = [one for one in entries if one.matches(function, interfaces, ours=ours)]
         if any(one.force for one in matching):
-            return None
+            return True, None
         refused = ownership.refusal(function, busy, snapshot.open_vfio, surroundings, ours=ours)
-        return refused or (None if matching else "not on the whitelist")
+        return bool(matching), refused or (None if matching else "not on the whitelist")
 
     found = []
     for raw in snapshot.functions:
@@ -122,7 +136,8 @@ def survey(
         except ValueError as error:
             found.append(Finding(raw.name, None, str(error)))
         else:
-            found.append(Finding(str(function.address), function, judge(function)))
+            listed, reason = judge(function)
+            found.append(Finding(str(function.address), function, reason, listed))
     return sorted(found, key=lambda one: one.key)
 
 

@@ -262,3 +262,13 @@ def test_a_bad_whitelist_is_one_sentence_at_construction() -> None:
         'Option [pci] passthrough_whitelist cannot be \'{"vendor_id": "nvidia"}\': '
         "vendor_id 'nvidia' is neither '*' nor hexadecimal up to ffff."
     )
+
+
+def test_why_a_listed_function_is_not_offered_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    driver = PciDriver(servers.server(), configured(f'{{"address": "{servers.NVME_MOUNTED}"}}'))
+    for _ in range(2):
+        assert driver.discover() == []
+    (record,) = [one for one in caplog.records if servers.NVME_MOUNTED in one.getMessage()]
+    assert "mounted" in record.getMessage()
