@@ -71,7 +71,7 @@ class PciDriver(Driver):
         self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
         self._asked: frozenset[tuple[int, int]] = frozenset()
         self._names = pci_ids.Names()
-        self._told: set[tuple[str, str | None]] = set()
+        self._told: set[tuple[str, str]] = set()
 
     def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
         """See Driver; nothing is offered, and nothing read, without a whitelist."""

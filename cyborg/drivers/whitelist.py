@@ -18,6 +18,7 @@ _OPTION = "[pci] passthrough_whitelist"
 #: The parts of an address, the most that each can be, and how many digits the kernel prints.
 _PARTS = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
 _HEXADECIMAL = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,8})")
+_KEYS = frozenset({"vendor_id", "product_id", "address", "devname", "force"})
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,9 @@ def _entry(value: Any) -> Entry:
     """Read one object; keys that are not named here are the operator's own tags."""
     if not isinstance(value, dict):
         raise ValueError(f"{json.dumps(value)} is not a JSON object")
+    if value and not _KEYS & value.keys():
+        # A typing error in the only key would otherwise offer everything.
+        raise ValueError(f"it has none of the keys {', '.join(sorted(_KEYS))}")
     devname, force = value.get("devname"), value.get("force", False)
     if devname is not None and "address" in value:
         raise ValueError("address and devname exclude each other")

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine has: every PCI function, offered or why not, and the fake accelerator."""
+
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cyborg import exception
+from cyborg.drivers.base import Driver
+from cyborg.model.device import Deployable, Hardware
+
+_HEAD = ("Address", "Kind", "Vendor", "Model", "Offered")
+_GAP = "  "
+_NUMBER = re.compile(r"[0-9a-f]{4}")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The machine's PCI functions, the fakes, and the accelerator that the walk asks for.
+
+    ``own`` tells whether that one is the machine's own. ``fault`` is why the PCI bus could not
+    be read, None when it could.
+    """
+
+    functions: tuple[Hardware, ...]
+    fakes: tuple[Hardware, ...]
+    deployable: Deployable
+    own: bool
+    fault: str | None = None
+
+
+def look(pci: Driver, fake: Driver) -> Findings:
+    """Look once; the first function that is offered is the one to ask for, else the fake."""
+    functions: list[Hardware] = []
+    own: list[Deployable] = []
+    fault = None
+    try:
+        functions = pci.hardware()
+        own = [one for device in pci.discover() for one in device.deployables]
+    except exception.HostError as error:
+        fault = str(error)
+    chosen = own or [one for device in fake.discover() for one in device.deployables]
+    return Findings(tuple(functions), tuple(fake.hardware()), chosen[0], bool(own), fault)
+
+
+def table(findings: Findings, width: int) -> list[str]:
+    """The lines of a table with everything found, none longer than ``width``."""
+    rows = [(one.key, one.kind, one.vendor, one.model, _offered(one)) for one in findings.functions]
+    rows += [
+        ("fake", one.kind, one.vendor, one.model, "yes; no machine has it, it is for trials")
+        for one in findings.fakes
+    ]
+    return list(_table([_HEAD, *rows], width))
+
+
+def notes(findings: Findings) -> list[str]:
+    """What the table does not say by itself."""
+    functions = findings.functions
+    if findings.fault is not None:
+        return [f"The PCI bus could not be read: {findings.fault}"]
+    if not functions:
+        return ["This machine shows no PCI bus; the fake accelerator needs none."]
+    said = []
+    if not any(one.offered for one in functions):
+        said.append(
+            "Nothing of this machine is offered unless --whitelist names it, and not even then "
+            "what the machine itself is using."
+        )
+    if all(_NUMBER.fullmatch(one.model) for one in functions):
+        said.append("Models are numbers: no list of PCI names (pci.ids) is installed here.")
+    return said
+
+
+def _offered(one: Hardware) -> str:
+    return "yes" if one.offered else f"no: {one.reason}"
+
+
+def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widths[widths.index(max(widths))] -= 1
+    rule = ["-" * one for one in widths]
+    for row in [rows[0], rule, *rows[1:]]:
+        cells = [textwrap.wrap(cell, room) for cell, room in zip(row, widths, strict=True)]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            line = _GAP.join(f"{part:<{room}}" for part, room in zip(parts, widths, strict=True))
+            yield line.rstrip()

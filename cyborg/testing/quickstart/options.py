@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of ``tools/quickstart``; nothing but Python itself is needed to read it."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROG = "quickstart"
+_ROOT = Path(__file__).resolve().parents[3]
+_DESCRIPTION = """\
+Start Cyborg on this machine and see it work: the REST API, a conductor and an
+agent in one process, with a real Placement, a simulated Nova and no Keystone.
+It shows which PCI functions this machine has, then plays Nova's part: a device
+profile, accelerator requests, a bind, the attach handles, the release. After
+that it keeps serving, on the loopback interface only, until Ctrl-C.
+
+Nothing of this machine is handed out unless --whitelist names it; a fake
+accelerator stands in. No root, no database server, no OpenStack is needed.
+"""
+_EPILOG = """\
+The first run makes a virtual environment in .quickstart/venv of the checkout and
+installs into it, which takes a minute or two; later runs reuse it. The exit
+status is 0 when everything held, 1 when something did not, 130 when cut off.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for; ``python`` is None unless an environment was named."""
+
+    state: Path
+    port: int
+    demo: bool
+    clean: bool
+    whitelist: tuple[str, ...]
+    python: str | None
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Read the command line; ``--help`` and wrong usage end the process as argparse does."""
+    found = _parser().parse_args(argv)
+    return Options(
+        state=found.state,
+        port=found.port,
+        demo=found.demo,
+        clean=found.clean,
+        whitelist=tuple(found.whitelist),
+        python=found.python,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"tools/{PROG}",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--demo", action="store_true", help="end after the walk")
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=6666,
+        metavar="N",
+        help="port of the REST API on 127.0.0.1, 0 for a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=_ROOT / ".quickstart" / "state",
+        metavar="DIR",
+        help="directory for the databases, the configuration and the log, kept for the next "
+        "start (default: .quickstart/state of the checkout)",
+    )
+    parser.add_argument(
+        "--clean",
+        action="store_true",
+        help="begin anew: first remove what an earlier run left in the state directory",
+    )
+    parser.add_argument(
+        "--whitelist",
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="offer PCI functions of this machine, as [pci] passthrough_whitelist does; for "
+        """example '{"address": "0000:81:00.0"}'; may be given more than once""",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        help="run with this Python, which has openstack-cyborg[quickstart] installed already; "
+        "nothing is made or installed",
+    )
+    return parser
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isdecimal() else -1
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; ports are 0 to 65535")
+    return number

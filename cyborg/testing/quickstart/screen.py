@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the person in front of the quickstart reads: headings, requests and answers, verdicts."""
+
+import os
+import textwrap
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from cyborg.testing.accelerators import Exchange
+from cyborg.testing.quickstart.layout import compact
+
+#: Columns of a line, as far as words can be broken.
+WIDTH = 100
+#: Where requests, answers and verdicts begin.
+_MARGIN = 12
+_ROOM = WIDTH - _MARGIN - 1
+_BOLD, _RED, _GREEN, _CYAN, _GREY = "1", "31", "32", "36", "90"
+
+
+class Screen:
+    """Prints to ``out``; in colours where that is a terminal and NO_COLOR is not set."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._coloured = out.isatty() and not os.environ.get("NO_COLOR")
+        self._step = 0
+
+    def say(self, text: str = "") -> None:
+        """Plain words, broken into lines."""
+        self._put(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+
+    def raw(self, lines: Sequence[str]) -> None:
+        """Lines that stay as they are: tables, and what people copy."""
+        self._put("\n".join(lines))
+
+    def heading(self, text: str) -> None:
+        """The beginning of a part."""
+        self._put(f"\n{self._in(_BOLD, text)}\n{self._in(_BOLD, '=' * len(text))}")
+
+    def fact(self, name: str, text: str) -> None:
+        """One line of progress: what is ready, and what to know about it."""
+        self._hang(f"  {name:<{_MARGIN}}", text, _CYAN)
+
+    def step(self, text: str) -> None:
+        """The next step of the walk."""
+        self._step += 1
+        self._put("\n" + self._in(_BOLD, f"{self._step}. {text}"))
+
+    def ok(self, text: str) -> None:
+        """What the step has shown."""
+        self._hang(f"{'ok':>{_MARGIN - 2}}  ", text, _GREEN)
+
+    def verdict(self, text: str) -> None:
+        """What the whole walk has shown."""
+        self._put("\n" + self._in(_GREEN, text))
+
+    def problem(self, text: str) -> None:
+        """What did not hold."""
+        self._hang(f"{'failed':>{_MARGIN - 2}}  ", text, _RED)
+
+    def exchange(self, peer: str, one: Exchange) -> None:
+        """A request to ``peer`` and what came back."""
+        asked = _target(one.method, one.path)
+        self._message(f"{peer:>{_MARGIN - 2}} >", asked, one.body, _CYAN)
+        colour = _GREEN if one.status < 400 else _RED
+        self._message(f"{'<':>{_MARGIN}}", [str(one.status)], one.answer, colour)
+
+    def _message(self, mark: str, head: list[str], body: Any, colour: str) -> None:
+        """A head and its body, begun on the head's last line where that fits."""
+        lines = [self._in(colour, line) for line in head]
+        rest = [] if body is None else compact(body, _ROOM)
+        if rest and len(f"{head[-1]} {rest[0]}") <= _ROOM:
+            lines[-1] += f" {rest.pop(0)}"
+        first, *others = [*lines, *rest]
+        shown = [f"{self._in(_GREY, mark)} {first}"]
+        self._put("\n".join(shown + [" " * (_MARGIN + 1) + line for line in others]))
+
+    def _hang(self, mark: str, text: str, colour: str) -> None:
+        lines = textwrap.wrap(
+            text, WIDTH - len(mark), break_long_words=False, break_on_hyphens=False
+        )
+        rest = [" " * len(mark) + line for line in lines[1:]]
+        self._put("\n".join([self._in(colour, mark) + "".join(lines[:1]), *rest]))
+
+    def _in(self, colour: str, text: str) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self._coloured else text
+
+    def _put(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+
+def _target(method: str, path: str) -> list[str]:
+    """What a request is for; a long query goes below it, one parameter a line."""
+    line = f"{method} {path}"
+    if len(line) <= _ROOM:
+        return [line]
+    head, _, query = line.partition("?")
+    first, *rest = query.split("&")
+    return [head, f"  ?{first}", *(f"  &{one}" for one in rest)]

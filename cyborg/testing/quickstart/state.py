@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state directory: who uses it, what is in it, and how it is emptied."""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import sqlalchemy as sa
+
+from cyborg import exception
+
+_LOCK = "quickstart.lock"
+_DATABASE = "cyborg.sqlite"
+_CONF = "cyborg.conf"
+_LOG = "quickstart.log"
+#: What SQLite keeps beside a database.
+_BESIDE = ("", "-journal", "-wal", "-shm")
+#: Everything that a run makes; PlacementService names its own two.
+_MADE = (
+    _CONF,
+    _LOG,
+    "placement.conf",
+    *(f"{name}{end}" for name in (_DATABASE, "placement.sqlite") for end in _BESIDE),
+)
+_AWKWARD = frozenset("$?\n")
+_CONF_TEXT = """\
+# Written anew by tools/quickstart at each start; what is changed here is lost.
+[DEFAULT]
+log_file = {log}
+state_path = {directory}
+[api]
+auth_strategy = noauth
+host_ip = 127.0.0.1
+port = {port}
+[database]
+connection = {database_url}
+[pci]
+"""
+
+
+class State:
+    """A directory that one quickstart has for itself, as long as ``taken`` lasts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.expanduser().absolute()
+
+    @property
+    def log(self) -> Path:
+        """The log of everything that runs."""
+        return self.directory / _LOG
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file of the service."""
+        return self.directory / _DATABASE
+
+    @property
+    def database_url(self) -> str:
+        """Where SQLAlchemy finds the database."""
+        return sa.URL.create("sqlite", database=str(self.database)).render_as_string()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Keep everybody else out; makes the directory.
+
+        Raises ConfigError when it cannot be written to, when another quickstart uses it, or when
+        it holds files of the names that we would use and that we did not make.
+        """
+        with self._lock():
+            yield
+
+    def _lock(self) -> TextIO:
+        """The open lock file; closing it lets others in."""
+        lock = self.directory / _LOCK
+        if set(str(self.directory)) & _AWKWARD:
+            raise exception.ConfigError(
+                reason=f"the path {self.directory} has one of the characters $ and ?, which "
+                "configurations and database URLs cannot hold; choose another with --state."
+            )
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            strangers = [] if lock.exists() else self._present()
+            if not strangers:
+                held = lock.open("a")
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return held
+            reason = f"{self.directory} holds {strangers[0].name}, which quickstart did not make"
+        except BlockingIOError:
+            held.close()
+            reason = f"another quickstart is using {self.directory}"
+        except OSError as error:
+            reason = f"the state directory {self.directory} cannot be used ({error.strerror})"
+        raise exception.ConfigError(reason=f"{reason}; choose another directory with --state.")
+
+    def clean(self) -> int:
+        """Remove what earlier runs made, and nothing else; answers how many files that were."""
+        present = self._present()
+        for path in present:
+            path.unlink()
+        return len(present)
+
+    def write_conf(self, port: int, whitelist: Sequence[str]) -> Path:
+        """Write the configuration of this run; answers the file."""
+        text = _CONF_TEXT.format(
+            log=_literal(self.log),
+            directory=_literal(self.directory),
+            database_url=_literal(self.database_url),
+            port=port,
+        )
+        text += "".join(f"passthrough_whitelist = {_literal(one)}\n" for one in whitelist)
+        path = self.directory / _CONF
+        path.write_text(text)
+        return path
+
+    def _present(self) -> list[Path]:
+        found = (self.directory / name for name in _MADE)
+        return [path for path in found if path.is_file()]
+
+
+def shown(path: Path) -> str:
+    """A path as seen from the current directory, where that is shorter."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def _literal(value: object) -> str:
+    """A value that oslo.config reads as it is: on one line, nothing substituted."""
+    return " ".join(str(value).split("\n")).replace("$", "$$")

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk against the service of the functional tests: it holds, repeats, and says what failed."""
+
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from cyborg.db.engine import Reader
+from cyborg.drivers.fake import FakeDriver
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.loopback import Loopback
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, requested
+from cyborg.testing.quickstart import house
+from cyborg.testing.quickstart.backstage import Backstage
+from cyborg.testing.quickstart.peer import Scene, StepFailed
+from cyborg.testing.quickstart.screen import Screen
+from cyborg.testing.quickstart.walk import Walk
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.conftest import Compute
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+@pytest.fixture
+def api_url(conf: cfg.ConfigOpts, stack: Stack) -> Iterator[str]:
+    """The whole API over HTTP, without Keystone, as quickstart serves it."""
+    conf.set_override("auth_strategy", "noauth", group="api")
+    with Loopback(stack.make_api()) as server:
+        yield server.url
+    conf.clear_override("auth_strategy", group="api")
+
+
+@pytest.fixture
+def scene(
+    clean: None,
+    api_url: str,
+    compute: Callable[..., Compute],
+    conf: cfg.ConfigOpts,
+    database_url: str,
+    placement: PlacementService,
+    nova_api: SimulatedNova,
+) -> Iterator[Scene]:
+    """A host with the fake accelerator."""
+    host = compute(published=False)
+    reader = Reader(database_url)
+    (device,) = FakeDriver(FakeHost(), conf).discover()
+    yield Scene(
+        url=api_url,
+        placement_url=placement.url,
+        nova=nova_api,
+        host=host.name,
+        deployable=device.deployables[0],
+        units=partial(house.units, reader),
+    )
+    reader.close()
+
+
+def walked(scene: Scene) -> str:
+    out = io.StringIO()
+    Walk(scene, Screen(out)).play()
+    return " ".join(out.getvalue().split())
+
+
+def test_every_step_holds_and_holds_again(scene: Scene) -> None:
+    first, second = walked(scene), walked(scene)
+    for text in (first, second):
+        assert "10. Everything is free again" in text
+        assert "/os-server-external-events" in text
+        assert '"state": "Bound"' in text
+        assert "attach handles: 16 free" in text
+        assert "failed" not in text
+    assert Backstage(scene).supply().handles == {"free": 16}
+
+
+def test_what_a_walk_that_was_cut_off_left_is_taken_back(scene: Scene) -> None:
+    class Impatient(Screen):
+        """Its person presses Ctrl-C when the instance holds the accelerator."""
+
+        def step(self, text: str) -> None:
+            super().step(text)
+            if "lists the instance's ARQs" in text:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Walk(scene, Impatient(io.StringIO())).play()
+    assert Backstage(scene).supply().handles == {"free": 15, "held": 1}
+    assert "attach handles: 16 free" in walked(scene)
+
+
+def test_nothing_left_to_give_is_said(scene: Scene, placement: PlacementService) -> None:
+    walked(scene)
+    root = placement.make_compute(scene.host)
+    group = {"resources:FPGA": "16", "trait:CUSTOM_FAKE_DEVICE": "required"}
+    (candidate,) = placement.candidates(requested([group]), in_tree=root)
+    placement.allocate("5b9c1f0e-2f0b-4a55-9d6c-0d9f0c1a7e11", candidate)
+    with pytest.raises(StepFailed, match="nobody who could give this now"):
+        walked(scene)
+    placement.free("5b9c1f0e-2f0b-4a55-9d6c-0d9f0c1a7e11")
+
+
+def test_a_service_that_is_away_is_said(scene: Scene, tmp_path: Path) -> None:
+    with Loopback(lambda environ, start: [b""]) as gone:
+        url = gone.url
+    away = Scene(url, scene.placement_url, scene.nova, scene.host, scene.deployable, scene.units)
+    with pytest.raises(StepFailed, match="could not communicate"):
+        walked(away)

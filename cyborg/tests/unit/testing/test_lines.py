@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the lines to copy: a shell can read them, and they say what they should."""
+
+import json
+import re
+import shlex
+
+from cyborg.model.device import Deployable
+from cyborg.testing.quickstart.lines import to_copy
+
+_TRAIT = "CUSTOM_PCI_PRODUCT_ID_1045"
+CARD = Deployable("card", "CUSTOM_PCI", "X", (), traits=("OWNER_CYBORG", _TRAIT))
+URL, PLACEMENT = "http://127.0.0.1:16666", "http://127.0.0.1:17777"
+
+
+def commands(proxied: bool = False) -> list[list[str]]:
+    """Every command, split as a shell does, pipes and all."""
+    text = "\n".join(to_copy(URL, PLACEMENT, CARD, proxied))
+    found = re.split(r"\n(?=curl|openstack|export|#|$)", text.replace("\\\n", " "))
+    return [words for one in found if (words := shlex.split(one, comments=True))]
+
+
+def test_lines_are_short_enough() -> None:
+    lines = "\n".join(to_copy(URL, PLACEMENT, CARD, False)).splitlines()
+    assert max(len(line) for line in lines if "PATH" not in line) <= 100
+
+
+def test_curl_makes_a_profile_for_the_accelerator_of_the_walk() -> None:
+    (made,) = [one for one in commands() if one[:3] == ["curl", "-s", f"{URL}/v2/device_profiles"]]
+    body = json.loads(made[made.index("-d") + 1])
+    group = {"resources:CUSTOM_PCI": "1", f"trait:{_TRAIT}": "required"}
+    assert body == [{"name": "mine", "groups": [group]}]
+
+
+def test_the_client_needs_no_keystone() -> None:
+    asked = [one for one in commands() if one[0] == "openstack"]
+    assert asked
+    prefix = ["openstack", "--os-auth-type", "none", "--os-endpoint", f"{URL}/v2", "accelerator"]
+    assert all(one[:6] == prefix for one in asked)
+    assert ["arq", "create", "other"] in [one[6:] for one in asked]
+
+
+def test_a_proxy_is_bypassed_where_there_is_one() -> None:
+    assert "no_proxy=$no_proxy,127.0.0.1" in commands(proxied=True)[0]
+    assert all("no_proxy" not in " ".join(one) for one in commands())
