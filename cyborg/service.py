@@ -64,26 +64,31 @@ class Periodic:
             self._thread.join(_PATIENCE)
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while True:
+            # In this order: a stop between the two is seen, one after them ends the wait below.
             self._due.clear()
+            if self._stopped.is_set():
+                return
             self._turn()
             spread = random.uniform(1 - self._jitter, 1 + self._jitter)
             self._due.wait(self._interval * spread)
 
     def _turn(self) -> None:
+        before, self._complaint = self._complaint, ""
         try:
             self._job()
-            if self._complaint:
-                LOG.info("%s works again", self._name)
-            self._complaint = ""
         except exception.CyborgError as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                LOG.warning("%s: %s", self._name, error)
+            self._complaint = str(error)
         except Exception:
             # A daemon outlives a fault in one of its jobs; the operator must see it.
             self._complaint = "a fault"
             LOG.exception("%s failed", self._name)
+            return
+        # Not while the error is handled: oslo.log would write it a second time behind the sentence.
+        if self._complaint and self._complaint != before:
+            LOG.warning("%s: %s", self._name, self._complaint)
+        elif before and not self._complaint:
+            LOG.info("%s works again", self._name)
 
 
 class Daemon:
@@ -141,6 +146,7 @@ class Daemon:
         self.start()
         while not self._ended.wait(1.0):
             pass
+        LOG.info("%s is told to end, and finishes what is in hand", self._name)
         self.stop()
         return 0
 

@@ -54,6 +54,8 @@ class _Memory:
     checked: float | None = None
     refused: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
+    #: The compute's tree in Placement, in a round that checks all of it.
+    tree: dict[str, Node] | None = None
 
 
 class Heart:
@@ -96,12 +98,14 @@ class Heart:
     def _look_around(self) -> exception.CyborgError | None:
         """Find the compute's provider, and what Nova claims below it; answers why it cannot."""
         memory = self._memory
+        memory.tree = None
         try:
             if memory.root is None:
                 memory.root = self._publisher.find_root(self._identity.provider_names)
                 LOG.info("Devices of this host go below %s in Placement", memory.root[1])
             if self._due(memory.checked, self._intervals.full_check):
-                memory.claims = _claims(self._placement.tree(memory.root[0]), memory.root[1])
+                memory.tree = self._placement.tree(memory.root[0])
+                memory.claims = _claims(memory.tree, memory.root[1])
         except exception.CyborgError as error:
             return error
         return None
@@ -128,6 +132,8 @@ class Heart:
             return
         taken = self._conductor.report(self._identity.host, welcome.epoch, report)
         LOG.info("Reported %d device(s)", sum(len(one.devices) for one in report.drivers))
+        for name, reason in taken.refused.items():
+            LOG.warning("The conductor does not keep %s: %s", name, reason)
         self._want(taken.desired_generation)
 
     def _want(self, generation: int) -> None:
@@ -135,6 +141,7 @@ class Heart:
         if memory.desired is None or memory.desired.generation != generation:
             assert memory.epoch is not None
             memory.desired = self._conductor.desired(self._identity.host, memory.epoch)
+            memory.refused = dict(memory.desired.refused)
 
     def _publish(self, *, known_before: bool) -> None:
         """Make Placement show what is desired, and tell which providers it refuses."""
@@ -144,14 +151,16 @@ class Heart:
         if self._due(memory.checked, self._intervals.full_check):
             # A host that nobody has seen before has nothing in Placement to compare with.
             fresh = memory.checked is None and not known_before
-            write = self._publisher.publish if fresh else self._publisher.check
+            full = True
         elif memory.published != desired.generation:
-            write = self._publisher.publish
+            fresh, full = True, False
         else:
             return
-        full = write == self._publisher.check or memory.checked is None
         memory.published = None
-        result = write(desired.tree)
+        if fresh:
+            result = self._publisher.publish(desired.tree)
+        else:
+            result = self._publisher.check(desired.tree, listing=memory.tree)
         memory.checked = self._clock() if full else memory.checked
         outcomes = result.outcomes
         if not any(one.verdict is Verdict.FAILED for one in outcomes):

@@ -50,19 +50,23 @@ class Operations:
         self._lock = threading.Lock()
         self._running: OrderedDict[str, Future[None]] = OrderedDict()
         self._devices: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+        self._orders: dict[str, int] = {}
 
     def prepare(self, task: HandleTask) -> Outcome:
         """Make a handle ready for its guest."""
         driver = self._driver(task.driver)
-        return self._run(task, "prepare", lambda: driver.prepare(task))
+        return self._run(task, "prepare", lambda: self._in_turn(task, "prepare", driver.prepare))
 
     def release(self, task: HandleTask) -> Outcome:
         """Take a handle back from its guest, and clean up."""
         driver = self._driver(task.driver)
-        return self._run(task, "release", lambda: driver.release(task))
+        return self._run(task, "release", lambda: self._in_turn(task, "release", driver.release))
 
     def program(self, task: ProgramTask) -> Outcome:
-        """Fetch an image with the service's own credentials and load it."""
+        """Fetch an image with the service's own credentials and load it.
+
+        Raises Unavailable while Glance cannot be asked: ask again later.
+        """
         driver = self._driver(task.driver)
         return self._run(task, "program", lambda: self._program(driver, task))
 
@@ -77,13 +81,12 @@ class Operations:
         return driver
 
     def _run(self, task: HandleTask | ProgramTask, verb: str, call: Callable[[], None]) -> Outcome:
-        device = self._devices[task.driver, task.device_key]
-
         def alone() -> None:
             with device:
-                guarded(task.driver, verb, call)
+                call()
 
         with self._lock:
+            device = self._devices[task.driver, task.device_key]
             future = self._running.get(task.operation)
             if future is None:
                 future = self._running[task.operation] = self._pool.submit(alone)
@@ -93,11 +96,24 @@ class Operations:
             future.result(self._patience)
         except FutureTimeout:
             return Outcome(task.operation, done=False)
+        except exception.Unavailable:
+            self._forget(task.operation)
+            raise
         except exception.CyborgError as error:
             LOG.warning("%s of %s failed: %s", verb, task.deployable, error)
             self._forget(task.operation)
             return Outcome(task.operation, fault=str(error))
         return Outcome(task.operation)
+
+    def _in_turn(self, task: HandleTask, verb: str, call: Callable[[HandleTask], None]) -> None:
+        """Call the driver, unless something later has been done to the handle already.
+
+        A question may be on its way for long: what it asks for would be undone by nobody.
+        """
+        if task.order < self._orders.get(task.handle_uuid, 0):
+            raise exception.Conflict(reason=f"a later order than this {verb} has been carried out")
+        self._orders[task.handle_uuid] = task.order
+        guarded(task.driver, verb, lambda: call(task))
 
     def _forget(self, operation: str) -> None:
         """A failed operation may be tried again under its own id."""
@@ -107,4 +123,4 @@ class Operations:
     def _program(self, driver: Driver, task: ProgramTask) -> None:
         with tempfile.NamedTemporaryFile(dir=self._images, suffix=".image") as image:
             self._glance().download(task.image_uuid, Path(image.name))
-            driver.program(task, image.name)
+            guarded(task.driver, "program", lambda: driver.program(task, image.name))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from cyborg import exception
 from cyborg.agent.guard import guarded
 from cyborg.drivers.base import Driver, Surroundings
+from cyborg.model import wire
+from cyborg.model.device import Device
 from cyborg.model.report import DriverReport, DriverState, Report
 
 
@@ -31,7 +33,15 @@ class Reporter:
 
     def _ask(self, name: str, driver: Driver, surroundings: Surroundings) -> DriverReport:
         try:
-            devices = guarded(name, "discover", lambda: driver.discover(surroundings))
+            devices = guarded(name, "discover", lambda: _devices(driver, surroundings))
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return DriverReport(name, DriverState.FAILED, error=str(error))
-        return DriverReport(name, DriverState.READY, tuple(devices))
+        return DriverReport(name, DriverState.READY, devices)
+
+
+def _devices(driver: Driver, surroundings: Surroundings) -> tuple[Device, ...]:
+    """What a driver found, in the form in which the conductor will read it.
+
+    One driver's odd values must not keep the conductor from reading the others' devices.
+    """
+    return tuple(wire.load(Device, wire.dump(one)) for one in driver.discover(surroundings))

@@ -7,7 +7,7 @@ others set, global traits and classes (they are created where lacking, never del
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cyborg import exception
@@ -83,15 +83,22 @@ class Publisher:
         survey = Survey(self._placement, self._vocabulary, self._root(tree))
         return self._settle_all(_Pass(tree, frozenset(retired_traits), survey))
 
-    def check(self, tree: ProviderTree, retired_traits: Collection[str] = ()) -> PublishResult:
+    def check(
+        self,
+        tree: ProviderTree,
+        retired_traits: Collection[str] = (),
+        *,
+        listing: Mapping[str, Node] | None = None,
+    ) -> PublishResult:
         """As ``publish``, but believe nothing that Placement's generations do not confirm.
 
-        Repairs what someone changed or deleted by hand. One request for the tree and two for
-        each provider whose generation is not the one last seen. The first call after a restart
-        with a tree that was published before.
+        Repairs what someone changed or deleted by hand. One request for the tree (none when
+        ``listing`` is it, just read) and two for each provider whose generation is not the one
+        last seen. The first call after a restart with a tree that was published before.
         """
         root = self._root(tree)
-        listing = self._placement.tree(root)
+        if listing is None:
+            listing = self._placement.tree(root)
         if root not in listing:
             del self._roots[tree.root_name]
             root = self._root(tree)
@@ -125,7 +132,7 @@ class Publisher:
             self.find_root([tree.root_name])
         return self._roots[tree.root_name]
 
-    def _forget_stale(self, tree: ProviderTree, listing: dict[str, Node]) -> None:
+    def _forget_stale(self, tree: ProviderTree, listing: Mapping[str, Node]) -> None:
         for one in tree.providers:
             self._refused.pop(one.uuid, None)
             seen, node = self._seen.get(one.uuid), listing.get(one.uuid)

@@ -37,16 +37,15 @@ def main() -> int:
     """Run until told to end; answers the exit status."""
     try:
         conf = configuration.prepare(sys.argv[1:], prog=AGENT)
-        bus = Bus(conf)
         sessions = Sessions(conf)
-        daemon = app.assemble(
-            settings=settings(conf),
-            bus=bus,
-            loaded=loader.load(conf.agent.enabled_drivers, LocalHost(), conf),
-            placement=Placement(sessions.placement()),
-            glance=lambda: Glance(sessions.glance(), conf.glance.num_retries),
-        )
-        configuration.validate(conf)  # what the libraries registered meanwhile as well
+        with configuration.checked(conf):
+            daemon = app.assemble(
+                bus=Bus(conf),
+                settings=settings(conf),
+                loaded=loader.load(conf.agent.enabled_drivers, LocalHost(), conf),
+                placement=Placement(sessions.placement()),
+                glance=lambda: Glance(sessions.glance(), conf.glance.num_retries),
+            )
     except exception.ConfigError as error:
         print(f"{AGENT}: {error}", file=sys.stderr)
         return 1

@@ -34,13 +34,13 @@ def main() -> int:
     """Run until told to end; answers the exit status."""
     try:
         conf = configuration.prepare(sys.argv[1:], prog=CONDUCTOR)
-        daemon = app.assemble(
-            settings=settings(conf, process=str(os.getpid())),
-            db=Database.from_conf(conf),
-            bus=Bus(conf),
-            nova=Nova(Sessions(conf).nova()),
-        )
-        configuration.validate(conf)  # what the libraries registered meanwhile as well
+        with configuration.checked(conf):
+            daemon = app.assemble(
+                bus=Bus(conf),
+                settings=settings(conf, process=str(os.getpid())),
+                db=Database.from_conf(conf),
+                nova=Nova(Sessions(conf).nova()),
+            )
     except exception.ConfigError as error:
         print(f"{CONDUCTOR}: {error}", file=sys.stderr)
         return 1

@@ -60,8 +60,9 @@ def assemble(*, settings: Settings, db: Database, bus: Bus, nova: Nova) -> Daemo
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
-    daemon.at_end(agents.close)
     daemon.at_end(worker.stop)
+    # First: work that waits for a host's answer is given back, not waited for.
+    daemon.at_end(agents.close)
     daemon.serve(bus.server(CONDUCTOR_TOPIC, settings.host, Endpoint(cases)))
     daemon.every(Periodic("lease", lease.renew, interval=settings.heartbeat))
     daemon.every(worker.turns(settings.heartbeat))

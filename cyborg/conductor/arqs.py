@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making accelerator requests from a device profile: all of them, or none."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,8 +32,11 @@ class Maker:
         try:
             self._store(caller, operation, wanted, made)
         except exception.Conflict:
-            if not self._stored_before(made):
+            with self._db.reader() as tx:
+                since = arq_moves.made_at(tx, [one.uuid for one in made])
+            if since is None:
                 raise
+            made = [replace(one, created_at=since) for one in made]
         return made
 
     @retried
@@ -43,11 +47,6 @@ class Maker:
             arq_moves.insert(tx, [_row(one, wanted, operation) for one in made])
             entries = [events.Entry("arq", one.uuid, one.state.value) for one in made]
             events.record(tx, self._db.now, entries, caller=caller, operation=operation)
-
-    def _stored_before(self, made: list[Arq]) -> bool:
-        """Whether the first try of this very operation has stored them."""
-        with self._db.reader() as tx:
-            return arq_moves.exist(tx, [one.uuid for one in made])
 
 
 def _arqs(

@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import events
+from cyborg.db import attributes, events
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Attribute as AttributeRow
 from cyborg.db.models import Deployable
@@ -56,6 +56,7 @@ class Attributes:
             with self._db.reader() as tx:
                 if not events.done_by(tx, operation, _CREATED, [made]):
                     raise exception.Duplicate(noun="Attribute", field="uuid", value=made) from None
+                return attributes.show(tx, made) or attribute
         return attribute
 
     @retried

@@ -134,18 +134,13 @@ class Binder:
         claims: list[_Claim] = []
         for offer in sorted(found.values(), key=lambda one: int(one.id)):
             wanted = [one for one in bindings if one.device_rp_uuid == offer.rp_uuid]
-            ready = attach_handles.claim_free(tx, offer.id, len(wanted))
             # Placement gave these units away already: one that is being cleaned up is as good.
-            soon = (
-                attach_handles.claim_releasing(tx, offer.id, len(wanted) - len(ready))
-                if len(ready) < len(wanted)
-                else []
-            )
-            if len(ready) + len(soon) < len(wanted):
+            handles = attach_handles.claim(tx, offer.id, len(wanted))
+            if len(handles) < len(wanted):
                 raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=len(wanted))
             claims += [
-                _Claim(rows[one.arq_uuid], one, offer, handle, index >= len(ready))
-                for index, (one, handle) in enumerate(zip(wanted, ready + soon, strict=True))
+                _Claim(rows[one.arq_uuid], one, offer, handle.id, handle.waits)
+                for one, handle in zip(wanted, handles, strict=True)
             ]
         return claims
 

@@ -55,7 +55,10 @@ class Wishes:
             )
             for one in sorted(deployables, key=lambda row: str(row.name))
         )
-        return Desired(host.desired_generation, ProviderTree(host.name, providers))
+        refused = {
+            one.name: one.publish_error for one in deployables if one.publish_error is not None
+        }
+        return Desired(host.desired_generation, ProviderTree(host.name, providers), refused)
 
 
 def _reserved(deployable: Record, device: Record, driver: Record, handles: Iterable[Record]) -> int:

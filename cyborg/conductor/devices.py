@@ -17,6 +17,9 @@ from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
+#: How long Glance and the host are asked for before a programming counts as failed.
+_PROGRAM_WITHIN_MS = 15 * 60 * 1000
+
 
 class Operator:
     """Changes the administrative state; ``wake`` is called when work waits after a commit."""
@@ -40,7 +43,7 @@ class Operator:
     def _set_status(
         self, caller: Caller, operation: str, uuid: str, status: DeviceStatus
     ) -> str | None:
-        """Answers the agent to poke."""
+        """Answers the agent to poke; None when this operation was done before."""
         with self._db.writer() as tx:
             row = tx.execute(
                 sa.select(
@@ -51,6 +54,8 @@ class Operator:
             ).one_or_none()
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
+            if events.done_by(tx, operation, status.value, [uuid]):
+                return None
             hosts.want_anew(tx, self._db.now, row.host_id)
             tx.execute(
                 sa.update(Device)
@@ -88,6 +93,7 @@ class Operator:
                         "host_id": offer.host_id,
                         "spec": {"deployable": uuid, "image_uuid": image_uuid},
                         "operation_id": operation,
+                        "deadline_in": _PROGRAM_WITHIN_MS,
                     }
                 ],
             )

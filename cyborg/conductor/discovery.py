@@ -73,15 +73,15 @@ class Discovery:
         taken = trees.taken_names(tx, names)
         matched = _match(seen, known.devices)
         refused: dict[str, str] = {}
-        used: set[str] = set()
+        used: set[object] = set()
         for index, (driver, device) in enumerate(seen):
             row = matched.get(index)
-            reason = _refusal(device, row, taken, used)
+            reason = _refusal(driver, device, row, taken=taken, used=used)
             if reason is not None:
                 LOG.warning("Device %s of %s is refused: %s", device.key, driver, reason)
                 refused |= {one.name: reason for one in device.deployables}
                 continue
-            used |= {one.name for one in device.deployables}
+            used |= {(driver, device.key), *(one.name for one in device.deployables)}
             if row is None:
                 new.add_device(driver, device)
             else:
@@ -106,6 +106,8 @@ class Discovery:
                 fresh.append(
                     {"uuid": str(uuid4()), "host_id": host_id, "name": one.driver, **values}
                 )
+                # Devices of a driver that is news may stand here since an upgrade.
+                changed |= one.state is not DriverState.READY
             elif (old.state, old.error) != (one.state.value, one.error):
                 trees.change(tx, Driver, old.id, values)
                 changed |= old.state != one.state.value
@@ -146,9 +148,17 @@ def _match(seen: list[tuple[str, Device]], rows: Sequence[Record]) -> dict[int, 
 
 
 def _refusal(
-    device: Device, row: Record, taken: Mapping[str, Record], used: set[str]
+    driver: str, device: Device, row: Record, *, taken: Mapping[str, Record], used: set[object]
 ) -> str | None:
-    """Why a device cannot be kept; None when it can."""
+    """Why a device cannot be kept; None when it can.
+
+    ``taken`` are the names that stand in the database, ``used`` those of this report.
+    """
+    flaw = device.flaw()
+    if flaw is not None:
+        return flaw
+    if (driver, device.key) in used:
+        return f"{device.key} is reported twice"
     for one in device.deployables:
         if one.name in used:
             return f"{one.name} is reported twice"

@@ -17,7 +17,7 @@ from cyborg.conductor import releasing
 from cyborg.conductor.work import Ledger
 from cyborg.db import arq_moves, attach_handles, events, offers, work
 from cyborg.db.bulk import Record
-from cyborg.db.engine import Database
+from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, Deployable
 from cyborg.model.arq import Event, State
 from cyborg.model.device import HandleState
@@ -59,7 +59,9 @@ class HostWork:
             with self._ledger.going_on(rows) as tx:
                 for arq in arq_moves.lock(tx, Arq.uuid == row.arq_uuid):
                     arq_moves.mark_prepared(tx, arq.id)
-            outcome = self._agents.prepare(handle.service_host, _task(row, handle))
+            outcome = self._agents.prepare(
+                _agent_of(handle), _task(row, handle), within=row.left_ms / 1000
+            )
             if not outcome.done:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
                 return
@@ -73,7 +75,7 @@ class HostWork:
         (row,) = rows
         handle = self._handle(row)
         if handle is not None and handle.state == HandleState.RELEASING:
-            outcome = self._agents.release(handle.service_host, _task(row, handle))
+            outcome = self._agents.release(_agent_of(handle), _task(row, handle))
             if not outcome.done:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
                 return
@@ -92,10 +94,12 @@ class HostWork:
         with self._db.reader() as tx:
             offer = offers.by_uuid(tx, row.spec["deployable"])
         fault: str | None = "the deployable is gone"
-        if offer is not None:
+        if row.overdue:
+            fault = "image or host could not be reached in time"
+        elif offer is not None:
             image = row.spec["image_uuid"]
             task = ProgramTask(row.uuid, offer.driver, offer.device_key, offer.name, image)
-            outcome = self._agents.program(offer.service_host, task)
+            outcome = self._agents.program(_agent_of(offer), task)
             if not outcome.done:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
                 return
@@ -119,6 +123,7 @@ class HostWork:
         LOG.warning("Bind of ARQ %s failed: %s", row.arq_uuid, fault)
         self._resolve(row, Event.FAIL, fault)
 
+    @retried
     def _resolve(self, row: Record, event: Event, fault: str | None) -> None:
         """End a started bind and have Nova told, in one transaction.
 
@@ -145,6 +150,13 @@ class HostWork:
         self._wake()
 
 
+def _agent_of(row: Record) -> str:
+    """The name of the host's agent on the bus; raises Unavailable while there never was one."""
+    if row.service_host is None:
+        raise exception.Unavailable(peer="agent", reason="this host has none yet")
+    return str(row.service_host)
+
+
 def _notification(row: Record) -> dict[str, Any]:
     return {
         "kind": WorkKind.NOTIFY,
@@ -163,4 +175,5 @@ def _task(row: Record, handle: Record) -> HandleTask:
         handle_key=handle.handle_key,
         handle_uuid=handle.uuid,
         spec=row.spec or {},
+        order=row.id,
     )

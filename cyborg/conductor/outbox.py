@@ -13,7 +13,7 @@ from cyborg.clients.nova import BindEvent, EventVerdict, Nova
 from cyborg.conductor.work import Ledger
 from cyborg.db import arq_moves
 from cyborg.db.bulk import Record
-from cyborg.db.engine import Database
+from cyborg.db.engine import Database, retried
 from cyborg.model.arq import RESOLVED, State
 
 LOG = logging.getLogger(__name__)
@@ -54,5 +54,10 @@ class Outbox:
         for event, verdict in zip(events, verdicts, strict=False):
             level = logging.WARNING if verdict is EventVerdict.REFUSED else logging.DEBUG
             LOG.log(level, "Nova on ARQ %s: %s", event.arq_uuid, verdict.value)
+        self._finish(rows)
+
+    @retried
+    def _finish(self, rows: Sequence[Record]) -> None:
+        # Repeated by itself, lest a deadlock here has Nova told twice.
         with self._ledger.done(rows):
             pass

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from cyborg import exception
-from cyborg.db import events, profile_moves
+from cyborg.db import device_profiles, events, profile_moves
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
@@ -28,7 +28,7 @@ class Profiles:
         try:
             self._store(caller, operation, made)
         except exception.Conflict:
-            self._explain(operation, profile)
+            return self._stored_before(operation, profile)
         return made
 
     def delete(self, caller: Caller, operation: str, keys: Sequence[str]) -> None:
@@ -42,11 +42,11 @@ class Profiles:
             entry = events.Entry(_NOUN, profile.uuid, _CREATED)
             events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
 
-    def _explain(self, operation: str, profile: DeviceProfile) -> None:
-        """Raise what was taken, unless it was this very operation's first try that took it."""
+    def _stored_before(self, operation: str, profile: DeviceProfile) -> DeviceProfile:
+        """What this very operation's first try stored; raises Duplicate when it was another's."""
         with self._db.reader() as tx:
             if events.done_by(tx, operation, _CREATED, [profile.uuid]):
-                return
+                return device_profiles.show(tx, profile.uuid, profile.name) or profile
             taken = profile_moves.uuid_of(tx, profile.name)
         if taken is not None and taken != profile.uuid:
             raise exception.Duplicate(noun="Device profile", field="name", value=profile.name)

@@ -30,17 +30,24 @@ def unbind(
     *,
     operation: str,
 ) -> None:
-    """Take ARQs off their instances, inside the caller's transaction; raises NotFound, BadState."""
+    """Take ARQs off their instances, inside the caller's transaction; raises NotFound, BadState.
+
+    Those that this very operation has unbound before are left as they are now.
+    """
     rows = _lock(tx, caller, uuids)
-    missing = sorted(set(uuids) - {row.uuid for row in rows})
+    done = events.done_by(tx, operation, State.UNBOUND.value, uuids)
+    rows = [row for row in rows if row.uuid not in done]
+    missing = sorted(set(uuids) - done - {row.uuid for row in rows})
     if missing:
         raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
+    if not rows:
+        return
     for row in rows:
         arq_moves.check(row, Event.UNBIND)
     free(tx, now, rows)
     arq_moves.unbind(tx, [row.id for row in rows])
     instances.release(tx, now, _instances(rows))
-    entries = [_entry(row, "Unbound") for row in rows]
+    entries = [_entry(row, State.UNBOUND.value) for row in rows]
     events.record(tx, now, entries, caller=caller, operation=operation)
 
 
@@ -58,11 +65,13 @@ def free_handles(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[R
     A handle that an ARQ was only waiting for stays ``releasing``: its release goes on.
     """
     held = [row for row in rows if row.attach_handle_id is not None]
-    attach_handles.free(tx, [row.attach_handle_id for row in held if not row.prepared])
     prepared = [row for row in held if row.prepared]
-    if prepared:
-        attach_handles.begin_release(tx, [row.attach_handle_id for row in prepared])
-        work.add(tx, now, [release_work(row) for row in prepared])
+    attach_handles.let_go(
+        tx,
+        clean=[row.attach_handle_id for row in held if not row.prepared],
+        used=[row.attach_handle_id for row in prepared],
+    )
+    work.add(tx, now, [release_work(row) for row in prepared])
 
 
 def release_work(row: Record) -> dict[str, Any]:
@@ -89,8 +98,9 @@ class Deleter:
         Raises BoundArqs for bound ones without a service token, else NotFound naming those that
         were not there and that this very operation did not delete before.
         """
-        bound, missing = self._by_uuid(caller, operation, list(dict.fromkeys(uuids)))
-        self._wake()
+        bound, missing, waiting = self._by_uuid(caller, operation, list(dict.fromkeys(uuids)))
+        if waiting:
+            self._wake()
         if bound:
             raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
         if missing:
@@ -98,40 +108,44 @@ class Deleter:
 
     def by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> None:
         """Delete every ARQ of an instance that the caller reaches; none is fine."""
-        self._by_instance(caller, operation, instance_uuid)
-        self._wake()
+        if self._by_instance(caller, operation, instance_uuid):
+            self._wake()
 
     @retried
     def _by_uuid(
         self, caller: Caller, operation: str, uuids: Sequence[str]
-    ) -> tuple[set[str], set[str]]:
+    ) -> tuple[set[str], set[str], bool]:
         with self._db.writer() as tx:
             rows = _lock(tx, caller, uuids)
             missing = set(uuids) - {row.uuid for row in rows}
             if missing:
                 missing -= events.done_by(tx, operation, _DELETED, missing)
             kept = {row.uuid for row in rows if row.instance_uuid and not caller.service}
-            self._delete(tx, caller, operation, [row for row in rows if row.uuid not in kept])
-        return kept, missing
+            going = [row for row in rows if row.uuid not in kept]
+            waiting = self._delete(tx, caller, operation, going)
+            instances.release(tx, self._db.now, _instances(going))
+        return kept, missing, waiting
 
     @retried
-    def _by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> None:
+    def _by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> bool:
         with self._db.writer() as tx:
-            instances.lock(tx, [instance_uuid])
             scope = arq_moves.of_caller(caller)
+            # First of all: this also locks the instance against a bind.
+            instances.release(tx, self._db.now, [instance_uuid], going=scope)
             rows = arq_moves.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
-            self._delete(tx, caller, operation, rows)
+            return self._delete(tx, caller, operation, rows)
 
     def _delete(
         self, tx: sa.Connection, caller: Caller, operation: str, rows: Sequence[Record]
-    ) -> None:
+    ) -> bool:
+        """True when the host has work to do now."""
         if not rows:
-            return
+            return False
         free(tx, self._db.now, rows)
         arq_moves.delete(tx, [row.id for row in rows])
-        instances.release(tx, self._db.now, _instances(rows))
         entries = [_entry(row, _DELETED) for row in rows]
         events.record(tx, self._db.now, entries, caller=caller, operation=operation)
+        return any(row.prepared for row in rows)
 
 
 def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:

@@ -7,7 +7,7 @@ its lease is over; a handler's changes commit together with the removal of its r
 
 import logging
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -61,6 +61,7 @@ class Ledger:
             if not work.still_ours(tx, rows):
                 raise Fenced
 
+    @retried
     def later(self, rows: Sequence[Record], error: str | None, *, pause_ms: int = 0) -> None:
         """Give work back; the pause grows with its attempts unless one is given."""
         tries = max(row.attempts for row in rows)
@@ -90,6 +91,7 @@ class Worker:
             for kind in WorkKind
         }
         self._turns: Periodic | None = None
+        self._stranded: deque[tuple[Sequence[Record], str]] = deque()
 
     def handle(self, kind: WorkKind, handler: Handler) -> None:
         """Have work of this kind done by ``handler``."""
@@ -110,6 +112,7 @@ class Worker:
         owner = self._lease.owner
         if owner is None:
             return 0
+        self._give_back_stranded()
         rows = self._claim(owner)
         groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
         for row in rows:
@@ -146,5 +149,13 @@ class Worker:
         try:
             self._ledger.later(rows, str(error))
         except exception.CyborgError as fault:
-            # The lease will end, and whoever lives then takes the work over.
-            LOG.warning("Work %s could not be given back: %s", rows[0].uuid, fault)
+            # Nobody else may take it while this conductor lives, so it must not be forgotten here.
+            LOG.warning("Work %s cannot be given back yet: %s", rows[0].uuid, fault)
+            self._stranded.append((rows, str(error)))
+
+    def _give_back_stranded(self) -> None:
+        """Give back what the database could not take before; raises when it still cannot."""
+        while self._stranded:
+            rows, error = self._stranded[0]
+            self._ledger.later(rows, error)
+            self._stranded.popleft()

@@ -2,6 +2,8 @@
 """How ARQs change: made in one statement, locked in order, moved by conditional updates."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,10 +33,10 @@ def insert(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     bulk.insert(tx, Arq, rows)
 
 
-def exist(tx: sa.Connection, uuids: Sequence[str]) -> bool:
-    """Whether all of these ARQs are there."""
-    count = tx.execute(sa.select(sa.func.count()).where(Arq.uuid.in_(uuids))).scalar_one()
-    return int(count) == len(uuids)
+def made_at(tx: sa.Connection, uuids: Sequence[str]) -> datetime | None:
+    """When these ARQs, all of one operation, were stored; None unless all of them are there."""
+    moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()
+    return moments[0] if len(moments) == len(uuids) else None
 
 
 def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
@@ -50,29 +52,12 @@ def peek(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Re
 
 def lock(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
     """Lock the ARQs that fit, in order of id, and read what a move needs of them."""
-    return tx.execute(
-        sa.select(
-            Arq.id,
-            Arq.uuid,
-            Arq.state,
-            Arq.project_id,
-            Arq.instance_uuid,
-            Arq.hostname,
-            Arq.attach_handle_id,
-            Arq.deployable_id,
-            Arq.prepared,
-            Arq.group_spec,
-        )
-        .where(*terms)
-        .order_by(Arq.id)
-        .with_for_update()
-    ).all()
+    return tx.execute(_LOCK.where(*terms)).all()
 
 
 def states(tx: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
     """The states of those ARQs that are (still) there."""
-    rows = tx.execute(sa.select(Arq.uuid, Arq.state).where(Arq.uuid.in_(uuids)))
-    return {row.uuid: row.state for row in rows}
+    return {row.uuid: row.state for row in tx.execute(_STATES, {"uuids": uuids})}
 
 
 def check(row: Record, event: Event) -> None:
@@ -90,16 +75,12 @@ def move_each(
     be in one of ``sources``; else BadState, and the transaction is for the caller to end.
     """
     ids = sorted(moves)
-    values: dict[str, Any] = {
-        name: sa.case(
-            {id_: sa.literal(moves[id_][1][name], Arq.__table__.c[name].type) for id_ in ids},
-            value=Arq.id,
-        )
-        for name in _BOUND_COLUMNS
-    }
-    values["state"] = sa.case({id_: moves[id_][0].value for id_ in ids}, value=Arq.id)
-    values["fault"] = None
-    _update(tx, ids, sources, values)
+    values: dict[str, Any] = {"ids": ids, "sources": sorted(state.value for state in sources)}
+    for index, id_ in enumerate(ids):
+        state, columns = moves[id_]
+        values |= {f"id_{index}": id_, f"state_{index}": state.value}
+        values |= {f"{name}_{index}": columns[name] for name in _BOUND_COLUMNS}
+    _check_moved(ids, tx.execute(_move_each(len(ids)), values))
 
 
 def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
@@ -118,17 +99,18 @@ def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
 
 def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Remove ARQs that the caller has locked."""
-    tx.execute(sa.delete(Arq).where(Arq.id.in_(ids)))
+    tx.execute(_DELETE, {"ids": ids})
 
 
 def _update(
     tx: sa.Connection, ids: Sequence[int], sources: set[State], values: Mapping[str, Any]
 ) -> None:
-    result = tx.execute(
-        sa.update(Arq)
-        .where(Arq.id.in_(ids), Arq.state.in_(sorted(state.value for state in sources)))
-        .values(**values)
-    )
+    statement = _MOVABLE.values(**values)
+    where = {"ids": ids, "sources": sorted(state.value for state in sources)}
+    _check_moved(ids, tx.execute(statement, where))
+
+
+def _check_moved(ids: Sequence[int], result: sa.CursorResult[Any]) -> None:
     if result.rowcount != len(ids):
         raise exception.BadState(
             uuid=", ".join(str(one) for one in ids), state="moving elsewhere", event="be moved"
@@ -147,3 +129,49 @@ def drop_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
         .where(Arq.id.in_(ids))
         .values(attach_handle_id=None, deployable_id=None, prepared=False)
     )
+
+
+# Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
+# to execute it.
+
+_LOCK = (
+    sa.select(
+        Arq.id,
+        Arq.uuid,
+        Arq.state,
+        Arq.project_id,
+        Arq.instance_uuid,
+        Arq.hostname,
+        Arq.attach_handle_id,
+        Arq.deployable_id,
+        Arq.prepared,
+        Arq.group_spec,
+    )
+    .order_by(Arq.id)
+    .with_for_update()
+)
+_IDS: sa.BindParameter[int] = sa.bindparam("ids", expanding=True)
+_STATES = sa.select(Arq.uuid, Arq.state).where(Arq.uuid.in_(sa.bindparam("uuids", expanding=True)))
+_DELETE = sa.delete(Arq).where(Arq.id.in_(_IDS))
+_MOVABLE = sa.update(Arq).where(
+    Arq.id.in_(_IDS), Arq.state.in_(sa.bindparam("sources", expanding=True))
+)
+
+
+@cache
+def _move_each(count: int) -> sa.Update:
+    """So many ARQs, number ``i`` of which is that of ``id_i``."""
+    columns = Arq.__table__.c
+    values: dict[str, Any] = {
+        name: sa.case(
+            *(
+                (
+                    Arq.id == sa.bindparam(f"id_{index}", type_=columns.id.type),
+                    sa.bindparam(f"{name}_{index}", type_=columns[name].type),
+                )
+                for index in range(count)
+            )
+        )
+        for name in (*_BOUND_COLUMNS, "state")
+    }
+    return _MOVABLE.values(fault=None, **values)

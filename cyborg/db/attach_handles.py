@@ -2,6 +2,7 @@
 """Attach handles: claimed under lock, moved by conditional updates."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -9,56 +10,56 @@ from cyborg.db.models import Arq, AttachHandle
 from cyborg.model.device import HandleState
 
 
-def _claimable(deployable_id: int, state: HandleState, count: int) -> sa.Select[int, str]:
-    return (
-        sa.select(AttachHandle.id, AttachHandle.uuid)
-        .where(
-            AttachHandle.deployable_id == deployable_id,
-            AttachHandle.state == state.value,
-            AttachHandle.lost_ms.is_(None),
-        )
-        .order_by(AttachHandle.id)
-        .limit(count)
-    )
+@dataclass(frozen=True)
+class Claimed:
+    """A handle under the caller's lock; ``waits`` tells that its release is still going on."""
+
+    id: int
+    waits: bool
 
 
-def claim_free(tx: sa.Connection, deployable_id: int, count: int) -> list[int]:
-    """Lock up to ``count`` free handles of a deployable; answers their ids.
+def claim(tx: sa.Connection, deployable_id: int, count: int) -> list[Claimed]:
+    """Lock up to ``count`` handles of a deployable that are free, or about to be and promised to
+    nobody; the free ones come first.
 
     Handles that a rival has locked are skipped at first. Fewer than asked for prove nothing
-    then, since the rival may roll back: the second look waits for it.
+    then, since the rival may roll back: the second look waits for it. Both states are asked for
+    at once, for a handle that becomes free between two questions would be in neither answer.
     """
-    query = _claimable(deployable_id, HandleState.FREE, count)
-    ids = [row.id for row in tx.execute(query.with_for_update(skip_locked=True))]
-    if len(ids) < count:
-        ids = [row.id for row in tx.execute(query.with_for_update())]
-    return ids
-
-
-def claim_releasing(tx: sa.Connection, deployable_id: int, count: int) -> list[int]:
-    """Lock up to ``count`` handles that are about to be free and have no new holder yet."""
-    promised = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
-    query = _claimable(deployable_id, HandleState.RELEASING, count).where(~promised)
-    return [row.id for row in tx.execute(query.with_for_update())]
+    wanted = {"deployable": deployable_id, "count": count}
+    rows = tx.execute(_CLAIM_SKIPPING, wanted).all()
+    if len(rows) < count:
+        rows = tx.execute(_CLAIM_WAITING, wanted).all()
+    claimed = [Claimed(row.id, row.state == HandleState.RELEASING.value) for row in rows]
+    return sorted(claimed, key=lambda one: (one.waits, one.id))
 
 
 def hold(tx: sa.Connection, ids: Collection[int]) -> None:
     """Free handles become held; their lock is the caller's."""
-    _move(tx, ids, HandleState.FREE, HandleState.HELD)
+    if ids:
+        tx.execute(_HOLD, {"ids": sorted(ids)})
 
 
-def free(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Held handles that need no release become free; others stay as they are."""
-    _move(tx, ids, HandleState.HELD, HandleState.FREE)
+def let_go(tx: sa.Connection, clean: Collection[int], used: Collection[int]) -> None:
+    """Held handles become free, or releasing where the host has to clean up, in one statement.
 
-
-def begin_release(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Held handles whose host has to clean up become releasing."""
-    _move(tx, ids, HandleState.HELD, HandleState.RELEASING)
+    Others stay as they are. The state is no part of the WHERE, so that the end of a release that
+    is just being written is waited for, not overlooked.
+    """
+    ids = sorted({*clean, *used})
+    if ids:
+        tx.execute(_LET_GO, {"ids": ids, "used": sorted(used)})
 
 
 def end_release(tx: sa.Connection, handle_id: int) -> None:
-    """A released handle becomes free, or held when an ARQ has been waiting for it."""
+    """A released handle becomes free, or held when an ARQ has been waiting for it.
+
+    It is locked in a statement of its own: only what is read after that knows of a bind that has
+    just claimed it.
+    """
+    tx.execute(
+        sa.select(AttachHandle.id).where(AttachHandle.id == handle_id).with_for_update()
+    ).all()
     promised = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
     tx.execute(
         sa.update(AttachHandle)
@@ -67,20 +68,39 @@ def end_release(tx: sa.Connection, handle_id: int) -> None:
     )
 
 
-def state_of(tx: sa.Connection, handle_id: int) -> str | None:
-    """The state of one handle; None when it is gone."""
-    found: str | None = tx.execute(
-        sa.select(AttachHandle.state).where(AttachHandle.id == handle_id)
-    ).scalar_one_or_none()
-    return found
+# Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
+# to execute it.
 
-
-def _move(
-    tx: sa.Connection, ids: Collection[int], source: HandleState, target: HandleState
-) -> None:
-    if ids:
-        tx.execute(
-            sa.update(AttachHandle)
-            .where(AttachHandle.id.in_(sorted(ids)), AttachHandle.state == source.value)
-            .values(state=target.value)
+_IDS: sa.BindParameter[int] = sa.bindparam("ids", expanding=True)
+_PROMISED = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
+_CLAIM = (
+    sa.select(AttachHandle.id, AttachHandle.state)
+    .where(
+        AttachHandle.deployable_id == sa.bindparam("deployable"),
+        AttachHandle.state.in_([HandleState.FREE.value, HandleState.RELEASING.value]),
+        AttachHandle.lost_ms.is_(None),
+        ~_PROMISED,
+    )
+    .order_by(AttachHandle.state, AttachHandle.id)
+    .limit(sa.bindparam("count", type_=sa.Integer))
+)
+_CLAIM_SKIPPING = _CLAIM.with_for_update(skip_locked=True, of=AttachHandle)
+_CLAIM_WAITING = _CLAIM.with_for_update(of=AttachHandle)
+_HOLD = (
+    sa.update(AttachHandle)
+    .where(AttachHandle.id.in_(_IDS), AttachHandle.state == HandleState.FREE.value)
+    .values(state=HandleState.HELD.value)
+)
+_WAS_HELD = AttachHandle.state == HandleState.HELD.value
+_TO_CLEAN = sa.and_(_WAS_HELD, AttachHandle.id.in_(sa.bindparam("used", expanding=True)))
+_LET_GO = (
+    sa.update(AttachHandle)
+    .where(AttachHandle.id.in_(_IDS))
+    .values(
+        state=sa.case(
+            (_TO_CLEAN, HandleState.RELEASING.value),
+            (_WAS_HELD, HandleState.FREE.value),
+            else_=AttachHandle.state,
         )
+    )
+)

@@ -2,7 +2,8 @@
 """The append-only history: who had which device when, and why."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 
 import sqlalchemy as sa
 
@@ -37,9 +38,14 @@ def record(
         "request_id": caller.request_id if caller else None,
         "operation_id": operation,
     }
-    rows = [{**asdict(entry), **common} for entry in entries]
+    rows = [{**vars(entry), **common} for entry in entries]
     if rows:
-        tx.execute(sa.insert(Event).values(at_ms=now), rows)
+        tx.execute(_insert(now), rows)
+
+
+@cache
+def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
+    return sa.insert(Event).values(at_ms=now)
 
 
 def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]) -> set[str]:

@@ -5,7 +5,8 @@ The row stays when the instance is released, because it remembers the owner: an 
 evacuates or unshelves a server binds new ARQs in its owner's name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 
 import sqlalchemy as sa
 
@@ -15,13 +16,7 @@ from cyborg.db.models import Arq, Instance
 
 def lock(tx: sa.Connection, uuids: Iterable[str]) -> dict[str, Record]:
     """Lock the rows that exist; uuid → (uuid, project_id, operation_id, bound)."""
-    rows = tx.execute(
-        sa.select(Instance.uuid, Instance.project_id, Instance.operation_id, Instance.bound)
-        .where(Instance.uuid.in_(sorted(set(uuids))))
-        .order_by(Instance.uuid)
-        .with_for_update()
-    )
-    return {row.uuid: row for row in rows}
+    return {row.uuid: row for row in tx.execute(_LOCK, {"uuids": sorted(set(uuids))})}
 
 
 def bind(
@@ -38,7 +33,7 @@ def bind(
     known = set(known)
     fresh = [{**one, "bound": True} for one in instances if one["uuid"] not in known]
     if fresh:
-        tx.execute(sa.insert(Instance).values(updated_ms=now), fresh)
+        tx.execute(_insert(now), fresh)
     for one in instances:
         if one["uuid"] in known:
             tx.execute(
@@ -54,11 +49,52 @@ def bind(
             )
 
 
-def release(tx: sa.Connection, now: sa.ColumnElement[int], uuids: Iterable[str]) -> None:
-    """Open instances for their next bind, those only whose last ARQ is gone from them."""
-    held = sa.exists().where(Arq.instance_uuid == Instance.uuid)
-    tx.execute(
-        sa.update(Instance)
-        .where(Instance.uuid.in_(sorted(set(uuids))), ~held)
-        .values(bound=False, operation_id=None, updated_ms=now)
-    )
+def release(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    uuids: Collection[str],
+    going: Sequence[sa.ColumnElement[bool]] | None = None,
+) -> None:
+    """Open instances for their next bind, those only that no ARQ is left to; locks their rows.
+
+    ``going`` are the terms that choose those of their ARQs (all, when empty) which go later in
+    the same transaction; without it, they have gone.
+    """
+    if not uuids:
+        return
+    statement = _open(now)
+    if going is None:
+        statement = _open_left(now)
+    elif going:
+        staying = sa.not_(sa.func.coalesce(sa.and_(*going), False))
+        statement = statement.where(~_HELD.where(staying))
+    tx.execute(statement, {"uuids": sorted(set(uuids))})
+
+
+# Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
+# to execute it.
+
+_UUIDS: sa.BindParameter[str] = sa.bindparam("uuids", expanding=True)
+_HELD = sa.exists().where(Arq.instance_uuid == Instance.uuid)
+_LOCK = (
+    sa.select(Instance.uuid, Instance.project_id, Instance.operation_id, Instance.bound)
+    .where(Instance.uuid.in_(_UUIDS))
+    .order_by(Instance.uuid)
+    .with_for_update()
+)
+
+
+@cache
+def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
+    return sa.insert(Instance).values(updated_ms=now)
+
+
+@cache
+def _open(now: sa.ColumnElement[int]) -> sa.Update:
+    values = {"bound": False, "operation_id": None, "updated_ms": now}
+    return sa.update(Instance).where(Instance.uuid.in_(_UUIDS)).values(**values)
+
+
+@cache
+def _open_left(now: sa.ColumnElement[int]) -> sa.Update:
+    return _open(now).where(~_HELD)

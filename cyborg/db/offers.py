@@ -29,15 +29,18 @@ _OFFER = (
 )
 
 
+# Built once: SQLAlchemy takes longer to build it than the database to execute it.
+_BY_PROVIDER = (
+    sa.select(*_OFFER)
+    .join(Device, Device.id == Deployable.device_id)
+    .join(Host, Host.id == Device.host_id)
+    .where(Deployable.rp_uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
+
+
 def by_provider(tx: sa.Connection, rp_uuids: Iterable[str]) -> dict[str, Record]:
     """The deployables behind resource providers; provider uuid → row."""
-    rows = tx.execute(
-        sa.select(*_OFFER)
-        .join(Device, Device.id == Deployable.device_id)
-        .join(Host, Host.id == Device.host_id)
-        .where(Deployable.rp_uuid.in_(sorted(set(rp_uuids))))
-    )
-    return {row.rp_uuid: row for row in rows}
+    return {row.rp_uuid: row for row in tx.execute(_BY_PROVIDER, {"uuids": sorted(set(rp_uuids))})}
 
 
 def by_uuid(tx: sa.Connection, uuid: str) -> Record | None:

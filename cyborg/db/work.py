@@ -7,6 +7,7 @@ finds that its row has moved on.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -49,14 +50,7 @@ def add(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Mapping[st
     for row in rows:
         value = {**blank, "operation_id": None, "deadline_in": None, **row}
         values.append({**value, "uuid": str(uuid4()), "kind": WorkKind(value["kind"]).value})
-    tx.execute(
-        sa.insert(Work).values(
-            not_before_ms=now,
-            created_ms=now,
-            deadline_ms=now + sa.bindparam("deadline_in", type_=sa.BigInteger),
-        ),
-        values,
-    )
+    tx.execute(_insert(now), values)
 
 
 def claim(
@@ -71,35 +65,12 @@ def claim(
 
     ``owner`` is (services id, epoch) of this conductor.
     """
-    alive = sa.exists().where(
-        Service.id == Work.owner_id,
-        Service.epoch == Work.owner_epoch,
-        Service.last_seen_ms > now - lease_ms,
-    )
-    ids = list(
-        tx.execute(
-            sa.select(Work.id)
-            .where(Work.not_before_ms <= now, sa.or_(Work.owner_id.is_(None), ~alive))
-            .order_by(Work.not_before_ms, Work.id)
-            .limit(limit)
-            .with_for_update(skip_locked=True, of=Work)
-        ).scalars()
-    )
+    due = tx.execute(_due(now, limit), {"lease_ms": lease_ms})
+    ids = list(due.scalars())
     if not ids:
         return []
-    tx.execute(
-        sa.update(Work)
-        .where(Work.id.in_(ids))
-        .values(
-            owner_id=owner[0],
-            owner_epoch=owner[1],
-            fence=Work.fence + 1,
-            attempts=Work.attempts + 1,
-        )
-    )
-    overdue = sa.func.coalesce(Work.deadline_ms < now, sa.false()).label("overdue")
-    age = (now - Work.created_ms).label("age_ms")
-    return tx.execute(sa.select(*_COLUMNS, overdue, age).where(Work.id.in_(ids))).all()
+    tx.execute(_TAKE, {"ids": ids, "owner": owner[0], "epoch": owner[1]})
+    return tx.execute(_taken(now), {"ids": ids}).all()
 
 
 def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
@@ -107,13 +78,14 @@ def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
 
     False when another has taken a row over: then nothing of this transaction may stand.
     """
-    result = tx.execute(sa.delete(Work).where(_fenced(rows)))
+    result = tx.execute(_delete(len(rows)), _fences(rows))
     return int(result.rowcount) == len(rows)
 
 
 def still_ours(tx: sa.Connection, rows: Sequence[Record]) -> bool:
     """Lock work rows; False when another has taken one over, or the work is called off."""
-    held = tx.execute(sa.select(Work.id).where(_fenced(rows)).with_for_update()).all()
+    locked = sa.select(Work.id).where(_fenced(len(rows))).with_for_update()
+    held = tx.execute(locked, _fences(rows)).all()
     return len(held) == len(rows)
 
 
@@ -134,8 +106,9 @@ def postpone(
     due = sa.case((at_deadline, Work.deadline_ms + 1), else_=later)
     tx.execute(
         sa.update(Work)
-        .where(_fenced(rows))
-        .values(owner_id=None, owner_epoch=None, not_before_ms=due, error=error)
+        .where(_fenced(len(rows)))
+        .values(owner_id=None, owner_epoch=None, not_before_ms=due, error=error),
+        _fences(rows),
     )
 
 
@@ -159,5 +132,74 @@ def cancel_prepare(tx: sa.Connection, arq_uuids: Sequence[str]) -> None:
     )
 
 
-def _fenced(rows: Sequence[Record]) -> sa.ColumnElement[bool]:
-    return sa.or_(*(sa.and_(Work.id == row.id, Work.fence == row.fence) for row in rows))
+# Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
+# to execute it.
+
+
+@cache
+def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
+    deadline = now + sa.bindparam("deadline_in", type_=sa.BigInteger)
+    return sa.insert(Work).values(not_before_ms=now, created_ms=now, deadline_ms=deadline)
+
+
+@cache
+def _due(now: sa.ColumnElement[int], limit: int) -> sa.Select[int]:
+    alive = sa.exists().where(
+        Service.id == Work.owner_id,
+        Service.epoch == Work.owner_epoch,
+        Service.last_seen_ms > now - sa.bindparam("lease_ms", type_=sa.BigInteger),
+    )
+    return (
+        sa.select(Work.id)
+        .where(Work.not_before_ms <= now, sa.or_(Work.owner_id.is_(None), ~alive))
+        .order_by(Work.not_before_ms, Work.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True, of=Work)
+    )
+
+
+_TAKE = (
+    sa.update(Work)
+    .where(Work.id.in_(sa.bindparam("ids", expanding=True)))
+    .values(
+        owner_id=sa.bindparam("owner"),
+        owner_epoch=sa.bindparam("epoch"),
+        fence=Work.fence + 1,
+        attempts=Work.attempts + 1,
+    )
+)
+
+
+@cache
+def _taken(now: sa.ColumnElement[int]) -> sa.Select[Any]:
+    return sa.select(
+        *_COLUMNS,
+        sa.func.coalesce(Work.deadline_ms < now, sa.false()).label("overdue"),
+        (Work.deadline_ms - now).label("left_ms"),
+        (now - Work.created_ms).label("age_ms"),
+    ).where(Work.id.in_(sa.bindparam("ids", expanding=True)))
+
+
+@cache
+def _delete(count: int) -> sa.Delete:
+    return sa.delete(Work).where(_fenced(count))
+
+
+@cache
+def _fenced(count: int) -> sa.ColumnElement[bool]:
+    """So many rows at the fences given by ``_fences``."""
+    return sa.or_(
+        *(
+            sa.and_(
+                Work.id == sa.bindparam(f"id_{index}"), Work.fence == sa.bindparam(f"fence_{index}")
+            )
+            for index in range(count)
+        )
+    )
+
+
+def _fences(rows: Sequence[Record]) -> dict[str, int]:
+    fences: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        fences |= {f"id_{index}": row.id, f"fence_{index}": row.fence}
+    return fences

@@ -7,8 +7,15 @@ reboots and upgrades: a device by driver and key on its host, a deployable by it
 whole cloud, a handle by its key within the deployable.
 """
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+#: Widths of the database's columns for text that drivers bring.
+_WIDE = 255
+_DRIVER_NAME = 100
+_LARGEST = 2**31 - 1
 
 
 class DeviceType(StrEnum):
@@ -109,6 +116,23 @@ class Device:
     vendor_board_info: str | None = None
     numa_node: int | None = None
 
+    def flaw(self) -> str | None:
+        """Why no database could keep this device, as a sentence; None when one can."""
+        for what, text, width in _texts(self):
+            if not 0 < len(text) <= width:
+                return f"{what} has {len(text)} characters and not 1 to {width}"
+            if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
+                return f"{what} is no text: {text!r}"
+        if not -_LARGEST <= (self.numa_node or 0) <= _LARGEST:
+            return f"there is no NUMA node {self.numa_node}"
+        names = [one.name for one in self.deployables]
+        if len(set(names)) < len(names):
+            return "two of its deployables have one name"
+        for one in self.deployables:
+            if len({handle.key for handle in one.handles}) < len(one.handles):
+                return f"two attach handles of {one.name} have one key"
+        return None
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -125,3 +149,23 @@ class Hardware:
     reason: str | None = None
     setup_required: bool = False
     reboot_required: bool = False
+
+
+def _texts(device: Device) -> Iterator[tuple[str, str, int]]:
+    """Every text of a device that has a column of its own: what it is, the text, the width."""
+    yield "its key", device.key, _WIDE
+    yield "its vendor", device.vendor, _WIDE
+    yield "its model", device.model, _WIDE
+    yield "its control path", json.dumps(device.control_path), _WIDE
+    if device.vendor_board_info:
+        yield "its board information", device.vendor_board_info, len(device.vendor_board_info)
+    for deployable in device.deployables:
+        yield "the name of a deployable", deployable.name, _WIDE
+        yield f"the resource class of {deployable.name}", deployable.resource_class, _WIDE
+        yield f"the driver name of {deployable.name}", deployable.driver_name, _DRIVER_NAME
+        for attribute in deployable.attributes:
+            yield f"an attribute of {deployable.name}", attribute.key, _WIDE
+            yield f"{attribute.key} of {deployable.name}", attribute.value, _LARGEST
+        for handle in deployable.handles:
+            yield f"the key of a handle of {deployable.name}", handle.key, _WIDE
+            yield f"handle {handle.key} of {deployable.name}", json.dumps(handle.info), _WIDE

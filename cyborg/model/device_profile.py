@@ -134,7 +134,8 @@ def _amount(field: str, name: str, value: object, standard_classes: frozenset[st
         raise exception.Invalid(
             field=field, reason=f"{name} is neither a standard resource class nor CUSTOM_*"
         )
-    text = str(value).strip() if isinstance(value, int | str) else ""
+    text = _digits(value) if isinstance(value, int) else value
+    text = text.strip() if isinstance(text, str) else ""
     # Nova and Placement count in int; eleven digits are beyond any of both.
     if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or len(text) > 10:
         raise exception.Invalid(field=field, reason="a whole number from 1 is needed")
@@ -152,6 +153,15 @@ def _trait_word(field: str, name: str, value: object) -> str:
 
 
 def _text(field: str, value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _MAX_TEXT:
+    text = _digits(value) if isinstance(value, int) else value
+    if isinstance(value, bool) or not isinstance(text, str) or len(text) > _MAX_TEXT:
         raise exception.Invalid(field=field, reason="a string is needed")
-    return str(value)
+    return text
+
+
+def _digits(value: int) -> str | None:
+    """A number as text; None for one that is too long for Python to write (and for any use)."""
+    try:
+        return str(value)
+    except ValueError:
+        return None

@@ -3,8 +3,9 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
+from typing import Any
 
 from cyborg.model.device import Device
 from cyborg.model.provider import ProviderTree
@@ -37,18 +38,26 @@ class Report:
 
     def digest(self) -> str:
         """A hex SHA-256 that is equal exactly when the facts are, whatever order they came in."""
-        facts = sorted(
-            (
-                {**asdict(one), "devices": sorted((asdict(d) for d in one.devices), key=_key)}
-                for one in self.drivers
-            ),
-            key=lambda one: str(one["driver"]),
-        )
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        facts = [_sorted(vars(one)) for one in self.drivers]
+        text = json.dumps(sorted(facts, key=_word), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _key(device: dict[str, object]) -> str:
-    return str(device["key"])
+def _sorted(value: Any) -> Any:
+    """The same facts in one order: where a driver came across a thing first is no fact."""
+    if isinstance(value, dict):
+        return {key: _sorted(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return sorted(map(_sorted, value), key=_word)
+    # Not asdict: it copies every word, which for many devices takes longer than all the rest.
+    return _sorted(vars(value)) if is_dataclass(value) else value
+
+
+def _word(fact: Any) -> str:
+    """What orders facts of one kind: what tells each from the others."""
+    if not isinstance(fact, dict):
+        return str(fact)
+    return " ".join(str(fact[one]) for one in ("driver", "name", "key", "value") if one in fact)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,11 @@ class Acknowledged:
 
 @dataclass(frozen=True)
 class Desired:
-    """What the database wants of a host: the provider tree that Placement shall show."""
+    """What the database wants of a host: the provider tree that Placement shall show.
+
+    ``refused`` is what it believes that Placement refuses (deployable name → reason).
+    """
 
     generation: int
     tree: ProviderTree
+    refused: dict[str, str] = field(default_factory=dict)

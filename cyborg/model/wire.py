@@ -106,11 +106,9 @@ def _build_dataclass(kind: Any, value: Any, place: str) -> Any:
 def _build_scalar(kind: Any, value: Any, place: str) -> Any:
     if kind is Any:
         return value
-    if kind is datetime and isinstance(value, str):
-        return datetime.fromisoformat(value)
-    if issubclass(kind, Enum):
+    if issubclass(kind, Enum) or (kind is datetime and isinstance(value, str)):
         try:
-            return kind(value)
+            return datetime.fromisoformat(value) if kind is datetime else kind(value)
         except ValueError:
             raise exception.Invalid(field=place, reason=f"{value!r} is unknown") from None
     if type(value) is not kind:

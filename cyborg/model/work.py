@@ -19,7 +19,8 @@ class HandleTask:
     """Prepare or release one attach handle on the agent's host.
 
     ``operation`` identifies the task: an agent that meets it again answers as before. ``spec``
-    holds the ``accel:*`` wishes of the device profile's group, as strings.
+    holds the ``accel:*`` wishes of the device profile's group, as strings. ``order`` rises with
+    each task of a handle: one that arrives after a later one is refused.
     """
 
     operation: str
@@ -29,6 +30,7 @@ class HandleTask:
     handle_key: str
     handle_uuid: str
     spec: dict[str, str] = field(default_factory=dict)
+    order: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ class AgentClient:
         """Give up calls in flight."""
         self._line.close()
 
-    def prepare(self, host: str, task: HandleTask) -> Outcome:
-        """Make an attach handle ready for its guest."""
-        return wire.load(Outcome, self._line.call_server(host, "prepare", task=wire.dump(task)))
+    def prepare(self, host: str, task: HandleTask, *, within: float) -> Outcome:
+        """Make an attach handle ready for its guest; after ``within`` seconds nobody wants it."""
+        reply = self._line.call_server(host, "prepare", within=within, task=wire.dump(task))
+        return wire.load(Outcome, reply)
 
     def release(self, host: str, task: HandleTask) -> Outcome:
         """Undo what prepare did, and clean up after the guest."""

@@ -2,15 +2,15 @@
 """One process's connection to the bus, and bounded calls over it.
 
 oslo.messaging blocks far beyond a call's time-out while the broker is away. A ``Line`` therefore
-makes its calls in threads of its own and waits only as long as promised; after a call that found
+makes each call in a thread of its own and waits only as long as promised; after a call that found
 nobody it answers at once with Unavailable until a ping in the background got through again.
 """
 
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import oslo_messaging
@@ -40,7 +40,8 @@ class Bus:
 
     ``conf`` must be the global ``cfg.CONF`` (oslo.messaging registers its options there); ``url``
     overrides ``[DEFAULT] transport_url``, ``exchange`` overrides ``[DEFAULT] control_exchange``.
-    Services with different exchanges keep apart on one virtual host.
+    Services with different exchanges keep apart on one virtual host. Raises ConfigError for a URL
+    that cannot be used.
     """
 
     def __init__(
@@ -50,7 +51,16 @@ class Bus:
         # By itself it registers most of its options at first use, too late to check them.
         for group, options in opts.list_opts():
             conf.register_opts(options, group=group)
-        self._transport = oslo_messaging.get_rpc_transport(conf, url=url, allowed_remote_exmods=[])
+        try:
+            self._transport = oslo_messaging.get_rpc_transport(
+                conf, url=url, allowed_remote_exmods=[]
+            )
+        except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure) as fault:
+            # The URL itself holds a password.
+            raise exception.ConfigError(
+                reason="[DEFAULT] transport_url cannot be used; it has the form "
+                "rabbit://user:password@host:port/virtual_host."
+            ) from fault
         self._exchange = exchange or conf.control_exchange
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
@@ -92,13 +102,14 @@ class Line:
 
     def __init__(self, bus: Bus, topic: str, *, peer: str, timeout: float) -> None:
         self._client = bus.client(topic)
+        self._asking = self._client.prepare(timeout=timeout)
         self._peer = peer
         self._timeout = timeout
-        self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"rpc-{topic}")
         self._up = threading.Event()
         self._lock = threading.Lock()
         self._pinger: threading.Thread | None = None
         self._since = 0.0
+        self._closed: Future[None] = Future()
 
     def connect(self) -> None:
         """Start looking for the peer in the background; returns at once, may be called often."""
@@ -121,7 +132,7 @@ class Line:
         self._await_connection()
         for last in (False, True):
             try:
-                reply = self._once(self._client, verb, request_id, arguments)
+                reply = self._once(self._asking, verb, request_id, arguments)
             except oslo_messaging.MessagingTimeout:
                 if last:
                     self._lost()
@@ -130,10 +141,17 @@ class Line:
             return faults.unwrap(reply, self._peer, request_id)
         raise AssertionError("unreachable")
 
-    def call_server(self, server: str, verb: str, **arguments: Any) -> Any:
-        """Ask one named server, once; raises Unavailable when it does not answer in time."""
+    def call_server(
+        self, server: str, verb: str, *, within: float | None = None, **arguments: Any
+    ) -> Any:
+        """Ask one named server, once; raises Unavailable when it does not answer in time.
+
+        ``within`` is a time in seconds that may be shorter than the usual one.
+        """
+        patience = self._timeout if within is None else min(self._timeout, max(within, 0.1))
+        client = self._client.prepare(server=server, timeout=patience)
         try:
-            reply = self._once(self._client.prepare(server=server), verb, "", arguments)
+            reply = self._once(client, verb, "", arguments)
         except oslo_messaging.MessagingTimeout:
             raise exception.Unavailable(
                 peer=f"{self._peer} on {server}", reason="no answer"
@@ -143,27 +161,35 @@ class Line:
     def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
         """Send a hint that may be lost; never raises, never waits."""
         cast = self._client.prepare(server=server).cast
-        self._calls.submit(self._quietly, cast, verb, arguments)
+        _in_thread(lambda: self._quietly(cast, verb, arguments))
 
     def close(self) -> None:
-        """End the threads; calls in flight are given up."""
-        self._calls.shutdown(wait=False, cancel_futures=True)
+        """Give up calls in flight: who waits for them gets Unavailable at once."""
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     def _once(self, client: Any, verb: str, request_id: str, arguments: dict[str, Any]) -> Any:
-        call = client.prepare(timeout=self._timeout).call
-        future = self._calls.submit(call, {"request_id": request_id}, verb, **arguments)
+        if self._closed.done():
+            raise exception.Unavailable(peer=self._peer, reason="this process is ending")
+        context = {"request_id": request_id}
+        future = _in_thread(lambda: client.call(context, verb, **arguments))
+        wait((future, self._closed), self._timeout + 1.0, FIRST_COMPLETED)
+        if not future.done():
+            self._lost()
+            reason = "this process is ending" if self._closed.done() else "the bus is away"
+            raise exception.OutcomeUnknown(peer=self._peer, reason=reason)
         try:
-            return future.result(timeout=self._timeout + 1.0)
-        except FutureTimeout:
-            future.cancel()
-            self._lost()
-            raise exception.OutcomeUnknown(peer=self._peer, reason="the bus is away") from None
-        except oslo_messaging.MessageDeliveryFailure as error:
-            self._lost()
-            raise exception.Unavailable(peer=self._peer, reason=str(error)) from None
+            return future.result()
+        except oslo_messaging.MessagingTimeout:
+            raise
         except oslo_messaging.RemoteError as error:
             LOG.error("%s could not take %s: %s", self._peer, verb, error)
             raise exception.PeerFault(peer=self._peer, request_id=request_id) from None
+        except Exception as error:
+            # Nothing but the messaging libraries runs in there; those of the broker's driver let
+            # errors of their own pass while they make a connection.
+            self._lost()
+            raise exception.Unavailable(peer=self._peer, reason=str(error)) from error
 
     def _await_connection(self) -> None:
         if self._up.is_set():
@@ -177,13 +203,16 @@ class Line:
 
     def _ping(self) -> None:
         client = self._client.prepare(timeout=_PING_TIMEOUT)
-        while not self._up.is_set():
+        complaint = ""
+        while not self._up.is_set() and not self._closed.done():
             try:
                 client.call({}, "ping")
                 self._up.set()
-            except (oslo_messaging.MessagingException, OSError) as error:
-                LOG.info("%s cannot be reached yet: %s", self._peer, error)
-                time.sleep(_PING_INTERVAL)
+            except Exception as error:  # noqa: BLE001 - as in _once; this thread must go on
+                if str(error) != complaint:
+                    complaint = str(error)
+                    LOG.info("%s cannot be reached yet: %s", self._peer, complaint)
+                wait((self._closed,), _PING_INTERVAL)
 
     def _lost(self) -> None:
         self._up.clear()
@@ -192,5 +221,19 @@ class Line:
     def _quietly(self, cast: Any, verb: str, arguments: dict[str, Any]) -> None:
         try:
             cast({}, verb, **arguments)
-        except oslo_messaging.MessagingException as error:
+        except Exception as error:  # noqa: BLE001 - as in _once
             LOG.debug("%s was not told %s: %s", self._peer, verb, error)
+
+
+def _in_thread(call: Callable[[], Any]) -> Future[Any]:
+    """Call in a thread that the process does not wait for at its end, unlike an executor's."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who asked
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="rpc-call", daemon=True).start()
+    return future

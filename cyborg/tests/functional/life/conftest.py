@@ -1,11 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test of a life begins with an empty database."""
+"""Every test of a life begins with an empty database; what more than one file of them starts."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("clean")
+from cyborg import service
+from cyborg.testing.accelerators import AcceleratorClient
+from cyborg.testing.compute import ComputeWalk
+from cyborg.testing.loopback import Loopback
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
+from cyborg.tests.functional.life.http import TokenReader
+from cyborg.tests.functional.life.steps import eventually_offered
 
 
 @pytest.fixture(autouse=True)
 def _clean(clean: None) -> None:
     """Applied to every test here."""
+
+
+@dataclass(frozen=True)
+class RackedCompute(Rack):
+    """A compute with a running agent for its cards; ``stack`` runs its agent."""
+
+    agent: service.Daemon
+    stack: Stack
+    state_path: Path
+
+    def restart(self) -> service.Daemon:
+        """Another agent process on the same machine; the old one is to be stopped before."""
+        return self.stack.start_agent(
+            self.compute, machine=self.machine, drivers=[self.loaded], state_path=self.state_path
+        )
+
+
+@pytest.fixture
+def resource_class() -> str:
+    """A resource class that no other test has providers of."""
+    return f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"
+
+
+@pytest.fixture
+def racked(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> Iterator[Callable[..., RackedCompute]]:
+    """Start computes with cards, published in Placement; all are stopped at the end."""
+    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2)
+    own = replace(stack, times=times, _endings=[])
+    drivers: list[CardDriver] = []
+
+    def start(
+        traits: Traits | None = None,
+        *,
+        cards: Mapping[str, int] = MappingProxyType({CARD: 2}),
+        on: Stack = own,
+    ) -> RackedCompute:
+        name = fresh_host("racked")
+        placement.make_compute(name)
+        rack = Rack.build(name, traits or Traits(resource_class), cards)
+        drivers.append(rack.driver)
+        agent = on.start_agent(
+            name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path
+        )
+        made = RackedCompute(name, rack.machine, rack.driver, agent, on, tmp_path)
+        for address, units in cards.items():
+            eventually_offered(placement, made.provider(address), units)
+        return made
+
+    yield start
+    for driver in drivers:
+        driver.behaviour.open()
+    own.stop()
+
+
+@pytest.fixture(scope="session")
+def url(app: Any) -> Iterator[str]:
+    """The API on a real port, for those who bring tokens (see TokenReader)."""
+    with Loopback(TokenReader(app.app)) as door:
+        yield f"{door.url}/v2"
+
+
+@pytest.fixture
+def walk(
+    url: str, placement: PlacementService, nova_api: SimulatedNova
+) -> Callable[..., ComputeWalk]:
+    """Nova, asked by a user with a role in a project."""
+
+    def make(role: str, project: str) -> ComputeWalk:
+        client = AcceleratorClient(url, f"{role}:{project}", "service")
+        return ComputeWalk(client, placement, nova_api, project=project, wait=5.0)
+
+    return make

@@ -70,17 +70,39 @@ class Client:
         )
 
     def _headers(self) -> dict[str, str]:
-        headers = {
-            "X-Identity-Status": "Confirmed",
-            "X-Roles": _IMPLIED[self.role],
-            "X-Project-Id": self.project,
-            "X-User-Id": f"user-of-{self.project}"[:32],
-        }
-        if self.service:
-            headers |= {"X-Service-Roles": "service", "X-Service-Identity-Status": "Confirmed"}
+        headers = _identity(self.role, self.project, self.service)
         if self.version:
             headers["OpenStack-API-Version"] = f"accelerator {self.version}"
         return headers
+
+
+def _identity(role: str, project: str, service: bool) -> dict[str, str]:
+    headers = {
+        "X-Identity-Status": "Confirmed",
+        "X-Roles": _IMPLIED[role],
+        "X-Project-Id": project,
+        "X-User-Id": f"user-of-{project}"[:32],
+    }
+    if service:
+        headers |= {"X-Service-Roles": "service", "X-Service-Identity-Status": "Confirmed"}
+    return headers
+
+
+class TokenReader:
+    """A WSGI filter in keystonemiddleware's place: a token says ``role:project``.
+
+    Any service token is a valid one.
+    """
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        role, _, project = environ["HTTP_X_AUTH_TOKEN"].partition(":")
+        with_service = "HTTP_X_SERVICE_TOKEN" in environ
+        for name, value in _identity(role, project, with_service).items():
+            environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
+        return self._application(environ, start_response)
 
 
 def bind_body(arqs: list[dict[str, Any]], host: str, provider: str, instance: str) -> Any:

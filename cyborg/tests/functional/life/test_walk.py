@@ -11,6 +11,7 @@ from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
+from cyborg.tests.functional.life.steps import create_many
 
 FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
 TWO = {**FPGA, "resources:FPGA": "2"}
@@ -88,11 +89,7 @@ def test_32_clients_race_for_the_last_handle(
     nova.patch(
         "/accelerator_requests", bind_body(hold, host.name, host.fake_provider, str(uuid4()))
     )
-    name = profile(FPGA)
-    rivals = [
-        member.post("/accelerator_requests", {"device_profile_name": name})["arqs"]
-        for _ in range(32)
-    ]
+    rivals = create_many(member, profile, "FPGA", 32)
     answers: Counter[int] = Counter()
     lock = threading.Lock()
 

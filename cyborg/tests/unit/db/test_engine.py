@@ -158,7 +158,7 @@ def test_a_busy_file_is_unavailable_for_now(db: Database, tmp_path: Path) -> Non
         if len(pauses) == 2:
             rival.rollback()
 
-    @Retry(sleep=give_way, jitter=lambda low, high: high)
+    @Retry(sleep=give_way, jitter=lambda _low, high: high)
     def add() -> str:
         with impatient.writer() as tx:
             _add(tx, "patient")

@@ -135,7 +135,7 @@ def test_force_is_off_unless_it_is_set() -> None:
         ('{"address": "*:*:*.*", "devname": "eth0"}', "address and devname exclude each other"),
         ('{"devname": 5}', "devname is not the name of a network interface"),
         ('{"force": "yes"}', "force is neither true nor false"),
-        ('{"adress": "0000:81:00.0"}', "none of the keys address, devname, force"),
+        ('{"bus": "81"}', "none of the keys address, devname, force"),
     ],
 )
 def test_a_bad_entry_is_one_sentence_with_option_and_value(text: str, reason: str) -> None:

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards as files: a driver whose hardware a test plugs, pulls, breaks and holds back at will."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.loader import Loaded
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Attribute,
+    Deployable,
+    Device,
+    DeviceType,
+)
+from cyborg.model.pci import PciAddress
+from cyborg.model.provider import provider_uuid
+from cyborg.model.work import HandleTask, ProgramTask
+from cyborg.testing.fake_host import FakeHost
+
+CARD = "0000:81:00.0"
+OTHER = "0000:82:00.0"
+_PLACE = "/cards"
+
+
+@dataclass
+class Traits:
+    """What kind of cards a driver offers; ``network`` makes handles fit for ports."""
+
+    resource_class: str
+    prepare: bool = False
+    programmable: bool = False
+    network: str | None = None
+
+
+@dataclass
+class Behaviour:
+    """What a test wants the driver to do from now on."""
+
+    #: What ``discover`` throws.
+    broken: Exception | None = None
+    #: What ``prepare`` throws.
+    fault: Exception | None = None
+    #: Closed, it keeps ``prepare`` and ``release`` from ending.
+    preparing: threading.Event = field(default_factory=threading.Event)
+    releasing: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.open()
+
+    def open(self) -> None:
+        """Let everything go on."""
+        self.preparing.set()
+        self.releasing.set()
+
+
+class CardDriver(Driver):
+    """Every file below ``/cards``, named by a PCI address, is a card of as many units as it says.
+
+    ``calls`` are the verbs that were carried out, with their handles; ``prepared`` the handles
+    that are prepared now; ``loaded`` the images by deployable.
+    """
+
+    name = "card_driver"
+    can_program = True
+
+    def __init__(self, host: FakeHost, compute: str, traits: Traits) -> None:
+        super().__init__(host, cfg.ConfigOpts())
+        self._compute = compute
+        self._traits = traits
+        self.behaviour = Behaviour()
+        self.calls: list[tuple[str, str]] = []
+        self.prepared: set[str] = set()
+        self.loaded: dict[str, bytes] = {}
+        self.scans = 0
+
+    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+        """See Driver."""
+        self.scans += 1
+        if self.behaviour.broken is not None:
+            raise self.behaviour.broken
+        return [self._device(PciAddress.parse(one)) for one in self.host.list_dir(_PLACE)]
+
+    def prepare(self, task: HandleTask) -> None:
+        """See Driver."""
+        self._wait(self.behaviour.preparing)
+        if self.behaviour.fault is not None:
+            raise self.behaviour.fault
+        self.calls.append(("prepare", task.handle_key))
+        self.prepared.add(task.handle_key)
+
+    def release(self, task: HandleTask) -> None:
+        """See Driver."""
+        self._wait(self.behaviour.releasing)
+        self.calls.append(("release", task.handle_key))
+        self.prepared.discard(task.handle_key)
+
+    def program(self, task: ProgramTask, image_path: str) -> None:
+        """See Driver."""
+        self.calls.append(("program", task.deployable))
+        self.loaded[task.deployable] = Path(image_path).read_bytes()
+
+    def _wait(self, gate: threading.Event) -> None:
+        if not gate.wait(20):
+            raise exception.DriverFailed(driver=self.name, verb="wait", reason="a test forgot")
+
+    def _device(self, address: PciAddress) -> Device:
+        units = int(self.host.read_text(f"{_PLACE}/{address}"))
+        deployable = Deployable(
+            name=f"{self._compute}_{address}",
+            resource_class=self._traits.resource_class,
+            driver_name="card",
+            handles=tuple(self._handles(address, units)),
+            traits=("CUSTOM_CARD",),
+            attributes=(
+                Attribute("rc", self._traits.resource_class),
+                Attribute("trait0", "CUSTOM_CARD"),
+            ),
+            prepare=self._traits.prepare,
+            programmable=self._traits.programmable,
+        )
+        return Device(
+            key=str(address),
+            type=DeviceType.FPGA,
+            vendor="1d22",
+            model="card",
+            control_path=address.info(),
+            deployables=(deployable,),
+        )
+
+    def _handles(self, address: PciAddress, units: int) -> Iterator[AttachHandle]:
+        for unit in range(units):
+            place = PciAddress(address.domain, address.bus, *divmod(unit + 1, 8))
+            info = place.info()
+            if self._traits.network is not None:
+                info["physical_network"] = self._traits.network
+            yield AttachHandle(key=str(place), type=AttachType.PCI, info=info)
+
+
+class SecondDriver(CardDriver):
+    """The same for cards of another make."""
+
+    name = "second_driver"
+
+
+@dataclass(frozen=True)
+class Rack:
+    """A compute's simulated machine with its cards."""
+
+    compute: str
+    machine: FakeHost
+    driver: CardDriver
+
+    @classmethod
+    def build(cls, compute: str, traits: Traits, cards: Mapping[str, int]) -> "Rack":
+        """A machine with cards, by address, of these many units."""
+        machine = FakeHost()
+        machine.add_dir(_PLACE)
+        rack = cls(compute, machine, CardDriver(machine, compute, traits))
+        for address, units in cards.items():
+            rack.plug(address, units)
+        return rack
+
+    @property
+    def loaded(self) -> Loaded:
+        """The driver as the agent's loader would hand it over."""
+        return Loaded(self.driver.name, self.driver)
+
+    def plug(self, address: str, units: int) -> None:
+        """Put a card in, or change its units."""
+        self.machine.add_file(f"{_PLACE}/{address}", str(units))
+
+    def pull(self, address: str) -> None:
+        """Take a card out."""
+        self.machine.remove(f"{_PLACE}/{address}")
+
+    def provider(self, address: str = CARD) -> str:
+        """The uuid of a card's provider."""
+        return provider_uuid(f"{self.compute}_{address}")

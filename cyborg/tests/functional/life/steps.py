@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that many lives have in common, and looks at the rows behind them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg import service
+from cyborg.db.engine import Reader
+from cyborg.db.models import METADATA, AttachHandle, Work
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.http import Client, bind_body
+
+Arqs = list[dict[str, Any]]
+ARQS = "/accelerator_requests"
+#: What the fake driver offers.
+FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+
+
+def create(client: Client, profile: str) -> Arqs:
+    """New ARQs for a profile."""
+    arqs: Arqs = client.post(ARQS, {"device_profile_name": profile})["arqs"]
+    return arqs
+
+
+def create_many(client: Client, profile: Callable[..., str], name: str, count: int) -> list[Arqs]:
+    """Lists of one ARQ each, for one unit of a resource class each."""
+    return [[one] for one in create(client, profile({f"resources:{name}": str(count)}))]
+
+
+def bind(
+    nova: Client,
+    arqs: Arqs,
+    provider: str,
+    *,
+    host: str = "compute",
+    instance: str | None = None,
+    status: int = 202,
+) -> str:
+    """Bind ARQs to one provider for one instance (a new one unless given), and give its uuid."""
+    server = instance or str(uuid4())
+    nova.patch(ARQS, bind_body(arqs, host, provider, server), status=status)
+    return server
+
+
+def of_instance(client: Client, instance: str) -> Arqs:
+    """The ARQs of an instance as its owner sees them."""
+    arqs: Arqs = client.get(ARQS, instance=instance)["arqs"]
+    return arqs
+
+
+def states(client: Client, arqs: Arqs) -> list[str]:
+    """The states of ARQs now, in their order."""
+    return [client.get(f"{ARQS}/{one['uuid']}")["state"] for one in arqs]
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    """Wait until a condition holds; fails the test when it never does."""
+    assert service.wait_until(condition, timeout=timeout), "it never came true"
+
+
+def eventually_offered(placement: PlacementService, provider: str, units: int) -> None:
+    """Wait until Placement would give out just so many units of a provider."""
+    eventually(lambda: offered(placement, provider) == units)
+
+
+def everything(reader: Reader, *, but: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """All rows by table; what processes say about themselves, and when, is left out."""
+    left_out = {"services", "alembic_version", *but}
+    tables = [one for one in METADATA.sorted_tables if one.name not in left_out]
+    with reader.reader() as tx:
+        return {
+            table.name: [
+                tuple(row)
+                for row in tx.execute(
+                    sa.select(*(one for one in table.c if one.name != "updated_ms")).order_by(
+                        *table.primary_key
+                    )
+                )
+            ]
+            for table in tables
+        }
+
+
+def handle_states(reader: Reader) -> dict[str, str]:
+    """The state of every attach handle by its key."""
+    with reader.reader() as tx:
+        rows = tx.execute(sa.select(AttachHandle.handle_key, AttachHandle.state))
+        return {row.handle_key: row.state for row in rows}
+
+
+def work_left(reader: Reader) -> list[str]:
+    """The kinds of the work that waits or is being done."""
+    with reader.reader() as tx:
+        return list(tx.execute(sa.select(Work.kind).order_by(Work.id)).scalars())

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Telling Nova how a bind ended (check list, 66 to 68)."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.db.models import Work
+from cyborg.testing.nova import SimulatedNova
+from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.functional.life.http import Client, bind_body
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    FPGA,
+    bind,
+    create,
+    eventually,
+    of_instance,
+    states,
+    work_left,
+)
+
+Computes = Callable[..., Compute]
+Profiles = Callable[..., str]
+THREE = {**FPGA, "resources:FPGA": "3"}
+
+
+@pytest.fixture
+def nova(member: Client) -> Client:
+    return member.with_service_token()
+
+
+def test_line_66_one_call_with_an_entry_for_each(
+    compute: Computes, profile: Profiles, nova: Client, nova_api: SimulatedNova
+) -> None:
+    host = compute()
+    arqs = create(nova, profile(THREE))
+    before = len(nova_api.calls)
+    instance = bind(nova, arqs, host.fake_provider)
+    nova_api.wait_for_events([one["uuid"] for one in arqs], timeout=5)
+    (call,) = nova_api.calls[before:]
+    # That it holds allowed keys only the simulated Nova has checked, as the real one does.
+    assert call.microversion == "compute 2.82"
+    assert {(one.server_uuid, one.status) for one in call.events} == {(instance, "completed")}
+    assert {one.tag for one in call.events} == {one["uuid"] for one in arqs}
+
+
+@pytest.mark.parametrize("code", [422, 404, 400])
+def test_line_67_what_nova_refuses_stays_bound(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+    *,
+    code: int,
+) -> None:
+    host = compute()
+    arqs, instance = create(nova, profile(THREE)), str(uuid4())
+    nova_api.answer_instance(instance, code)
+    bind(nova, arqs, host.fake_provider, instance=instance)
+    eventually(lambda: work_left(database) == [])
+    codes = [one.code for one in nova_api.events if one.server_uuid == instance]
+    assert codes == [code] * 3
+    assert states(nova, arqs) == ["Bound"] * 3
+
+
+def test_line_67_mixed_codes(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+) -> None:
+    host = compute()
+    name = profile(FPGA)
+    codes = {str(uuid4()): code for code in (200, 404, 422)}
+    body: dict[str, Any] = {}
+    for instance, code in codes.items():
+        nova_api.answer_instance(instance, code)
+        body |= bind_body(create(nova, name), host.name, host.fake_provider, instance)
+    nova.patch(ARQS, body)
+    eventually(lambda: work_left(database) == [])
+    answered = {one.server_uuid: one.code for one in nova_api.events if one.server_uuid in codes}
+    assert answered == codes
+    for instance in codes:
+        assert [one["state"] for one in of_instance(nova, instance)] == ["Bound"]
+
+
+@pytest.mark.parametrize("answers", [[404], [500, 200], [429, 429, 200]])
+def test_line_67_the_call_as_a_whole_fails(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+    *,
+    answers: list[int],
+) -> None:
+    """A refusal is an answer; a Nova that is unwell or busy is asked again, until it answers."""
+    host = compute()
+    arqs = create(nova, profile(FPGA))
+    nova_api.answer_calls(*(one for one in answers if one != 200))
+    instance = bind(nova, arqs, host.fake_provider)
+    eventually(lambda: work_left(database) == [])
+    codes = [one.code for one in nova_api.events if one.server_uuid == instance]
+    assert codes == answers
+    assert states(nova, arqs) == ["Bound"]
+
+
+def test_line_67_nobody_is_told_for_ever(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+) -> None:
+    """Nova has stopped waiting after five minutes, so that is when the telling ends."""
+    host = compute()
+    nova_api.answer_calls(*[429] * 2)
+    instance = bind(nova, create(nova, profile(FPGA)), host.fake_provider)
+    with database.writer() as tx:
+        tx.execute(sa.update(Work).values(created_ms=Work.created_ms - 301_000))
+    eventually(lambda: work_left(database) == [])
+    codes = [one.code for one in nova_api.events if one.server_uuid == instance]
+    assert set(codes) == {429}
+    # What the script has left must not meet another test.
+    for _ in range(2 - len(codes)):
+        bind(nova, create(nova, profile(FPGA)), host.fake_provider)
+    eventually(lambda: work_left(database) == [])
+
+
+def test_line_68_what_stands_when_nova_hears_of_it(
+    compute: Computes, profile: Profiles, nova: Client, nova_api: SimulatedNova
+) -> None:
+    host = compute()
+    arqs = create(nova, profile(FPGA))
+    before = len(nova_api.calls)
+    nova_api.hold()
+    try:
+        instance = bind(nova, arqs, host.fake_provider)
+        nova_api.wait_for_calls(before + 1, timeout=5)
+        # Nova has the event and has not answered yet.
+        assert [one["state"] for one in of_instance(nova, instance)] == ["Bound"]
+    finally:
+        nova_api.release()
+
+
+def test_what_is_gone_again_is_not_told(
+    compute: Computes,
+    profile: Profiles,
+    nova: Client,
+    nova_api: SimulatedNova,
+    database: Database,
+) -> None:
+    host = compute()
+    nova_api.answer_calls(429)
+    arqs = create(nova, profile(FPGA))
+    instance = bind(nova, arqs, host.fake_provider)
+    eventually(lambda: any(one.server_uuid == instance for one in nova_api.events))
+    nova.delete(f"{ARQS}?instance={instance}")
+    eventually(lambda: work_left(database) == [])
+    assert [one.code for one in nova_api.events if one.server_uuid == instance] == [429]

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every verb that writes may be repeated with its operation id: it answers the same, no more."""
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from cyborg import exception
+from cyborg.db.engine import Database
+from cyborg.model.arq import Binding
+from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
+from cyborg.model.device_profile import DeviceProfile
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.functional.life.cards import Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import FPGA, eventually, everything, work_left
+
+Computes = Callable[..., Compute]
+Profiles = Callable[..., str]
+
+CALLER = Caller("project", "user", "req-repeat", service=True)
+TWO = {**FPGA, "resources:FPGA": "2"}
+
+
+class Twice:
+    """Do something twice; the second time nothing in the database may change."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __call__(self, verb: Callable[[], object]) -> object:
+        first = verb()
+        eventually(lambda: work_left(self._database) == [])
+        before = everything(self._database)
+        assert verb() == first
+        assert everything(self._database) == before
+        return first
+
+
+@pytest.fixture
+def twice(database: Database) -> Twice:
+    return Twice(database)
+
+
+def operation() -> str:
+    return str(uuid4())
+
+
+def test_create(conductor: ConductorClient, profile: Profiles, twice: Twice) -> None:
+    name, once = profile(TWO), operation()
+    twice(lambda: conductor.create_arqs(CALLER, once, name))
+    assert len(conductor.create_arqs(CALLER, operation(), name)) == 2
+
+
+def test_bind_unbind_and_delete(
+    conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
+) -> None:
+    host, name = compute(), profile(TWO)
+    arqs = conductor.create_arqs(CALLER, operation(), name)
+    uuids = [one.uuid for one in arqs]
+    instance = str(uuid4())
+    binds = [Binding(one, host.name, host.fake_provider, instance) for one in uuids]
+    once, again, thrice = operation(), operation(), operation()
+    twice(lambda: conductor.patch_arqs(CALLER, once, binds, []))
+    twice(lambda: conductor.patch_arqs(CALLER, again, [], uuids))
+    # What was done since is not undone by a late repetition.
+    conductor.patch_arqs(CALLER, operation(), binds, [])
+    twice(lambda: conductor.patch_arqs(CALLER, again, [], uuids))
+    twice(lambda: conductor.delete_arqs(CALLER, thrice, uuids))
+    with pytest.raises(exception.NotFound):
+        conductor.delete_arqs(CALLER, operation(), uuids)
+
+
+def test_bind_and_unbind_together(
+    conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
+) -> None:
+    host, name = compute(), profile(TWO)
+    old, new = (conductor.create_arqs(CALLER, operation(), name) for _ in range(2))
+    conductor.patch_arqs(
+        CALLER,
+        operation(),
+        [Binding(one.uuid, host.name, host.fake_provider, str(uuid4())) for one in old[:1]],
+        [],
+    )
+    instance, once = str(uuid4()), operation()
+    binds = [Binding(one.uuid, host.name, host.fake_provider, instance) for one in new]
+    twice(lambda: conductor.patch_arqs(CALLER, once, binds, [old[0].uuid]))
+
+
+def test_delete_by_instance(
+    conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
+) -> None:
+    host = compute()
+    (arq, _) = conductor.create_arqs(CALLER, operation(), profile(TWO))
+    instance, once = str(uuid4()), operation()
+    bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
+    conductor.patch_arqs(CALLER, operation(), [bind], [])
+    twice(lambda: conductor.delete_instance_arqs(CALLER, once, instance))
+
+
+def test_profiles(conductor: ConductorClient, twice: Twice) -> None:
+    wanted = DeviceProfile(str(uuid4()), f"profile-{uuid4().hex}", (FPGA,))
+    once, again = operation(), operation()
+    twice(lambda: conductor.create_device_profile(CALLER, once, wanted))
+    with pytest.raises(exception.Duplicate):
+        conductor.create_device_profile(CALLER, operation(), wanted)
+    twice(lambda: conductor.delete_device_profiles(CALLER, again, [wanted.name, wanted.uuid]))
+    with pytest.raises(exception.NotFound):
+        conductor.delete_device_profiles(CALLER, operation(), [wanted.name])
+
+
+def test_device_status(
+    conductor: ConductorClient, compute: Computes, admin: Client, twice: Twice
+) -> None:
+    compute()
+    uuid = admin.get("/devices")["devices"][0]["uuid"]
+    once = operation()
+    twice(lambda: conductor.set_device_status(CALLER, once, uuid, DeviceStatus.MAINTAINING))
+    conductor.set_device_status(CALLER, operation(), uuid, DeviceStatus.ENABLED)
+    twice(lambda: conductor.set_device_status(CALLER, once, uuid, DeviceStatus.MAINTAINING))
+    newest = Client(admin.app, role="admin", version="2.3")
+    assert newest.get(f"/devices/{uuid}")["status"] == "enabled"
+
+
+@pytest.mark.parametrize("uuid", [None, str(uuid4())])
+def test_attributes(
+    conductor: ConductorClient, compute: Computes, admin: Client, twice: Twice, uuid: str | None
+) -> None:
+    compute()
+    deployable = admin.get("/deployables")["deployables"][0]["uuid"]
+    once, again = operation(), operation()
+    made = twice(
+        lambda: conductor.create_attribute(
+            CALLER, once, deployable=deployable, key="rack", value="7", uuid=uuid
+        )
+    )
+    mine = str(getattr(made, "uuid"))  # noqa: B009
+    with pytest.raises(exception.Duplicate):
+        conductor.create_attribute(
+            CALLER, operation(), deployable=deployable, key="rack", value="7", uuid=mine
+        )
+    twice(lambda: conductor.delete_attribute(CALLER, again, mine))
+    with pytest.raises(exception.NotFound):
+        conductor.delete_attribute(CALLER, operation(), mine)
+
+
+def test_program_is_noted_once(
+    conductor: ConductorClient,
+    racked: Callable[..., RackedCompute],
+    resource_class: str,
+    admin: Client,
+    database: Database,
+) -> None:
+    host = racked(Traits(resource_class, programmable=True))
+    host.agent.stop()
+    uuid = admin.get("/deployables")["deployables"][0]["uuid"]
+    once, image = operation(), str(uuid4())
+    for _ in range(2):
+        conductor.program_deployable(CALLER, once, uuid, image)
+        assert work_left(database) == ["program"]

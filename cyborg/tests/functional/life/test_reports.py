@@ -1,0 +1,542 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What agents see, the database keeps and Placement shows (check list, 89 and 94 to 102)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_DNS, uuid3, uuid4
+
+import pytest
+import sqlalchemy as sa
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.session import Session
+from keystoneauth1.token_endpoint import Token
+from oslo_config import cfg
+
+from cyborg import exception, service
+from cyborg.db.engine import Database
+from cyborg.db.models import Deployable, Driver, Host, Service
+from cyborg.drivers import loader
+from cyborg.model.device import AttachHandle, AttachType, DeviceType
+from cyborg.model.device import Deployable as DeployableFacts
+from cyborg.model.device import Device as DeviceFacts
+from cyborg.model.report import DriverReport, DriverState, Hello, Report
+from cyborg.rpc.conductor import ReportClient
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.loopback import Loopback
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Peers, Stack
+from cyborg.tests.functional.conftest import Compute, offered
+from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, SecondDriver, Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
+from cyborg.tests.functional.life.http import Client, bind_body
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    FPGA,
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    everything,
+    of_instance,
+)
+
+Computes = Callable[..., Compute]
+Racks = Callable[..., RackedCompute]
+Profiles = Callable[..., str]
+
+
+@pytest.fixture
+def nova(member: Client) -> Client:
+    return member.with_service_token()
+
+
+def provider(placement: PlacementService, uuid: str) -> dict[str, Any]:
+    """What Placement shows of a provider: parent, class, total, reserved, traits."""
+    found = placement.call("GET", f"/resource_providers/{uuid}")
+    inventories = placement.call("GET", f"/resource_providers/{uuid}/inventories")["inventories"]
+    traits = placement.call("GET", f"/resource_providers/{uuid}/traits")["traits"]
+    ((name, units),) = inventories.items()
+    return {
+        "name": found["name"],
+        "parent": found["parent_provider_uuid"],
+        "class": name,
+        "total": units["total"],
+        "reserved": units["reserved"],
+        "traits": set(traits),
+    }
+
+
+def uuids(database: Database) -> set[str]:
+    """The uuids of all devices, deployables, attributes and handles."""
+    rows = everything(database)
+    tables = ("devices", "deployables", "attributes", "attach_handles", "controlpath_ids")
+    return {value for name in tables for row in rows[name] for value in row if _is_uuid(value)}
+
+
+def _is_uuid(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 36 and value.count("-") == 4
+
+
+def test_lines_94_and_96_to_98_the_fake_device(
+    compute: Computes, admin: Client, placement: PlacementService
+) -> None:
+    host = compute()
+    (device,) = admin.get("/devices")["devices"]
+    assert (device["type"], device["vendor"]) == ("FPGA", "0xABCD")
+    assert device["hostname"] == host.name
+    (deployable,) = admin.get("/deployables")["deployables"]
+    assert deployable["num_accelerators"] == 16
+    name = f"{host.name.replace('.', '_')}_FakeDevice"
+    assert deployable["name"] == name
+    assert provider(placement, str(uuid3(NAMESPACE_DNS, name))) == {
+        "name": name,
+        "parent": host.root,
+        "class": "FPGA",
+        "total": 16,
+        "reserved": 0,
+        "traits": {"CUSTOM_FAKE_DEVICE"},
+    }
+
+
+def test_line_95_a_restart_changes_nothing(racked: Racks, database: Database) -> None:
+    host = racked(cards={CARD: 2, OTHER: 1})
+    before, rows = uuids(database), everything(database)
+    host.agent.stop()
+    scans = host.driver.scans
+    host.restart()
+    eventually(lambda: host.driver.scans > scans + 1)
+    assert uuids(database) == before
+    assert everything(database) == rows
+
+
+def test_an_unchanged_host_sends_no_report(racked: Racks, database: Database) -> None:
+    host = racked()
+
+    def taken_in() -> int:
+        with database.reader() as tx:
+            return int(tx.execute(sa.select(Host.updated_ms)).scalar_one())
+
+    before, last, scans = everything(database), taken_in(), host.driver.scans
+    eventually(lambda: host.driver.scans >= scans + 3)
+    assert everything(database) == before
+    assert taken_in() == last
+
+
+def test_lines_89_and_102_disabled_until_enabled(
+    racked: Racks,
+    admin: Client,
+    placement: PlacementService,
+    profile: Profiles,
+    nova: Client,
+    *,
+    resource_class: str,
+) -> None:
+    host = racked(cards={CARD: 2})
+    instance = bind(
+        nova, create(nova, profile({f"resources:{resource_class}": "1"})), host.provider()
+    )
+    (device,) = admin.get("/devices")["devices"]
+    admin.post(f"/devices/{device['uuid']}/disable", status=204)
+    eventually_offered(placement, host.provider(), 0)
+    # A report that brings news does not open it again, nor does a new agent.
+    host.plug(CARD, 3)
+    eventually(lambda: provider(placement, host.provider())["total"] == 3)
+    assert provider(placement, host.provider())["reserved"] == 3
+    host.agent.stop()
+    host.restart()
+    scans = host.driver.scans
+    eventually(lambda: host.driver.scans > scans + 1)
+    assert provider(placement, host.provider())["reserved"] == 3
+    assert of_instance(nova, instance)[0]["state"] == "Bound"
+    admin.post(f"/devices/{device['uuid']}/enable", status=204)
+    eventually_offered(placement, host.provider(), 3)
+
+
+def test_line_99_the_compute_comes_after_its_agent(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> None:
+    rack = Rack.build(fresh_host(), Traits(resource_class), {CARD: 1})
+    own = replace(stack, _endings=[])
+    own.start_agent(rack.compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
+    try:
+        eventually(lambda: rack.driver.scans > 1)
+        assert offered(placement, rack.provider()) == 0
+        placement.make_compute(rack.compute)
+        eventually_offered(placement, rack.provider(), 1)
+    finally:
+        own.stop()
+
+
+def test_line_100_a_device_that_vanishes_and_comes_back(
+    racked: Racks,
+    admin: Client,
+    database: Database,
+    placement: PlacementService,
+    profile: Profiles,
+    *,
+    nova: Client,
+    resource_class: str,
+) -> None:
+    host = racked(cards={CARD: 1, OTHER: 1})
+    name = profile({f"resources:{resource_class}": "1"})
+    instance = bind(nova, create(nova, name), host.provider())
+    before = uuids(database)
+    host.pull(CARD)
+    eventually_offered(placement, host.provider(), 0)
+    # The provider stays under the allocation, the row and the bind as well; the other goes on.
+    assert provider(placement, host.provider())["total"] == 1
+    assert offered(placement, host.provider(OTHER)) == 1
+    assert uuids(database) == before
+    assert of_instance(nova, instance)[0]["state"] == "Bound"
+    nova.delete(f"{ARQS}?instance={instance}")
+    more = create(nova, name)
+    assert "lost" in str(
+        nova.patch(ARQS, bind_body(more, host.compute, host.provider(), str(uuid4())), status=409)
+    )
+    host.plug(CARD, 1)
+    eventually_offered(placement, host.provider(), 1)
+    assert uuids(database) == before
+    bind(nova, more, host.provider())
+
+
+def test_units_that_vanish_are_reserved_and_come_back(
+    racked: Racks, placement: PlacementService, database: Database
+) -> None:
+    host = racked(cards={CARD: 3})
+    before = uuids(database)
+    host.plug(CARD, 1)
+    eventually_offered(placement, host.provider(), 1)
+    assert provider(placement, host.provider())["total"] == 3
+    host.plug(CARD, 3)
+    eventually_offered(placement, host.provider(), 3)
+    assert uuids(database) == before
+
+
+def test_one_failing_driver_stops_no_other(
+    stack: Stack,
+    placement: PlacementService,
+    resource_class: str,
+    database: Database,
+    tmp_path: Path,
+) -> None:
+    name = fresh_host()
+    placement.make_compute(name)
+    good = Rack.build(name, Traits(resource_class), {CARD: 1})
+    bad = Rack(name, good.machine, SecondDriver(FakeHost(), f"{name}-2", Traits(resource_class)))
+    bad.driver.host.add_file(f"/cards/{OTHER}", "2")  # type: ignore[attr-defined]
+    unknown = loader.load(["no_such_driver"], good.machine, cfg.ConfigOpts())
+    second = replace(bad, compute=f"{name}-2")
+    own = replace(stack, _endings=[])
+    own.start_agent(
+        name, machine=good.machine, drivers=[good.loaded, bad.loaded, *unknown], state_path=tmp_path
+    )
+    try:
+        eventually_offered(placement, second.provider(OTHER), 2)
+        eventually_offered(placement, good.provider(), 1)
+        before = uuids(database)
+        bad.driver.behaviour.broken = RuntimeError("the library crashed")
+        good.plug(CARD, 4)
+        eventually_offered(placement, good.provider(), 4)
+        eventually_offered(placement, second.provider(OTHER), 0)
+        assert provider(placement, second.provider(OTHER))["total"] == 2
+        assert before < uuids(database)
+        with database.reader() as tx:
+            rows = tx.execute(sa.select(Driver.name, Driver.state, Driver.error))
+            drivers = {row.name: (row.state, row.error) for row in rows}
+        assert drivers["card_driver"] == ("READY", None)
+        assert drivers["second_driver"][0] == "FAILED"
+        assert "the library crashed" in drivers["second_driver"][1]
+        assert drivers["no_such_driver"] == ("FAILED", "no driver of this name is installed")
+        bad.driver.behaviour.broken = None
+        eventually_offered(placement, second.provider(OTHER), 2)
+    finally:
+        own.stop()
+
+
+def test_line_101_generations_that_move_meanwhile(
+    racked: Racks, placement: PlacementService
+) -> None:
+    host = racked(cards={CARD: 2})
+    path = f"/resource_providers/{host.provider()}/traits"
+    for unit in range(3, 6):
+        held = placement.call("GET", path)
+        placement.call("PUT", path, {**held, "traits": [*held["traits"], "HW_GPU_API_VULKAN"]})
+        host.plug(CARD, unit)
+        eventually_offered(placement, host.provider(), unit)
+    assert "HW_GPU_API_VULKAN" in provider(placement, host.provider())["traits"]
+
+
+def test_a_name_that_placement_gave_to_another(
+    stack: Stack,
+    placement: PlacementService,
+    resource_class: str,
+    database: Database,
+    profile: Profiles,
+    *,
+    nova: Client,
+    tmp_path: Path,
+) -> None:
+    name = fresh_host()
+    placement.make_compute(name)
+    rack = Rack.build(name, Traits(resource_class), {CARD: 1, OTHER: 1})
+    squatter = f"{name}_{CARD}"
+    thief = placement.call("POST", "/resource_providers", {"name": squatter})
+    own = replace(stack, _endings=[])
+
+    def start() -> service.Daemon:
+        return own.start_agent(
+            name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path
+        )
+
+    def errors() -> dict[str, str | None]:
+        with database.reader() as tx:
+            rows = tx.execute(sa.select(Deployable.rp_uuid, Deployable.publish_error))
+            return {str(row.rp_uuid): row.publish_error for row in rows}
+
+    agent = start()
+    try:
+        eventually(lambda: errors().get(rack.provider()) is not None)
+        assert thief["uuid"] in str(errors()[rack.provider()])
+        assert errors()[rack.provider(OTHER)] is None
+        arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+        fault = nova.patch(ARQS, bind_body(arqs, name, rack.provider(), str(uuid4())), status=409)
+        assert "refused by Placement" in str(fault)
+        eventually_offered(placement, rack.provider(OTHER), 1)
+        # An operator puts it right while the agent is down; the next one tells so.
+        agent.stop()
+        placement.call("DELETE", f"/resource_providers/{thief['uuid']}")
+        start()
+        eventually(lambda: errors()[rack.provider()] is None)
+        bind(nova, arqs, rack.provider())
+    finally:
+        own.stop()
+
+
+@pytest.fixture
+def reports(stack: Stack) -> Iterator[ReportClient]:
+    """The verbs of agents."""
+    client = ReportClient(stack.bus(), timeout=10)
+    yield client
+    client.close()
+
+
+def hello(host: str, epoch: int | None = None) -> Hello:
+    return Hello(host, (host,), "0", f"cyborg-agent@{host}", epoch)
+
+
+def card(name: str, key: str = CARD) -> DeviceFacts:
+    handle = AttachHandle(key, AttachType.PCI, {"domain": "0000"})
+    unit = DeployableFacts(name, "CUSTOM_CARD", "card", (handle,))
+    return DeviceFacts(key, DeviceType.FPGA, "1d22", "card", {"domain": "0000"}, (unit,))
+
+
+def ready(*devices: DeviceFacts, driver: str = "card_driver") -> Report:
+    return Report((DriverReport(driver, DriverState.READY, devices),))
+
+
+def test_a_name_that_another_host_has(reports: ReportClient, database: Database) -> None:
+    name = fresh_host()
+    for host in ("first", "second"):
+        epoch = reports.hello(hello(host)).epoch
+        taken = reports.report(host, epoch, ready(card(name), card(f"{name}-{host}", OTHER)))
+        if host == "first":
+            assert taken.refused == {}
+        else:
+            assert list(taken.refused) == [name]
+            assert "already a deployable of another device on first" in taken.refused[name]
+    with database.reader() as tx:
+        names = set(tx.execute(sa.select(Deployable.name)).scalars())
+    assert names == {name, f"{name}-first", f"{name}-second"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"vendor": "x" * 256},
+        {"model": ""},
+        {"model": "nul\0"},
+        {"key": "y" * 256},
+        {"vendor_board_info": "\ud800"},
+        {"control_path": {"path": "z" * 255}},
+        {"numa_node": 2**31},
+        {"key": CARD},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_one_odd_device_stops_no_other(
+    reports: ReportClient, database: Database, odd: dict[str, Any]
+) -> None:
+    epoch = reports.hello(hello("odd")).epoch
+    bad = replace(card("bad", OTHER), **odd)
+    taken = reports.report("odd", epoch, ready(card("good"), bad))
+    assert list(taken.refused) == ["bad"]
+    with database.reader() as tx:
+        assert tx.execute(sa.select(Deployable.name)).scalars().all() == ["good"]
+
+
+def test_a_driver_that_changes_hands_keeps_the_device(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = reports.hello(hello("host")).epoch
+    reports.report("host", epoch, ready(card("unit")))
+    before = everything(database, but=["drivers", "events", "hosts"])
+    reports.report("host", epoch, ready(card("unit"), driver="other_driver"))
+    after = everything(database, but=["drivers", "events", "hosts"])
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"devices"}
+    assert [row[1] for row in before["devices"]] == [row[1] for row in after["devices"]]
+    with database.reader() as tx:
+        states = {row.name: row.state for row in tx.execute(sa.select(Driver.name, Driver.state))}
+    assert states == {"card_driver": "STOPPED", "other_driver": "READY"}
+
+
+def test_a_driver_that_cannot_be_loaded_reserves_what_stands_here_since_an_upgrade(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = reports.hello(hello("host")).epoch
+    reports.report("host", epoch, ready(card("unit")))
+    with database.writer() as tx:
+        tx.execute(sa.delete(Driver))
+    generation = reports.hello(hello("host", epoch)).desired_generation
+    failed = Report((DriverReport("card_driver", DriverState.FAILED, error="not there"),))
+    taken = reports.report("host", epoch, failed)
+    assert taken.desired_generation != generation
+    (shown,) = reports.desired("host", epoch).tree.providers
+    assert (shown.total, shown.reserved) == (1, 1)
+
+
+def test_two_agents_of_one_name(reports: ReportClient) -> None:
+    first = reports.hello(hello("twin")).epoch
+    second = reports.hello(hello("twin")).epoch
+    assert second > first
+    for verb in (
+        lambda: reports.hello(hello("twin", first)),
+        lambda: reports.report("twin", first, ready()),
+        lambda: reports.desired("twin", first),
+        lambda: reports.published("twin", first, {}),
+    ):
+        with pytest.raises(exception.StaleEpoch) as caught:
+            verb()
+        assert caught.value.fields["current"] == second
+    assert reports.hello(hello("twin", second)).epoch == second
+
+
+def test_a_silent_agent_is_taken_over(
+    reports: ReportClient, database: Database, stack: Stack
+) -> None:
+    first = reports.hello(hello("twin")).epoch
+    reports.hello(hello("twin"))
+    silent = int(stack.times.agent_down_after * 1000) + 1000
+    with database.writer() as tx:
+        tx.execute(
+            sa.update(Service)
+            .where(Service.host == "twin")
+            .values(last_seen_ms=Service.last_seen_ms - silent)
+        )
+    assert reports.hello(hello("twin", first)).epoch > first + 1
+
+
+def test_an_agent_nobody_greeted(reports: ReportClient) -> None:
+    with pytest.raises(exception.NotFound):
+        reports.report("stranger", 1, ready())
+    with pytest.raises(exception.NotFound):
+        reports.desired("stranger", 1)
+
+
+def test_a_compute_that_is_renamed(reports: ReportClient, database: Database) -> None:
+    epoch = reports.hello(hello("short")).epoch
+    reports.report("short", epoch, ready(card("unit")))
+    found = replace(hello("short", epoch), provider_names=("short.example.org",))
+    reports.hello(found)
+    assert reports.desired("short", epoch).tree.root_name == "short.example.org"
+    with database.reader() as tx:
+        assert tx.execute(sa.select(Host.name)).scalars().all() == ["short.example.org"]
+
+
+def test_placement_comes_after_the_agent(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> None:
+    name = fresh_host()
+    placement.make_compute(name)
+    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
+    door = _Door(placement.url)
+    own = replace(stack, peers=replace(stack.peers, placement=door.adapter), _endings=[])
+    with Loopback(door) as loopback:
+        door.url = loopback.url
+        own.start_agent(name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
+        try:
+            eventually(lambda: rack.driver.scans > 1 and door.refused > 1)
+            assert offered(placement, rack.provider()) == 0
+            door.is_open = True
+            eventually_offered(placement, rack.provider(), 1)
+        finally:
+            own.stop()
+
+
+class _Door:
+    """Placement behind a door that is closed at first."""
+
+    def __init__(self, behind: str) -> None:
+        self._behind = Session(auth=Token(behind, "admin"))
+        self.url = ""
+        self.is_open = False
+        self.refused = 0
+
+    def adapter(self) -> Adapter:
+        return Adapter(Session(auth=Token(self.url, "admin")), service_type="placement")
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        if not self.is_open:
+            self.refused += 1
+            start_response("503 Service Unavailable", [])
+            return [b""]
+        query = environ["QUERY_STRING"]
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        answer = self._behind.request(
+            environ["PATH_INFO"] + (f"?{query}" if query else ""),
+            environ["REQUEST_METHOD"],
+            endpoint_filter={"service_type": "placement"},
+            data=environ["wsgi.input"].read(length) or None,
+            headers={
+                "Content-Type": "application/json",
+                "OpenStack-API-Version": environ.get("HTTP_OPENSTACK_API_VERSION", ""),
+            },
+            raise_exc=False,
+        )
+        start_response(f"{answer.status_code} Passed on", [("Content-Type", "application/json")])
+        return [answer.content]
+
+
+def test_the_conductor_comes_after_the_agent(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> None:
+    name = fresh_host()
+    placement.make_compute(name)
+    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
+    # A bus of its own, on which nobody answers yet.
+    own = Stack(
+        stack.conf,
+        stack.database_url,
+        stack.transport_url,
+        Peers(placement.adapter, stack.peers.nova),
+        replace(stack.times, rpc=2.0),
+    )
+    own.start_agent(name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
+    try:
+        own.start_conductor()
+        eventually_offered(placement, rack.provider(), 1)
+    finally:
+        own.stop()
+
+
+def test_a_host_of_the_fake_driver_and_nothing_else_to_do(
+    compute: Computes, profile: Profiles, nova: Client
+) -> None:
+    """Two agents on one bus keep apart."""
+    one, other = compute(), compute()
+    name = profile(FPGA)
+    for host in (one, other):
+        instance = bind(nova, create(nova, name), host.fake_provider)
+        assert of_instance(nova, instance)[0]["device_rp_uuid"] == host.fake_provider

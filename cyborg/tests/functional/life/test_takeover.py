@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work that outlives its conductor: owned, leased, fenced; and more than one conductor at once."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import service
+from cyborg.conductor.services import Lease
+from cyborg.conductor.work import Fenced, Ledger
+from cyborg.db import work
+from cyborg.db.engine import Database
+from cyborg.db.models import Service, Work
+from cyborg.db.services import Process
+from cyborg.model.names import CONDUCTOR
+from cyborg.model.work import WorkKind
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    FPGA,
+    bind,
+    create,
+    create_many,
+    eventually,
+    work_left,
+)
+
+Computes = Callable[..., Compute]
+Profiles = Callable[..., str]
+
+
+class Mortal:
+    """Another conductor, as far as its lease and the work in its hands go."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        process = Process(f"mortal-{uuid4().hex[:8]}", CONDUCTOR, "0", "nowhere", "1")
+        self._lease = Lease(db=database, process=process)
+        self._renewals = service.Periodic("mortal", self._lease.renew, interval=0.2)
+        self._renewals.start()
+        eventually(lambda: self._lease.owner is not None)
+
+    def take(self, **task: Any) -> Sequence[Any]:
+        """Make some work and have it in hand, before anybody else can."""
+        owner = self._lease.owner
+        assert owner is not None
+        database = self._database
+        with database.writer() as tx:
+            work.add(tx, database.now, [task])
+            return work.claim(tx, database.now, owner=owner, lease_ms=1000, limit=1)
+
+    def die(self) -> None:
+        """Show no more signs of life."""
+        self._renewals.stop()
+
+
+@pytest.fixture
+def mortal(database: Database) -> Iterator[Mortal]:
+    one = Mortal(database)
+    yield one
+    one.die()
+
+
+@pytest.fixture
+def bound(
+    compute: Computes, profile: Profiles, member: Client, database: Database
+) -> dict[str, str]:
+    """What a notification is about: an ARQ that is bound, of which Nova was told once."""
+    host = compute()
+    nova = member.with_service_token()
+    arqs = create(nova, profile(FPGA))
+    instance = bind(nova, arqs, host.fake_provider)
+    eventually(lambda: work_left(database) == [])
+    return {"instance_uuid": instance, "arq_uuid": arqs[0]["uuid"]}
+
+
+def told(nova_api: SimulatedNova, bound: dict[str, str]) -> int:
+    return sum(1 for one in nova_api.events if one.tag == bound["arq_uuid"])
+
+
+def age_ms(database: Database) -> int:
+    """How old the only work there is has become, by the database's clock."""
+    with database.reader() as tx:
+        return int(tx.execute(sa.select(database.now - Work.created_ms)).scalar_one())
+
+
+def test_the_work_of_a_dead_conductor_is_taken_over(
+    mortal: Mortal,
+    bound: dict[str, str],
+    nova_api: SimulatedNova,
+    stack: Stack,
+    database: Database,
+) -> None:
+    rows = mortal.take(kind=WorkKind.NOTIFY, **bound)
+    lease = stack.times.lease
+    # As long as it lives, however long it takes, nobody else touches it.
+    eventually(lambda: age_ms(database) > 1500 * lease)
+    assert (told(nova_api, bound), work_left(database)) == (1, ["notify"])
+    mortal.die()
+    assert service.wait_until(lambda: told(nova_api, bound) == 2, timeout=lease + 2)
+    eventually(lambda: work_left(database) == [])
+    # It comes to itself, and finds that what it does counts no more.
+    ledger = Ledger(db=database)
+    for context in (ledger.done, ledger.going_on):
+        with pytest.raises(Fenced), context(rows) as tx:
+            tx.execute(sa.update(Service).values(disabled=True))
+    with database.reader() as tx:
+        assert not any(tx.execute(sa.select(Service.disabled)).scalars())
+    ledger.later(rows, "too late")
+    assert work_left(database) == []
+    assert told(nova_api, bound) == 2
+
+
+def test_what_is_taken_over_cannot_be_ended_by_the_former_owner(
+    mortal: Mortal, database: Database
+) -> None:
+    """The row still stands, with a higher fence."""
+    rows = mortal.take(kind=WorkKind.NOTIFY, instance_uuid=str(uuid4()), arq_uuid=str(uuid4()))
+    with database.writer() as tx:
+        tx.execute(sa.update(Work).values(fence=Work.fence + 1))
+    ledger = Ledger(db=database)
+    with pytest.raises(Fenced), ledger.done(rows):
+        pass
+    ledger.later(rows, "too late")
+    with database.reader() as tx:
+        assert tx.execute(sa.select(Work.owner_id, Work.error)).one().error is None
+
+
+def test_work_given_back_is_done_by_whoever_comes(
+    mortal: Mortal, bound: dict[str, str], nova_api: SimulatedNova, database: Database
+) -> None:
+    rows = mortal.take(kind=WorkKind.NOTIFY, **bound)
+    Ledger(db=database).later(rows, "not now", pause_ms=1)
+    eventually(lambda: told(nova_api, bound) == 2)
+    eventually(lambda: work_left(database) == [])
+
+
+def test_two_conductors_send_each_event_once(
+    stack: Stack,
+    compute: Computes,
+    profile: Profiles,
+    member: Client,
+    nova_api: SimulatedNova,
+    *,
+    database: Database,
+) -> None:
+    own = replace(stack, times=replace(stack.times, lease=30.0), _endings=[])
+    own.start_conductor("control-2")
+    own.start_conductor("control-3")
+    try:
+        host = compute()
+        nova = member.with_service_token()
+        arqs = create_many(nova, profile, "FPGA", 12)
+        instances = [bind(nova, one, host.fake_provider) for one in arqs]
+        eventually(lambda: work_left(database) == [])
+        counts = Counter(one.server_uuid for one in nova_api.events)
+        assert {one: counts[one] for one in instances} == dict.fromkeys(instances, 1)
+    finally:
+        own.stop()

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker: what is claimed is done or given back, whatever happens to handler and database."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.conductor.services import Lease
+from cyborg.conductor.work import Ledger, Worker
+from cyborg.db import work
+from cyborg.db.engine import Database
+from cyborg.db.models import METADATA, Work
+from cyborg.db.services import Process
+from cyborg.model.names import CONDUCTOR
+from cyborg.model.work import WorkKind
+from cyborg.service import wait_until
+
+
+class MoodyLedger(Ledger):
+    """A ledger whose database is away for some calls."""
+
+    def __init__(self, *, db: Database) -> None:
+        super().__init__(db=db)
+        self.away = 0
+
+    def later(self, rows: Sequence[Any], error: str | None, *, pause_ms: int = 0) -> None:
+        if self.away:
+            self.away -= 1
+            raise exception.Unavailable(peer="The database", reason="it is away")
+        super().later(rows, error, pause_ms=1)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path}/work.sqlite")
+    METADATA.create_all(database.engine)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def ledger(db: Database) -> MoodyLedger:
+    return MoodyLedger(db=db)
+
+
+@pytest.fixture
+def lease(db: Database) -> Lease:
+    return Lease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))
+
+
+@pytest.fixture
+def worker(db: Database, ledger: MoodyLedger, lease: Lease) -> Iterator[Worker]:
+    made = Worker(db=db, lease=lease, ledger=ledger, lease_ms=60_000, threads=2)
+    yield made
+    made.stop()
+
+
+def add(db: Database, kind: WorkKind, *instances: str) -> None:
+    with db.writer() as tx:
+        work.add(tx, db.now, [{"kind": kind, "instance_uuid": one} for one in instances])
+
+
+def rows(db: Database) -> list[Any]:
+    with db.reader() as tx:
+        return list(tx.execute(sa.select(Work.kind, Work.attempts, Work.error, Work.owner_id)))
+
+
+def tried(worker: Worker, condition: Callable[[], bool]) -> bool:
+    """Let the worker take turns until something holds."""
+
+    def turn() -> bool:
+        try:
+            worker.run_once()
+        except exception.Unavailable:
+            return False
+        return condition()
+
+    return wait_until(turn, timeout=10, step=0.01)
+
+
+def test_nothing_is_claimed_before_the_lease(db: Database, worker: Worker, lease: Lease) -> None:
+    add(db, WorkKind.NOTIFY, str(uuid4()))
+    assert worker.run_once() == 0
+    lease.renew()
+    worker.handle(WorkKind.NOTIFY, lambda _rows: None)
+    assert worker.run_once() == 1
+    assert worker.run_once() == 0
+
+
+def test_notifications_of_an_instance_go_together_other_work_alone(
+    db: Database, ledger: Ledger, worker: Worker, lease: Lease
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def handler(found: Sequence[Any]) -> None:
+        seen.append((found[0].kind, len(found)))
+        with ledger.done(found):
+            pass
+
+    one, other = str(uuid4()), str(uuid4())
+    add(db, WorkKind.NOTIFY, one, other, one, one)
+    add(db, WorkKind.RELEASE, one, one)
+    for kind in WorkKind:
+        worker.handle(kind, handler)
+    lease.renew()
+    assert worker.run_once() == 6
+    assert wait_until(lambda: rows(db) == [], timeout=5)
+    assert sorted(seen) == [("notify", 1), ("notify", 3), ("release", 1), ("release", 1)]
+
+
+@pytest.mark.parametrize(
+    "error", [exception.Unavailable(peer="Nova", reason="away"), ZeroDivisionError("a fault")]
+)
+def test_what_fails_is_given_back_and_tried_again(
+    db: Database, ledger: Ledger, worker: Worker, lease: Lease, error: Exception
+) -> None:
+    errors = [error, error]
+
+    def handler(found: Sequence[Any]) -> None:
+        if errors:
+            raise errors.pop()
+        with ledger.done(found):
+            pass
+
+    worker.handle(WorkKind.NOTIFY, handler)
+    lease.renew()
+    add(db, WorkKind.NOTIFY, str(uuid4()))
+    worker.run_once()
+    assert wait_until(lambda: [row.error for row in rows(db)] == [str(error)], timeout=5)
+    assert rows(db)[0].owner_id is None
+    assert tried(worker, lambda: rows(db) == [])
+
+
+def test_what_cannot_be_given_back_is_not_forgotten(
+    db: Database, ledger: MoodyLedger, worker: Worker, lease: Lease
+) -> None:
+    """The row is this conductor's as long as it lives: no other would ever take it over."""
+    calls: list[int] = []
+
+    def handler(found: Sequence[Any]) -> None:
+        calls.append(found[0].attempts)
+        if len(calls) == 1:
+            ledger.away = 3
+            raise exception.Unavailable(peer="Nova", reason="away")
+        with ledger.done(found):
+            pass
+
+    worker.handle(WorkKind.NOTIFY, handler)
+    lease.renew()
+    add(db, WorkKind.NOTIFY, str(uuid4()))
+    assert tried(worker, lambda: rows(db) == [])
+    assert calls == [1, 2]
+
+
+def test_one_kind_does_not_keep_another_waiting(
+    db: Database, ledger: Ledger, worker: Worker, lease: Lease
+) -> None:
+    gate = threading.Event()
+
+    def slow(found: Sequence[Any]) -> None:
+        gate.wait(10)
+        with ledger.done(found):
+            pass
+
+    def quick(found: Sequence[Any]) -> None:
+        with ledger.done(found):
+            pass
+
+    worker.handle(WorkKind.RELEASE, slow)
+    worker.handle(WorkKind.NOTIFY, quick)
+    lease.renew()
+    add(db, WorkKind.RELEASE, *(str(uuid4()) for _ in range(8)))
+    add(db, WorkKind.NOTIFY, str(uuid4()))
+    worker.run_once()
+    assert wait_until(lambda: {row.kind for row in rows(db)} == {"release"}, timeout=5)
+    assert len(rows(db)) == 8
+    gate.set()
+    assert tried(worker, lambda: rows(db) == [])
+
+
+def test_postponed_no_further_than_its_deadline(db: Database, ledger: Ledger, lease: Lease) -> None:
+    lease.renew()
+    owner = lease.owner
+    assert owner is not None
+    with db.writer() as tx:
+        work.add(tx, db.now, [{"kind": WorkKind.PREPARE, "deadline_in": 5_000}])
+        found = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
+    Ledger(db=db).later(found, "not yet", pause_ms=30_000)
+    with db.reader() as tx:
+        row = tx.execute(sa.select(Work.not_before_ms, Work.deadline_ms)).one()
+    assert row.not_before_ms == row.deadline_ms + 1
+
+
+def test_a_lease_that_is_over_begins_anew(db: Database) -> None:
+    process = Process("control", CONDUCTOR, "0", "here", "1")
+    first, second = Lease(db=db, process=process), Lease(db=db, process=process)
+    first.renew()
+    second.renew()
+    assert first.owner is not None
+    assert second.owner is not None
+    assert second.owner[1] == first.owner[1] + 1
+    first.renew()
+    assert first.owner[1] == second.owner[1] + 1
+    before = first.owner
+    first.renew()
+    assert first.owner == before

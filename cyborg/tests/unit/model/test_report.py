@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports: equal facts, equal digests; and devices that nobody could keep."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
+from cyborg.model.report import DriverReport, DriverState, Report
+
+
+def handle(key: str) -> AttachHandle:
+    return AttachHandle(key, AttachType.PCI, {"domain": "0000", "bus": key})
+
+
+def device(key: str) -> Device:
+    units = tuple(
+        Deployable(
+            name=f"{key}-{unit}",
+            resource_class="FPGA",
+            driver_name="card",
+            handles=(handle("1"), handle("2")),
+            traits=("CUSTOM_A", "CUSTOM_B"),
+            attributes=(Attribute("rc", "FPGA"), Attribute("trait0", "CUSTOM_A")),
+        )
+        for unit in (1, 2)
+    )
+    return Device(
+        key, DeviceType.FPGA, "1d22", "card", {"domain": "0000"}, units, {"b": "2", "a": None}
+    )
+
+
+REPORT = Report(
+    (
+        DriverReport("one", DriverState.READY, (device("a"), device("b"))),
+        DriverReport("two", DriverState.READY, (device("c"),)),
+        DriverReport("three", DriverState.FAILED, error="not there"),
+    )
+)
+
+
+def shuffled(report: Report, rng: random.Random) -> Report:
+    """The same facts in another order, on every level."""
+
+    def mixed(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(rng.sample(items, len(items)))
+
+    def deployable(one: Deployable) -> Deployable:
+        return replace(
+            one,
+            handles=mixed(one.handles),
+            traits=mixed(one.traits),
+            attributes=mixed(one.attributes),
+        )
+
+    def turned(one: Device) -> Device:
+        board = dict(reversed(one.std_board_info.items()))
+        units = mixed(tuple(map(deployable, one.deployables)))
+        return replace(one, deployables=units, std_board_info=board)
+
+    drivers = [
+        replace(one, devices=mixed(tuple(map(turned, one.devices)))) for one in report.drivers
+    ]
+    return Report(mixed(tuple(drivers)))
+
+
+@given(seed=st.integers())
+def test_the_digest_knows_no_order(seed: int) -> None:
+    assert shuffled(REPORT, random.Random(seed)).digest() == REPORT.digest()
+
+
+def test_the_digest_knows_every_fact() -> None:
+    (first, second, third) = REPORT.drivers
+    (one, two) = first.devices
+    (unit, other) = one.deployables
+    changed = [
+        replace(unit, handles=(handle("1"),)),
+        replace(unit, handles=(handle("1"), handle("3"))),
+        replace(unit, traits=("CUSTOM_A",)),
+        replace(unit, attributes=()),
+        replace(unit, prepare=True),
+        replace(unit, name="x"),
+    ]
+    devices = [replace(one, deployables=(new, other)) for new in changed]
+    devices += [
+        replace(one, key="x"),
+        replace(one, model="x"),
+        replace(one, numa_node=1),
+        replace(one, std_board_info={"b": "2", "a": ""}),
+    ]
+    reports = [Report((replace(first, devices=(new, two)), second, third)) for new in devices]
+    reports += [
+        Report((first, second)),
+        Report((first, second, replace(third, error="still not there"))),
+        Report((first, second, replace(third, state=DriverState.READY))),
+        Report(
+            (replace(first, devices=(one,)), replace(second, devices=(two, device("c"))), third)
+        ),
+    ]
+    digests = {one.digest() for one in [REPORT, *reports]}
+    assert len(digests) == len(reports) + 1
+
+
+def test_a_good_device_has_no_flaw() -> None:
+    assert device("a").flaw() is None
+    assert replace(device("a"), vendor_board_info="x" * 5000, numa_node=0).flaw() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"key": ""}, "its key"),
+        ({"vendor": "x" * 256}, "its vendor"),
+        ({"model": "a\0b"}, "its model"),
+        ({"control_path": {"a": "x" * 255}}, "control path"),
+        ({"vendor_board_info": "\udfff"}, "board information"),
+        ({"numa_node": -(2**31)}, "NUMA"),
+        ({"deployables": device("a").deployables * 2}, "one name"),
+    ],
+)
+def test_flaws_of_devices(changes: dict[str, Any], says: str) -> None:
+    assert says in str(replace(device("a"), **changes).flaw())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"name": ""}, "name of a deployable"),
+        ({"name": "x" * 256}, "name of a deployable"),
+        ({"resource_class": "x" * 256}, "resource class"),
+        ({"driver_name": "x" * 101}, "driver name"),
+        ({"handles": (handle("1"), handle("1"))}, "one key"),
+        ({"handles": (handle("x" * 256),)}, "key of a handle"),
+        ({"handles": (replace(handle("1"), info={"a": "x" * 255}),)}, "handle 1"),
+        ({"attributes": (Attribute("", "x"),)}, "attribute"),
+        ({"attributes": (Attribute("k", "\0"),)}, "k of a-1"),
+    ],
+)
+def test_flaws_of_deployables(changes: dict[str, Any], says: str) -> None:
+    good = device("a")
+    unit, other = good.deployables
+    flaw = replace(good, deployables=(replace(unit, **changes), other)).flaw()
+    assert says in str(flaw)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses the bus: round trips, readers that are older or newer, and the shapes on record."""
+
+import json
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cyborg import exception
+from cyborg.model import wire
+from cyborg.model.arq import Arq, Binding, State
+from cyborg.model.attribute import Attribute
+from cyborg.model.caller import Caller
+from cyborg.model.device import AttachHandle, Deployable, Device
+from cyborg.model.device import Attribute as DeviceAttribute
+from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.report import (
+    Acknowledged,
+    Desired,
+    DriverReport,
+    Hello,
+    Report,
+    Welcome,
+)
+from cyborg.model.work import HandleTask, Outcome, ProgramTask
+
+#: Everything that is an argument or an answer of a verb on the bus.
+KINDS: list[Any] = [
+    Acknowledged,
+    Arq,
+    Attribute,
+    Binding,
+    Caller,
+    Desired,
+    DeviceProfile,
+    HandleTask,
+    Hello,
+    Outcome,
+    ProgramTask,
+    Report,
+    Welcome,
+]
+
+#: The shapes in force, one dataclass a line, a question mark behind fields that have a default.
+#: Whoever changes one adds fields with defaults only, or raises wire.VERSION as well and says in a
+#: release note what a rolling upgrade must do.
+VERSION = 1
+SHAPES = Path(__file__).with_name("wire_shapes.txt")
+
+
+def few(kind: Any) -> Any:
+    return st.lists(st.from_type(kind), max_size=2).map(tuple)
+
+
+# Small ones: what hypothesis makes of these types by itself is too large to be shrunk.
+st.register_type_strategy(
+    Deployable, st.builds(Deployable, handles=few(AttachHandle), attributes=few(DeviceAttribute))
+)
+st.register_type_strategy(Device, st.builds(Device, deployables=few(Deployable)))
+st.register_type_strategy(DriverReport, st.builds(DriverReport, devices=few(Device)))
+st.register_type_strategy(Report, st.builds(Report, drivers=few(DriverReport)))
+
+
+def everything_in(kind: Any) -> dict[str, str]:
+    """The shape of a dataclass and of all that it holds, by name."""
+    hints = get_type_hints(kind)
+    found = {_name(kind): " ".join(_field(one, hints[one.name]) for one in fields(kind))}
+    for hint in hints.values():
+        for part in (hint, *get_args(hint)):
+            if is_dataclass(part):
+                found |= everything_in(part)
+            elif isinstance(part, type) and issubclass(part, Enum):
+                found[_name(part)] = " ".join(str(one.value) for one in part)
+    return found
+
+
+def _name(kind: type) -> str:
+    name = f"{kind.__module__}.{kind.__name__}"
+    return name.removeprefix("cyborg.model.").removeprefix("builtins.")
+
+
+def _field(field: Field[Any], hint: Any) -> str:
+    text = str(hint).replace("cyborg.model.", "") if get_args(hint) else _name(hint)
+    text = text.replace(" ", "")
+    optional = field.default is not MISSING or field.default_factory is not MISSING
+    return f"{field.name}:{text}{'?' if optional else ''}"
+
+
+def over_the_bus(value: Any) -> Any:
+    return json.loads(json.dumps(wire.dump(value)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_round_trip(kind: Any, data: st.DataObject) -> None:
+    value = data.draw(st.from_type(kind))
+    assert wire.load(kind, over_the_bus(value)) == value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_unknown_keys_are_ignored(kind: Any, data: st.DataObject) -> None:
+    value = data.draw(st.from_type(kind))
+    envelope = over_the_bus(value)
+    envelope["later"] = 1
+    envelope["body"]["later"] = {"anything": []}
+    assert wire.load(kind, envelope) == value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_what_is_missing(kind: Any, data: st.DataObject) -> None:
+    """A default fills it; without one it is an error that names the field."""
+    envelope = over_the_bus(data.draw(st.from_type(kind)))
+    for field in fields(kind):
+        body = {key: value for key, value in envelope["body"].items() if key != field.name}
+        shorter = {**envelope, "body": body}
+        if field.default is MISSING and field.default_factory is MISSING:
+            with pytest.raises(exception.Invalid) as caught:
+                wire.load(kind, shorter)
+            assert caught.value.fields["field"] == f"{kind.__name__}.{field.name}"
+        else:
+            made = field.default_factory
+            default = field.default if made is MISSING else made()
+            assert getattr(wire.load(kind, shorter), field.name) == default
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_odd_values_are_invalid_or_right(kind: Any, data: st.DataObject) -> None:
+    """Whatever stands in a field: an error of ours, or a value that travels back as it came."""
+    envelope = over_the_bus(data.draw(st.from_type(kind)))
+    field = data.draw(st.sampled_from([one.name for one in fields(kind)]))
+    envelope["body"][field] = data.draw(json_values)
+    try:
+        value = wire.load(kind, envelope)
+    except exception.Invalid:
+        return
+    assert wire.load(kind, over_the_bus(value)) == value
+
+
+@given(envelope=json_values)
+def test_odd_envelopes_are_invalid(envelope: Any) -> None:
+    with pytest.raises(exception.Invalid):
+        wire.load(Outcome, envelope)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (Outcome, {"kind": "Arq"}),
+        (Outcome, {"version": 2}),
+        (Outcome, {"version": None}),
+        (Outcome, {"body": None}),
+        (Outcome, {"body": []}),
+        (Outcome, {"body": {"operation": "o", "done": 1}}),
+        (Outcome, {"body": {"operation": 7}}),
+        (Welcome, {"body": {"epoch": True, "digest": None, "desired_generation": 1}}),
+        (Acknowledged, {"body": {"desired_generation": 1, "refused": {"a": 1}}}),
+        (Hello, {"body": {"provider_names": "host"}}),
+    ],
+)
+def test_wrong_types_are_invalid(kind: Any, changes: dict[str, Any]) -> None:
+    envelope = {"kind": kind.__name__, "version": 1, "body": {}} | changes
+    with pytest.raises(exception.Invalid):
+        wire.load(kind, envelope)
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "", "2026-13-01", 5, [], True])
+def test_odd_moments_are_invalid(moment: Any) -> None:
+    envelope = wire.dump(Arq("u", State.INITIAL, "p", 0, None, datetime(2026, 1, 2)))
+    envelope["body"]["created_at"] = moment
+    with pytest.raises(exception.Invalid, match="created_at"):
+        wire.load(Arq, envelope)
+
+
+def test_words_that_nobody_knows_are_invalid() -> None:
+    envelope = wire.dump(Arq("u", State.INITIAL, "p", 0, None, None))
+    words: list[Any] = ["Odd", None, 1, []]
+    for word in words:
+        envelope["body"]["state"] = word
+        with pytest.raises(exception.Invalid, match="state"):
+            wire.load(Arq, envelope)
+
+
+def test_the_shapes_on_record() -> None:
+    shapes: dict[str, str] = {}
+    for kind in KINDS:
+        shapes |= everything_in(kind)
+    assert {"device.AttachHandle", "provider.Provider"} <= shapes.keys()
+    lines = [f"{name} {shape}" for name, shape in sorted(shapes.items())]
+    assert wire.VERSION == VERSION
+    assert lines == SHAPES.read_text().splitlines()

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls over the bus are bounded, repeated once, and end as one of our errors."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import oslo_messaging
+import pytest
+
+from cyborg import exception
+from cyborg.rpc.transport import Bus, Line
+from cyborg.service import wait_until
+
+Behaviour = Callable[..., Any]
+
+
+def fine(**_arguments: Any) -> Any:
+    return {"ok": "fine"}
+
+
+def silent(**_arguments: Any) -> Any:
+    raise oslo_messaging.MessagingTimeout
+
+
+def refused(**_arguments: Any) -> Any:
+    raise oslo_messaging.MessageDeliveryFailure("nobody home")
+
+
+def failing(**_arguments: Any) -> Any:
+    raise oslo_messaging.RemoteError("TypeError", "unexpected argument")
+
+
+class FakeClient:
+    """An oslo.messaging client and, at once, the call context that it prepares."""
+
+    def __init__(self, bus: "FakeBus", **prepared: Any) -> None:
+        self._bus = bus
+        self._prepared = prepared
+
+    def prepare(self, **more: Any) -> "FakeClient":
+        return FakeClient(self._bus, **{**self._prepared, **more})
+
+    def call(self, context: Any, verb: str, **arguments: Any) -> Any:
+        if verb == "ping":
+            return self._bus.ping()
+        self._bus.calls.append((verb, self._prepared, context, arguments))
+        behaviour = self._bus.behaviours.pop(0) if self._bus.behaviours else fine
+        return behaviour(**arguments)
+
+    def cast(self, context: Any, verb: str, **arguments: Any) -> None:
+        self._bus.casts.append((verb, self._prepared))
+        refused()
+
+
+class FakeBus:
+    """A bus whose answers a test writes."""
+
+    def __init__(self) -> None:
+        self.behaviours: list[Behaviour] = []
+        self.calls: list[Any] = []
+        self.casts: list[Any] = []
+        self.ping: Behaviour = lambda: {"ok": "pong"}
+
+    def client(self, topic: str) -> FakeClient:
+        return FakeClient(self, topic=topic)
+
+
+@pytest.fixture
+def bus() -> FakeBus:
+    return FakeBus()
+
+
+@pytest.fixture
+def line(bus: FakeBus) -> Iterator[Line]:
+    made = Line(cast(Bus, bus), "topic", peer="conductor", timeout=0.3)
+    yield made
+    made.close()
+
+
+def verbs(bus: FakeBus) -> list[str]:
+    return [verb for verb, *_ in bus.calls]
+
+
+def test_a_call(bus: FakeBus, line: Line) -> None:
+    assert line.call("show", request_id="req-1", uuid="u") == "fine"
+    (call,) = bus.calls
+    assert call == (
+        "show",
+        {"topic": "topic", "timeout": 0.3},
+        {"request_id": "req-1"},
+        {"uuid": "u"},
+    )
+    assert line.up
+
+
+def test_no_answer_is_asked_for_once_more(bus: FakeBus, line: Line) -> None:
+    bus.behaviours = [silent, fine]
+    assert line.call("bind", operation="o") == "fine"
+    first, second = bus.calls
+    assert first == second
+
+
+def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: Line) -> None:
+    bus.behaviours = [silent, silent]
+    with pytest.raises(exception.OutcomeUnknown, match="repeating is safe"):
+        line.call("bind")
+    assert verbs(bus) == ["bind", "bind"]
+    # The peer answers pings, so that the next one is tried again.
+    assert line.call("bind") == "fine"
+
+
+def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(bus: FakeBus, line: Line) -> None:
+    gate = threading.Event()
+    bus.behaviours = [lambda **_: gate.wait(20)]
+    begun = time.monotonic()
+    with pytest.raises(exception.OutcomeUnknown):
+        line.call("bind")
+    assert time.monotonic() - begun < 5
+    gate.set()
+
+
+def test_a_broker_that_is_away(bus: FakeBus, line: Line) -> None:
+    """One call finds out; those after it are refused at once, until a ping gets through."""
+    away = threading.Event()
+    away.set()
+
+    def ping() -> Any:
+        if away.is_set():
+            raise oslo_messaging.MessageDeliveryFailure("away")
+        return {"ok": "pong"}
+
+    bus.ping = ping
+    with pytest.raises(exception.Unavailable, match="no connection"):
+        line.call("bind")
+    begun = time.monotonic()
+    with pytest.raises(exception.Unavailable, match="no connection"):
+        line.call("bind")
+    assert time.monotonic() - begun < 1
+    assert verbs(bus) == []
+    away.clear()
+    assert wait_until(lambda: line.up, timeout=5)
+    assert line.call("bind") == "fine"
+
+
+def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: Line) -> None:
+    bus.behaviours = [refused]
+    with pytest.raises(exception.Unavailable, match="nobody home") as caught:
+        line.call("bind")
+    assert type(caught.value) is exception.Unavailable
+    assert verbs(bus) == ["bind"]
+
+
+def test_a_peer_that_cannot_take_the_verb(bus: FakeBus, line: Line) -> None:
+    bus.behaviours = [failing]
+    with pytest.raises(exception.PeerFault, match="req-9"):
+        line.call("bind", request_id="req-9")
+
+
+def test_a_peers_error_is_raised_here(bus: FakeBus, line: Line) -> None:
+    bus.behaviours = [lambda **_: {"error": {"type": "Conflict", "fields": {"reason": "taken"}}}]
+    with pytest.raises(exception.Conflict, match="taken"):
+        line.call("bind")
+    assert line.up
+
+
+@pytest.mark.parametrize(
+    ("within", "patience"), [(None, 0.3), (0.2, 0.2), (60.0, 0.3), (-1.0, 0.1)]
+)
+def test_one_server_is_asked_once(
+    bus: FakeBus, line: Line, within: float | None, patience: float
+) -> None:
+    bus.behaviours = [silent]
+    with pytest.raises(exception.Unavailable, match="conductor on host-1"):
+        line.call_server("host-1", "prepare", within=within, task=1)
+    (call,) = bus.calls
+    assert call[1] == {"topic": "topic", "server": "host-1", "timeout": patience}
+    assert call[3] == {"task": 1}
+    assert line.call_server("host-1", "prepare") == "fine"
+
+
+def test_a_hint_never_raises(bus: FakeBus, line: Line) -> None:
+    line.tell_server("host-1", "poke")
+    assert wait_until(lambda: bool(bus.casts), timeout=5)
+    assert bus.casts == [("poke", {"topic": "topic", "server": "host-1"})]
+
+
+def test_closing_gives_up_calls_in_flight(bus: FakeBus, line: Line) -> None:
+    slow = Line(cast(Bus, bus), "topic", peer="agent", timeout=30)
+    gate, answers = threading.Event(), []
+    bus.behaviours = [lambda **_: gate.wait(20)]
+
+    def ask() -> None:
+        with pytest.raises(exception.Unavailable) as caught:
+            slow.call_server("host-1", "release")
+        answers.append(caught.value)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert wait_until(lambda: bool(bus.calls), timeout=5)
+    slow.close()
+    slow.close()
+    thread.join(5)
+    assert len(answers) == 1
+    with pytest.raises(exception.Unavailable, match="ending"):
+        slow.call_server("host-1", "release")
+    gate.set()

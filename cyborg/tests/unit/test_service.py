@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periodic jobs and daemons: what runs when, and what ends how."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from cyborg import exception
+from cyborg.service import Daemon, Periodic, wait_until
+
+
+@contextmanager
+def running(job: Any, interval: float) -> Iterator[Periodic]:
+    periodic = Periodic("job", job, interval=interval)
+    periodic.start()
+    try:
+        yield periodic
+    finally:
+        periodic.stop()
+
+
+class Counter:
+    """A job that counts its turns, and fails as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.error: Exception | None = None
+
+    def __call__(self) -> None:
+        self.turns += 1
+        if self.error is not None:
+            raise self.error
+
+    def reaches(self, turns: int) -> bool:
+        return wait_until(lambda: self.turns >= turns, timeout=5, step=0.005)
+
+
+def test_runs_at_once_and_again() -> None:
+    job = Counter()
+    with running(job, 0.01):
+        assert job.reaches(3)
+
+
+def test_runs_when_woken_and_not_before() -> None:
+    job = Counter()
+    with running(job, 3600) as periodic:
+        assert job.reaches(1)
+        periodic.wake()
+        assert job.reaches(2)
+        assert not wait_until(lambda: job.turns > 2, timeout=0.1)
+
+
+def test_a_wake_while_it_runs_is_not_lost() -> None:
+    gate, job = threading.Event(), Counter()
+
+    def slow() -> None:
+        job()
+        gate.wait(5)
+
+    with running(slow, 3600) as periodic:
+        assert job.reaches(1)
+        periodic.wake()
+        gate.set()
+        assert job.reaches(2)
+
+
+def test_stopped_it_runs_no_more_and_a_running_turn_is_finished() -> None:
+    gate, ended, job = threading.Event(), threading.Event(), Counter()
+
+    def slow() -> None:
+        job()
+        gate.wait(5)
+        ended.set()
+
+    periodic = Periodic("job", slow, interval=0.001)
+    periodic.start()
+    assert job.reaches(1)
+    stopper = threading.Thread(target=periodic.stop)
+    stopper.start()
+    gate.set()
+    stopper.join(5)
+    assert ended.is_set()
+    turns = job.turns
+    periodic.wake()
+    assert not wait_until(lambda: job.turns > turns, timeout=0.1)
+
+
+def test_stopping_is_quick_whenever_it_comes() -> None:
+    """Whatever the job's thread is about, nobody waits for its next turn."""
+    for _ in range(200):
+        job = Counter()
+        periodic = Periodic("job", job, interval=3600)
+        periodic.start()
+        stopper = threading.Thread(target=periodic.stop)
+        stopper.start()
+        stopper.join(5)
+        assert not stopper.is_alive()
+        assert job.turns <= 1
+
+
+def test_stopping_what_was_not_started() -> None:
+    Periodic("job", Counter(), interval=1).stop()
+
+
+def test_one_sentence_for_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    job = Counter()
+    job.error = exception.Unavailable(peer="Placement", reason="it is away")
+    with caplog.at_level(logging.INFO), running(job, 0.005):
+        assert job.reaches(4)
+        job.error = exception.Unavailable(peer="Placement", reason="it is busy")
+        assert job.reaches(job.turns + 3)
+        job.error = None
+        assert job.reaches(job.turns + 3)
+    said = [one.getMessage() for one in caplog.records if one.name == "cyborg.service"]
+    assert said == [
+        "job: Placement is not available: it is away",
+        "job: Placement is not available: it is busy",
+        "job works again",
+    ]
+
+
+def test_a_fault_is_shown_whole_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    job = Counter()
+    job.error = ZeroDivisionError("by nobody")
+    with running(job, 0.005):
+        assert job.reaches(3)
+    assert "Traceback" in caplog.text
+    assert "by nobody" in caplog.text
+
+
+class FakeServer:
+    """An RPC server that notes what happens to it."""
+
+    def __init__(self, notes: list[str], connects: bool = True) -> None:
+        self._notes = notes
+        self._connects = threading.Event()
+        if connects:
+            self._connects.set()
+
+    def start(self) -> None:
+        self._connects.wait(10)
+        self._notes.append("server started")
+
+    def stop(self) -> None:
+        self._notes.append("server stopped")
+
+    def wait(self) -> None:
+        self._notes.append("server done")
+
+
+def test_a_daemon_starts_and_stops_in_order() -> None:
+    notes: list[str] = []
+    daemon = Daemon("test")
+    daemon.at_end(lambda: notes.append("first named"))
+    daemon.at_end(lambda: notes.append("last named"))
+    daemon.serve(FakeServer(notes))
+    job = Counter()
+    daemon.every(Periodic("job", job, interval=3600))
+    daemon.start()
+    assert job.reaches(1)
+    assert wait_until(lambda: notes == ["server started"], timeout=5)
+    daemon.stop()
+    assert notes[1:] == ["server stopped", "server done", "last named", "first named"]
+
+
+def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
+    notes: list[str] = []
+    daemon = Daemon("test")
+    daemon.serve(FakeServer(notes, connects=False))
+    daemon.at_end(lambda: notes.append("ended"))
+    job = Counter()
+    daemon.every(Periodic("job", job, interval=0.005))
+    daemon.start()
+    assert job.reaches(3)
+    daemon.stop()
+    assert notes == ["ended"]
