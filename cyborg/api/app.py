@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pecan
 from oslo_config import cfg
 from oslo_middleware import CORS, HTTPProxyToWSGI, RequestId, cors
 from paste import deploy
+from pecan.core import ExplicitPecan
 
 from cyborg import exception
 from cyborg.api.controllers.root import Root
@@ -35,6 +35,19 @@ from cyborg.rpc.transport import Bus
 LOG = logging.getLogger(__name__)
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class _Application(ExplicitPecan):
+    """pecan without context locals, which asks the root for the route at once.
+
+    pecan's own walk over controllers ends at the root as well, but makes a class of named tuples
+    for every request on its way, which is a tenth of the time of a small one.
+    """
+
+    def route(self, req: Request, node: Root, path: str) -> tuple[Any, list[str]]:
+        """The handler, and what its path leaves for it."""
+        found: tuple[Any, list[str]] = node._route(path.split("/")[1:], req)
+        return found
 
 
 def load(conf: cfg.ConfigOpts) -> WsgiApp:
@@ -95,11 +108,10 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
         },
         rules.public_endpoint,
     )
-    app = pecan.Pecan(
+    app = _Application(
         root,
         hooks=[Envelope()],
         request_cls=Request,
-        use_context_locals=False,
         force_canonical=False,
         guess_content_type_from_ext=False,
     )

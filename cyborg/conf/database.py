@@ -5,6 +5,9 @@ from oslo_config import cfg
 from oslo_db import options as oslo_db
 
 GROUP = "database"
+#: Connections that a process keeps; oslo.db's own default of 5 makes a busy one, whose threads are
+#: more, open and close connections all the time.
+_MAX_POOL_SIZE = 20
 
 
 def options() -> list[cfg.Opt]:
@@ -23,7 +26,9 @@ def options() -> list[cfg.Opt]:
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register all options of [database] on ``conf``; calling twice does no harm."""
-    oslo_db.set_defaults(conf, connection="sqlite:///$state_path/cyborg.sqlite")
+    oslo_db.set_defaults(
+        conf, connection="sqlite:///$state_path/cyborg.sqlite", max_pool_size=_MAX_POOL_SIZE
+    )
     conf.register_opts(options(), group=GROUP)
 
 

@@ -14,6 +14,8 @@ from oslo_db.sqlalchemy import engines, exc_filters
 
 from cyborg import exception
 
+#: Connections that a process keeps; as ``[database] max_pool_size``.
+MAX_POOL_SIZE = 20
 #: Execution option of a connection whose transaction is going to write.
 WRITES = "cyborg_writes"
 
@@ -25,7 +27,7 @@ class Settings:
     Times are in seconds.
     """
 
-    max_pool_size: int | None = 5
+    max_pool_size: int | None = MAX_POOL_SIZE
     max_overflow: int | None = 50
     pool_timeout: int | None = None
     connection_recycle_time: int = 3600
@@ -119,7 +121,7 @@ def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
     # checkpoint each, and it begins all transactions deferred.
     engine = sa.create_engine(
         url,
-        pool_size=settings.max_pool_size or 5,
+        pool_size=settings.max_pool_size or MAX_POOL_SIZE,
         max_overflow=settings.max_overflow if settings.max_overflow is not None else 50,
         connect_args={"timeout": settings.sqlite_busy_timeout, "check_same_thread": False},
     )

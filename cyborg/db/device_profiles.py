@@ -41,15 +41,16 @@ def page(
     query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
     if names is not None:
         query = query.where(_P.name.in_(names))
-    return [_profile(row) for row in tx.execute(query)]
+    return [_profile(row) for row in tx.execute(query).all()]
 
 
 def _profile(row: sa.Row[*tuple[Any, ...]]) -> DeviceProfile:
+    uuid, name, description, profile_json, created_at, updated_at = row
     return DeviceProfile(
-        uuid=row.uuid,
-        name=row.name,
-        description=row.description,
-        groups=tuple(json.loads(row.profile_json)["groups"]),
-        created_at=row.created_at,
-        updated_at=row.updated_at,
+        uuid=uuid,
+        name=name,
+        description=description,
+        groups=tuple(json.loads(profile_json)["groups"]),
+        created_at=created_at,
+        updated_at=updated_at,
     )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be asked of the benchmark on its command line."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DESCRIPTION = """\
+Measure Cyborg: the statements, commits and RPC calls of each request against what they may be,
+then requests per second and their times among 10, 1,000 and 10,000 unrelated accelerator requests,
+then agents' reports; each beside its floor, measured in the same run. Ends with status 1 when a
+request costs more than it may.
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure; ``seconds`` is how long each figure is measured."""
+
+    database_url: str | None
+    transport_url: str
+    others: tuple[int, ...]
+    clients: tuple[int, ...]
+    devices: tuple[int, ...]
+    seconds: float
+    as_json: bool
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the bus is one that exists within a single process only."""
+        return self.transport_url.startswith("fake:")
+
+
+def parse(arguments: Sequence[str]) -> Plan:
+    """Read the command line; wrong usage ends the process, as argparse does."""
+    parser = argparse.ArgumentParser(
+        prog="bench", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--database-url",
+        metavar="URL",
+        help="server on which to make (and drop) a database, as in "
+        "mysql+pymysql://root@127.0.0.1:3306/ or postgresql+psycopg2://postgres@127.0.0.1:5432/ "
+        "(default: a SQLite file in a temporary directory)",
+    )
+    parser.add_argument(
+        "--transport-url",
+        metavar="URL",
+        default="fake://",
+        help="message bus, as in rabbit://guest:guest@127.0.0.1:5672/ (default: the in-process "
+        "bus, which sleeps in each call: lives and reports have a meaning on RabbitMQ only)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few rows, short times: shows that everything works, measures badly",
+    )
+    asked = parser.parse_args(arguments)
+    quick: bool = asked.quick
+    return Plan(
+        database_url=asked.database_url,
+        transport_url=asked.transport_url,
+        others=(10,) if quick else (10, 1_000, 10_000),
+        clients=(1, 2) if quick else (1, 8),
+        devices=(8,) if quick else (8, 64, 256),
+        seconds=0.2 if quick else 1.5,
+        as_json=asked.json,
+    )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A counted service in an empty database, and one among a thousand unrelated requests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from uuid import uuid4
+
+import pytest
+from oslo_config import cfg
+
+from cyborg.db import schema
+from cyborg.testing.costs import Scenes
+from cyborg.testing.counted import CountedService
+from cyborg.testing.counting import Tally
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.population import crowd
+from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.schema.databases import empty_database
+
+
+@pytest.fixture(scope="session", params=[0, 1000], ids=lambda others: f"{others}-others")
+def house(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    conf: cfg.ConfigOpts,
+    nova_api: SimulatedNova,
+) -> Iterator[CountedService]:
+    """A service whose database holds so many requests that have nothing to do with any test."""
+    with empty_database(tmp_path_factory.mktemp("cost")) as db:
+        schema.upgrade(db)
+        crowd(db, request.param)
+        with CountedService(
+            conf=conf,
+            database_url=db.engine.url.render_as_string(hide_password=False),
+            transport_url=TRANSPORT_URL,
+            exchange=f"cost-{uuid4().hex[:12]}",
+            nova=nova_api.adapter(),
+        ) as made:
+            yield made
+
+
+@pytest.fixture
+def statements(house: CountedService) -> Callable[[], AbstractContextManager[Tally]]:
+    """Open a block whose statements, commits and calls are counted."""
+    return house.meter.tally
+
+
+@pytest.fixture
+def scenes(house: CountedService) -> Scenes:
+    """A fresh host with two devices of eight units each."""
+    return Scenes(house)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark runs from end to end, in processes of its own, and says what it measured."""
+
+import json
+
+from oslo_config import cfg
+
+from cyborg.testing.bench.options import Plan
+from cyborg.testing.bench.run import Run
+from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.schema.databases import SERVER
+
+
+def test_a_small_run(conf: cfg.ConfigOpts):
+    plan = Plan(
+        database_url=SERVER or None,
+        transport_url=TRANSPORT_URL,
+        others=(10,),
+        clients=(1, 2),
+        devices=(2,),
+        seconds=0.05,
+        as_json=True,
+    )
+    told: list[str] = []
+    results = Run(plan, conf, told.append).measure()
+    assert results.exceeded == []
+    figures = {(one.name, one.clients): one for one in results.figures}
+    assert figures["list ARQs", 1].rows == 10
+    assert figures["show an ARQ", 1].ratio is not None
+    assert figures["whole ARQ life", 2].samples >= 6
+    assert (figures["whole ARQ life", 1].ratio is None) is plan.in_process
+    assert figures["first report", 1].rows == figures["unchanged report", 1].rows == 2
+    assert json.loads(json.dumps(results.document()))["figures"]
+    assert any("10 unrelated" in sentence for sentence in told)

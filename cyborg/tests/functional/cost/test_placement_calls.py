@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent asks of Placement, round by round, counted on its way to the real one."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from uuid import uuid4
+
+import pytest
+from oslo_config import cfg
+
+from cyborg.agent.heart import Heart, Identity, Intervals
+from cyborg.agent.reporter import Reporter
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.model.device import Device
+from cyborg.testing.counted import CountedService
+from cyborg.testing.counting import CountedAdapter, Tally
+from cyborg.testing.fake_host import FakeClock, FakeHost
+from cyborg.testing.machines import DRIVER, provider_of, report_of
+from cyborg.testing.placement import PlacementService, fresh_host
+
+Statements = Callable[[], AbstractContextManager[Tally]]
+FULL_CHECK = 600.0
+#: Requests beside those for devices and lacking words: the compute, its tree (what Nova claims in
+#: it must be known before the first look at the hardware), the traits, and with a custom class the
+#: list of classes.
+FIXED = {"FPGA": 3, "CUSTOM_BENCH": 4}
+
+
+class Cards(Driver):
+    """A driver whose devices are given to it."""
+
+    name = DRIVER
+
+    def __init__(self, conf: cfg.ConfigOpts, devices: tuple[Device, ...]) -> None:
+        super().__init__(FakeHost(), conf)
+        self._devices = devices
+
+    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+        return list(self._devices)
+
+
+class Agent:
+    """An agent's heart, beating when told to, on a host with so many devices of one class."""
+
+    def __init__(
+        self,
+        house: CountedService,
+        placement: PlacementService,
+        conf: cfg.ConfigOpts,
+        *,
+        devices: int,
+        resource_class: str,
+    ) -> None:
+        self.resource_class = resource_class
+        self.host = fresh_host()
+        self.root = placement.make_compute(self.host)
+        self.clock = FakeClock()
+        client = Placement(CountedAdapter(placement.adapter(), house.meter))
+        report = report_of(self.host, devices, resource_class=resource_class)
+        self._heart = Heart(
+            identity=Identity(self.host, (self.host,), "0", f"agent@{self.host}"),
+            intervals=Intervals(scan=60.0, full_check=FULL_CHECK),
+            reporter=Reporter(
+                drivers={DRIVER: Cards(conf, report.drivers[0].devices)}, failures={}
+            ),
+            conductor=house.agent,
+            placement=client,
+            publisher=Publisher(client),
+            clock=self.clock.monotonic,
+        )
+        self.beat = self._heart.beat
+
+
+@pytest.fixture(params=["FPGA", "CUSTOM_BENCH"])
+def agent(
+    request: pytest.FixtureRequest,
+    house: CountedService,
+    placement: PlacementService,
+    conf: cfg.ConfigOpts,
+) -> Callable[[int], Agent]:
+    """Make an agent for a host with so many devices, of a standard class and of a custom one."""
+    return lambda devices: Agent(
+        house, placement, conf, devices=devices, resource_class=request.param
+    )
+
+
+def _lacking(calls: list[str]) -> int:
+    """How many classes and traits were made because this Placement lacked them."""
+    words = ("PUT /resource_classes/", "PUT /traits/")
+    return sum(call.startswith(words) for call in calls)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_first_report(agent: Callable[[int], Agent], statements: Statements, devices: int):
+    one = agent(devices)
+    with statements() as tally:
+        one.beat()
+    fixed = FIXED[one.resource_class]
+    assert len(tally.http) == 3 * devices + fixed + _lacking(tally.http), tally.http
+    assert tally.rpc == ["hello", "desired", "report", "desired"]
+
+
+def test_an_unchanged_round(agent: Callable[[int], Agent], statements: Statements):
+    one = agent(3)
+    one.beat()
+    one.clock.advance(61.0)
+    with statements() as tally:
+        one.beat()
+    assert tally.http == []
+    assert tally.rpc == ["hello"]
+
+
+def test_a_full_check_of_what_is_as_it_was(agent: Callable[[int], Agent], statements: Statements):
+    one = agent(3)
+    one.beat()
+    one.clock.advance(FULL_CHECK + 1)
+    with statements() as tally:
+        one.beat()
+    assert len(tally.http) == 1, tally.http
+
+
+def test_a_full_check_costs_two_more_for_each_provider_that_moved(
+    agent: Callable[[int], Agent], statements: Statements, placement: PlacementService
+):
+    one = agent(3)
+    one.beat()
+    placement.call(
+        "PUT",
+        f"/resource_providers/{provider_of(one.host, 1)}/aggregates",
+        {"resource_provider_generation": _generation(placement, one), "aggregates": [str(uuid4())]},
+    )
+    one.clock.advance(FULL_CHECK + 1)
+    with statements() as tally:
+        one.beat()
+    assert len(tally.http) == 3, tally.http
+
+
+def _generation(placement: PlacementService, agent: Agent) -> int:
+    provider = placement.call("GET", f"/resource_providers/{provider_of(agent.host, 1)}")
+    return int(provider["generation"])

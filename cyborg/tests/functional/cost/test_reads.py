@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Showing costs at most two statements, a list at most three; neither asks the conductor."""
+
+import pytest
+
+from cyborg.testing.costs import LIST, SHOW, Scenes, listings
+from cyborg.testing.counted import CountedService
+
+COLLECTIONS = {
+    "device_profiles": "device_profiles",
+    "accelerator_requests": "arqs",
+    "devices": "devices",
+    "deployables": "deployables",
+    "attributes": "attributes",
+}
+
+
+def _first(house: CountedService, collection: str) -> str:
+    answer = house.send("GET", f"/{collection}?limit=1")
+    uuid: str = answer[COLLECTIONS[collection]][0]["uuid"]
+    return uuid
+
+
+@pytest.fixture
+def instance(scenes: Scenes) -> str:
+    """An instance with three bound requests."""
+    wanted = scenes.bindable(3, 2)
+    scenes.bind(wanted)
+    return wanted.instance
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_show(house: CountedService, instance: str, collection: str):
+    tally, _ = house.counted("GET", f"/{collection}/{_first(house, collection)}")
+    assert SHOW.covers(tally), tally
+
+
+def test_show_a_profile_by_name(house: CountedService, scenes: Scenes):
+    tally, _ = house.counted("GET", f"/device_profiles/{scenes.profile(1)}")
+    assert SHOW.covers(tally), tally
+
+
+def test_every_list_with_every_filter(house: CountedService, instance: str):
+    markers = {collection: _first(house, collection) for collection in COLLECTIONS}
+    for path in listings(markers, instance):
+        tally, _ = house.counted("GET", path)
+        assert LIST.covers(tally), f"{path}\n{tally}"
+
+
+def test_a_list_behind_a_marker_of_resolved_requests(house: CountedService, instance: str):
+    marker = house.send("GET", f"/accelerator_requests?instance={instance}")["arqs"][0]["uuid"]
+    tally, answer = house.counted(
+        "GET",
+        f"/accelerator_requests?instance={instance}&bind_state=resolved&marker={marker}&limit=1",
+    )
+    assert len(answer["arqs"]) == 1
+    assert LIST.covers(tally), tally
