@@ -48,10 +48,11 @@ def prepare(
             default_config_files=list(default_config_files or ()) if alone else None,
             default_config_dirs=[] if alone else None,
         )
-        validate(conf)
-        _log(conf, prog)
     except cfg.Error as fault:
         raise exception.ConfigError(reason=_sentence(fault)) from fault
+    # Logging first: what oslo.config says about deprecated options belongs there.
+    with checked(conf):
+        _log(conf, prog)
     return conf
 
 

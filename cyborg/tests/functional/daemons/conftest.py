@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deployments: a configuration in a directory, a database, and whatever programs a test starts."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cyborg.db import schema
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.functional import deployments
+from cyborg.tests.functional.daemons.service import Service
+from cyborg.tests.functional.schema.databases import empty_database
+
+# Processes share nothing but a broker: without one these are not collected.
+collect_ignore = (
+    []
+    if deployments.HAS_BROKER
+    else ["test_conductors.py", "test_outages.py", "test_three_daemons.py", "test_uwsgi.py"]
+)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a database of this module's own, at the newest revision."""
+    with empty_database(tmp_path_factory.mktemp("database")) as db:
+        schema.upgrade(db)
+        yield db.engine.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="module")
+def exchange(host: str) -> Iterator[str]:
+    with deployments.exchange(host) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def host(placement: PlacementService) -> str:
+    """A compute that Placement knows."""
+    name = fresh_host()
+    placement.make_compute(name)
+    return name
+
+
+@pytest.fixture(scope="module")
+def options(
+    tmp_path_factory: pytest.TempPathFactory,
+    database: str,
+    exchange: str,
+    host: str,
+    placement: PlacementService,
+    nova_api: SimulatedNova,
+) -> dict[str, dict[str, object]]:
+    """What the daemons of this module have in common."""
+    return deployments.options(
+        tmp_path_factory.mktemp("state"),
+        database=database,
+        exchange=exchange,
+        host=host,
+        placement=placement,
+        nova=nova_api.url,
+    )
+
+
+@pytest.fixture
+def deploy(options: Options, tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+    """Make a deployment of the common options and others; its programs end with the test."""
+    made: list[Deployment] = []
+
+    def make(*more: Options) -> Deployment:
+        directory = tmp_path / f"deployment-{len(made)}"
+        directory.mkdir()
+        made.append(Deployment(directory, deployments.merged(options, *more)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture(scope="module")
+def service(
+    options: Options, tmp_path_factory: pytest.TempPathFactory, host: str
+) -> Iterator[Service]:
+    """A conductor and an agent as processes, with the fake device in Placement."""
+    with Deployment(tmp_path_factory.mktemp("service"), options) as deployment:
+        yield Service.start(deployment, host)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three daemons together, and clients that go through all they offer."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import uuid4
+
+import requests
+
+from cyborg import service
+from cyborg.model.provider import provider_uuid
+from cyborg.testing.processes import Deployment, Program
+
+FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+
+
+class Http:
+    """A client of a service without authentication; ``url`` is without a version."""
+
+    def __init__(self, url: str, timeout: float = 60.0) -> None:
+        self.url = url
+        self._timeout = timeout
+        self._session = requests.Session()
+
+    def ask(self, method: str, path: str, body: Any = None) -> requests.Response:
+        """One request; the answer whatever it is."""
+        return self._session.request(method, f"{self.url}{path}", json=body, timeout=self._timeout)
+
+    def do(self, method: str, path: str, body: Any = None, *, status: int) -> Any:
+        """One request that must be answered with ``status``; the parsed body, None if empty."""
+        answer = self.ask(method, f"/v2{path}", body)
+        assert answer.status_code == status, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def get(self, path: str) -> Any:
+        """The parsed answer of a GET."""
+        return self.do("GET", path, status=200)
+
+    def healthy(self) -> bool:
+        """Whether database and bus answer, in the eyes of this API."""
+        return self.ask("GET", "/healthcheck").status_code == 200
+
+
+@dataclass
+class Service:
+    """A conductor and an agent, running, and an API in front of them."""
+
+    deployment: Deployment
+    host: str
+    conductor: Program
+    agent: Program
+    api: Program
+    url: str
+
+    @classmethod
+    def start(cls, deployment: Deployment, host: str) -> Self:
+        """Start all three, and wait until they know each other."""
+        conductor, agent = deployment.conductor(), deployment.agent()
+        api, url = deployment.api()
+        started = cls(deployment, host, conductor, agent, api, url)
+        assert service.wait_until(started.client().healthy, timeout=20), api.output
+        assert service.wait_until(
+            lambda: bool(started.client().get(f"/devices?hostname={host}")["devices"]), timeout=20
+        ), agent.output
+        return started
+
+    def client(self, timeout: float = 60.0) -> Http:
+        """A new client of the API."""
+        return Http(self.url, timeout)
+
+    @property
+    def provider(self) -> str:
+        """The resource provider of the fake device."""
+        return provider_uuid(f"{self.host.replace('.', '_')}_FakeDevice")
+
+
+def go_through_everything(http: Http, host: str, provider: str) -> None:
+    """Read and write each of the five resources."""
+    name = f"profile-{uuid4().hex}"
+    made = http.do("POST", "/device_profiles", [{"name": name, "groups": [FPGA]}], status=201)
+    assert http.get(f"/device_profiles/{made['uuid']}")["device_profile"]["name"] == name
+    (arq,) = http.do("POST", "/accelerator_requests", {"device_profile_name": name}, status=201)[
+        "arqs"
+    ]
+    instance = str(uuid4())
+    http.do("PATCH", "/accelerator_requests", bind_body(arq, host, provider, instance), status=202)
+    (bound,) = http.get(f"/accelerator_requests?instance={instance}")["arqs"]
+    assert (bound["state"], bound["hostname"]) == ("Bound", host)
+    http.do("DELETE", f"/accelerator_requests?instance={instance}", status=204)
+    http.do("DELETE", f"/device_profiles/{name}", status=204)
+
+    (device,) = http.get(f"/devices?hostname={host}")["devices"]
+    for verb in ("disable", "enable"):
+        http.do("POST", f"/devices/{device['uuid']}/{verb}", status=204)
+    (deployable,) = [
+        one for one in http.get("/deployables")["deployables"] if one["num_accelerators"] == 16
+    ]
+    assert http.get(f"/deployables/{deployable['uuid']}")["uuid"] == deployable["uuid"]
+    image = [{"path": "/program", "op": "replace", "value": [{"image_uuid": str(uuid4())}]}]
+    http.do("PATCH", f"/deployables/{deployable['uuid']}/program", image, status=409)
+    body = {"deployable_id": deployable["uuid"], "key": "colour", "value": "blue"}
+    attribute = http.do("POST", "/attributes", body, status=201)
+    assert attribute["uuid"] in [one["uuid"] for one in http.get("/attributes")["attributes"]]
+    http.do("DELETE", f"/attributes/{attribute['uuid']}", status=204)
+
+
+def bind_body(arq: dict[str, Any], host: str, provider: str, instance: str) -> Any:
+    """The body of Nova's PATCH for one ARQ."""
+    fields = {"hostname": host, "device_rp_uuid": provider, "instance_uuid": instance}
+    return {
+        arq["uuid"]: [
+            {"path": f"/{name}", "op": "add", "value": value} for name, value in fields.items()
+        ]
+    }
+
+
+def all_at_once(count: int, work: Callable[[int], object]) -> Counter[str]:
+    """Run ``work`` in ``count`` threads; how often each answer, or exception, came out."""
+    results: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def one(number: int) -> None:
+        try:
+            result = str(work(number))
+        except (AssertionError, requests.RequestException) as fault:
+            result = f"{type(fault).__name__}: {fault}"
+        with lock:
+            results[result] += 1
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results

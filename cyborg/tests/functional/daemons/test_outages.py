@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker or the database goes away and comes back: nobody is restarted (check 125)."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import service as runner
+from cyborg.model.provider import provider_uuid
+from cyborg.testing.placement import PlacementService
+from cyborg.testing.processes import Deployment, Options
+from cyborg.testing.proxy import Proxy
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.daemons.service import Http, Service, go_through_everything
+from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
+
+OUTAGE = 6.0
+#: Seconds after which everything must be as before; the libraries' own pauses grow to this.
+RECOVERY = 40.0
+#: A write waits for the first connection for three seconds, and never for the broker.
+QUICK = 5.0
+
+
+def through(url: str) -> tuple[Proxy, str]:
+    """A proxy to the server of a URL, and the URL that leads through it."""
+    found = sa.make_url(url)
+    proxy = Proxy(found.host or "127.0.0.1", found.port or 0)
+    return proxy, found.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="module")
+def proxies(database: str) -> Iterator[dict[str, tuple[Proxy, str]]]:
+    made = {"broker": through(TRANSPORT_URL), "database": through(database)}
+    for proxy, _ in made.values():
+        proxy.start()
+    yield made
+    for proxy, _ in made.values():
+        proxy.stop()
+
+
+@pytest.fixture(scope="module")
+def service(
+    options: Options,
+    proxies: dict[str, tuple[Proxy, str]],
+    host: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Service]:
+    """Everything behind the proxies; they are healed before it ends."""
+    behind: Options = {
+        "DEFAULT": {"transport_url": proxies["broker"][1], "rpc_response_timeout": 4},
+        "database": {"connection": proxies["database"][1]},
+    }
+    directory = tmp_path_factory.mktemp("service")
+    with Deployment(directory, merged(options, behind)) as deployment:
+        yield Service.start(deployment, host)
+        for proxy, _ in proxies.values():
+            proxy.heal()
+
+
+def statuses_during_outage(http: Http, ask: Callable[[Http], int], within: float) -> set[int]:
+    """The statuses of one request, repeated as long as the outage lasts; each must be quick."""
+    found, slowest = set(), 0.0
+    end = time.monotonic() + OUTAGE
+    while time.monotonic() < end:
+        began = time.monotonic()
+        found.add(ask(http))
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < within
+    return found
+
+
+def write(http: Http) -> int:
+    body = [{"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}]
+    return http.ask("POST", "/v2/device_profiles", body).status_code
+
+
+def read(http: Http) -> int:
+    return http.ask("GET", "/v2/devices").status_code
+
+
+def root(http: Http) -> int:
+    return http.ask("GET", "/").status_code
+
+
+def shows(placement: PlacementService, provider: str, units: int) -> bool:
+    return offered(placement, provider) == units
+
+
+def everything_is_as_before(service: Service, placement: PlacementService) -> None:
+    http = service.client()
+    assert runner.wait_until(http.healthy, timeout=RECOVERY), service.api.output
+    assert runner.wait_until(lambda: write(http) == 201, timeout=RECOVERY), service.conductor.output
+    go_through_everything(http, service.host, service.provider)
+    # What an operator wants reaches the agent, and Placement through it.
+    (device,) = http.get(f"/devices?hostname={service.host}")["devices"]
+    provider = provider_uuid(f"{service.host.replace('.', '_')}_FakeDevice")
+    for verb, units in (("disable", 0), ("enable", 16)):
+        http.do("POST", f"/devices/{device['uuid']}/{verb}", status=204)
+        shown = functools.partial(shows, placement, provider, units)
+        assert runner.wait_until(shown, timeout=RECOVERY), service.agent.output
+    for program in (service.api, service.conductor, service.agent):
+        assert program.running
+
+
+@pytest.mark.parametrize("how", ["cut", "hang"])
+def test_line_125_the_broker_goes_away_and_comes_back(
+    service: Service,
+    proxies: dict[str, tuple[Proxy, str]],
+    placement: PlacementService,
+    how: str,
+):
+    everything_is_as_before(service, placement)
+    proxy, _ = proxies["broker"]
+    (proxy.cut if how == "cut" else proxy.hang)()
+    http = service.client()
+    # The first one may find a connection that is dead and not known to be.
+    began = time.monotonic()
+    assert write(http) == 503
+    assert time.monotonic() - began < 2 * 4 + QUICK
+    assert statuses_during_outage(http, read, within=1.0) == {200}
+    assert statuses_during_outage(http, write, within=QUICK) == {503}
+    assert not http.healthy()
+    proxy.heal()
+    everything_is_as_before(service, placement)
+
+
+def test_line_125_the_database_goes_away_and_comes_back(
+    service: Service, proxies: dict[str, tuple[Proxy, str]], placement: PlacementService
+):
+    everything_is_as_before(service, placement)
+    proxy, _ = proxies["database"]
+    proxy.cut()
+    http = service.client()
+    assert statuses_during_outage(http, read, within=QUICK) == {503}
+    assert statuses_during_outage(http, root, within=1.0) == {200}
+    assert statuses_during_outage(http, write, within=2 * 4 + QUICK) == {503}
+    assert not http.healthy()
+    proxy.heal()
+    everything_is_as_before(service, placement)

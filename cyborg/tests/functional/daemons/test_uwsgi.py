@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``cyborg.wsgi.api:application`` in several processes of uWSGI (check 116)."""
+
+import os
+import re
+import signal
+from uuid import uuid4
+
+import pytest
+
+from cyborg import service as runner
+from cyborg.testing.processes import Deployment, Program
+from cyborg.tests.functional.daemons.service import (
+    FPGA,
+    Http,
+    Service,
+    all_at_once,
+    go_through_everything,
+)
+
+CLIENTS = 8
+
+
+@pytest.fixture(params=["forked", "lazy"])
+def loading(request: pytest.FixtureRequest) -> list[str]:
+    """Load the application before the workers fork, or in each of them."""
+    return ["--lazy-apps"] if request.param == "lazy" else []
+
+
+def workers(server: Program) -> list[int]:
+    """The processes of all workers that ever were, the newest last."""
+    found = re.findall(r"pawned uWSGI worker \d+ \((?:new )?pid: (\d+)", server.output)
+    return [int(pid) for pid in found]
+
+
+def create_and_delete(http: Http) -> str:
+    name = f"profile-{uuid4().hex}"
+    http.do("POST", "/device_profiles", [{"name": name, "groups": [FPGA]}], status=201)
+    body = {"device_profile_name": name}
+    (arq,) = http.do("POST", "/accelerator_requests", body, status=201)["arqs"]
+    http.do("DELETE", f"/accelerator_requests?arqs={arq['uuid']}", status=204)
+    http.do("DELETE", f"/device_profiles/{name}", status=204)
+    return "done"
+
+
+@pytest.mark.parametrize("mount", ["", "/accelerator"])
+def test_line_116_several_processes_serve_everything(
+    service: Service, loading: list[str], mount: str
+):
+    deployment: Deployment = service.deployment
+    server, url = deployment.uwsgi("--processes", "3", "--threads", "4", *loading, mount=mount)
+    # The first request of each process makes its connections: all at once is the hardest.
+    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
+    go_through_everything(Http(url), service.host, service.provider)
+    assert Http(url).ask("GET", "/v2").json()["links"][0]["href"].startswith(f"{url}/v2")
+    assert server.stop() == 0
+
+
+def test_line_116_killing_a_worker_does_no_harm(service: Service, loading: list[str]):
+    server, url = service.deployment.uwsgi("--processes", "2", "--threads", "4", *loading)
+    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
+    first = workers(server)
+    os.kill(first[0], signal.SIGKILL)
+    assert runner.wait_until(lambda: len(workers(server)) > len(first), timeout=20), server.output
+    if loading:
+        # A worker that is told to end while it loads does not listen.
+        server.wait_for(rf"WSGI app 0 .* pid: {workers(server)[-1]} ")
+    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
+    assert server.stop() == 0

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations for daemons of tests, and the broker's side of them."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from kombu.connection import Connection
+
+from cyborg.testing.placement import TOKEN, PlacementService
+from cyborg.testing.processes import Options
+
+#: The bus of the run; daemons can only share one with a broker.
+TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
+HAS_BROKER = TRANSPORT_URL.startswith("rabbit")
+
+_OURS = ("cyborg-conductor", "cyborg-agent")
+
+
+def merged(*parts: Options) -> dict[str, dict[str, object]]:
+    """One set of options out of many; later ones win, option by option."""
+    whole: dict[str, dict[str, object]] = {}
+    for part in parts:
+        for group, values in part.items():
+            whole.setdefault(group, {}).update(values)
+    return whole
+
+
+def options(
+    directory: Path,
+    *,
+    database: str,
+    exchange: str,
+    host: str,
+    placement: PlacementService,
+    nova: str,
+    transport: str = TRANSPORT_URL,
+) -> dict[str, dict[str, object]]:
+    """What daemons need to work together on one host; short times, because somebody waits.
+
+    They keep their files in ``directory``.
+    ``nova`` is the URL of the compute API; there is no Keystone, neither behind nor in front.
+    """
+    return {
+        "DEFAULT": {
+            "host": host,
+            "transport_url": transport,
+            "control_exchange": exchange,
+            "rpc_response_timeout": 10,
+            "periodic_interval": 1,
+            "state_path": directory,
+        },
+        "api": {"auth_strategy": "noauth"},
+        "agent": {"enabled_drivers": "fake_driver", "heartbeat_interval": 1},
+        "conductor": {"heartbeat": 1, "lease": 5},
+        "database": {"connection": database},
+        "placement": {
+            "auth_type": "admin_token",
+            "endpoint": placement.url,
+            "token": TOKEN,
+        },
+        "nova": {"auth_type": "none", "endpoint": nova},
+    }
+
+
+@contextlib.contextmanager
+def exchange(*hosts: str) -> Iterator[str]:
+    """The name of an exchange that nobody uses yet, for daemons on these hosts.
+
+    What they made on the broker is removed in the end.
+    """
+    name = f"cyborg-{uuid4().hex[:12]}"
+    yield name
+    if not HAS_BROKER:
+        return
+    with Connection(TRANSPORT_URL.replace("rabbit://", "amqp://", 1)) as connection:
+        channel = connection.channel()
+        for topic in (f"{name}.{one}" for one in _OURS):
+            for queue in (topic, *(f"{topic}.{host}" for host in hosts)):
+                channel.queue_delete(queue)
+            channel.exchange_delete(f"{topic}_fanout")
+        channel.exchange_delete(name)

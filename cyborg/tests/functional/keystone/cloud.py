@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cloud of real Keystone, real Placement and this service with one host and a fake device.
+
+Where there is a broker the service runs as the three daemons, else in this process.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import requests
+from oslo_config import cfg
+
+from cyborg import conf as configuration
+from cyborg.api import app
+from cyborg.db.engine import Reader
+from cyborg.model.names import API
+from cyborg.model.provider import provider_uuid
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.keystone import Account, KeystoneService
+from cyborg.testing.loopback import Loopback
+from cyborg.testing.processes import Deployment, Options
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.deployments import merged
+
+
+@dataclass(frozen=True)
+class People:
+    """Who uses the cloud. All but the administrator and Nova belong to one project."""
+
+    admin: Account
+    manager: Account
+    member: Account
+    reader: Account
+    stranger: Account
+    nova: Account
+
+
+def people(keystone: KeystoneService) -> People:
+    """The accounts, made in Keystone."""
+    return People(
+        admin=keystone.make_account("admin", "admin", "admin"),
+        manager=keystone.make_account("mary", "blue", "manager"),
+        member=keystone.make_account("bob", "blue", "member"),
+        reader=keystone.make_account("rita", "blue", "reader"),
+        stranger=keystone.make_account("greta", "green", "member"),
+        nova=keystone.make_account("nova", "service", "service"),
+    )
+
+
+def authentication(keystone: KeystoneService) -> Options:
+    """What the API needs to ask Keystone."""
+    account = keystone.make_account("cyborg", "service", "service")
+    return {
+        "api": {"auth_strategy": "keystone"},
+        "keystone_authtoken": {
+            **account.options(keystone.url),
+            "www_authenticate_uri": keystone.url,
+        },
+    }
+
+
+#: Runs an API with further options and gives its URL, without a version.
+RunApi = Callable[..., AbstractContextManager[str]]
+
+
+@contextmanager
+def in_process(options: Options, host: str, directory: Path, stack: Stack) -> Iterator[RunApi]:
+    """Conductor and agent of ``host`` in this process; gives what runs an API with them."""
+    client = ConductorClient(stack.bus(), timeout=stack.times.rpc)
+
+    @contextmanager
+    def api(*more: Options) -> Iterator[str]:
+        deployment = Deployment(_fresh(directory), merged(options, *more))
+        conf = configuration.prepare(
+            [], prog=API, default_config_files=[str(deployment.conf)], conf=cfg.ConfigOpts()
+        )
+        reader = Reader(stack.database_url)
+        with Loopback(app.build(conf, reader=reader, conductor=client)) as loopback:
+            yield loopback.url
+        reader.close()
+
+    stack.start_conductor()
+    stack.conf.set_override("host", host)
+    stack.start_agent(host, machine=FakeHost(), state_path=directory)
+    stack.conf.clear_override("host")
+    yield api
+    client.close()
+    stack.stop()
+
+
+@contextmanager
+def daemons(options: Options, directory: Path) -> Iterator[RunApi]:
+    """A conductor and an agent as processes; gives what runs an API as another one."""
+
+    @contextmanager
+    def api(*more: Options) -> Iterator[str]:
+        with Deployment(_fresh(directory), merged(options, *more)) as front:
+            yield front.api()[1]
+
+    with Deployment(_fresh(directory), options) as behind:
+        behind.conductor()
+        behind.agent()
+        yield api
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """All of it, running; ``url`` is that of the API in the catalogue, without a version."""
+
+    keystone: KeystoneService
+    people: People
+    host: str
+    url: str
+    api: RunApi
+
+    @property
+    def provider(self) -> str:
+        """The resource provider of the host's fake device."""
+        return provider_uuid(f"{self.host.replace('.', '_')}_FakeDevice")
+
+    def ask(
+        self,
+        path: str,
+        token: str | None = None,
+        *,
+        service_token: str | None = None,
+        method: str = "GET",
+        body: Any = None,
+        url: str | None = None,
+    ) -> requests.Response:
+        """One request below /v2, with these tokens; the answer whatever it is."""
+        headers = {"X-Auth-Token": token, "X-Service-Token": service_token}
+        return requests.request(
+            method,
+            f"{url or self.url}/v2{path}",
+            headers={name: value for name, value in headers.items() if value is not None},
+            json=body,
+            timeout=60,
+        )
+
+
+def _fresh(directory: Path) -> Path:
+    made = directory / uuid4().hex[:8]
+    made.mkdir()
+    return made

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every ``openstack accelerator`` command, of both generations (checks 108 and 109).
+
+With the commands of python-openstackclient alone, with those of python-cyborgclient (as older
+releases of the former had none), and with both installed; behind Keystone and without it.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from cyborg.testing.loopback import Loopback
+from cyborg.tests.functional.keystone.cloud import Cloud
+from cyborg.tests.functional.keystone.shell import Shell, once, write_clouds
+
+#: What is overlooked to have the named generation of commands.
+GENERATIONS = {
+    "openstackclient": "cyborgclient",
+    "cyborgclient": "openstackclient.accelerator",
+    "both": "",
+}
+GROUP = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+PROFILE = {"created_at", "updated_at", "uuid", "name", "groups", "description"}
+ARQ = {
+    "uuid",
+    "state",
+    "device_profile_name",
+    "hostname",
+    "device_rp_uuid",
+    "instance_uuid",
+    "attach_handle_type",
+    "attach_handle_info",
+}
+DEVICE = {
+    "created_at",
+    "updated_at",
+    "uuid",
+    "type",
+    "vendor",
+    "model",
+    "hostname",
+    "std_board_info",
+    "vendor_board_info",
+}
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Somebody with administrator's rights at a shell."""
+
+    shell: Shell
+    generation: str
+    authenticated: bool
+
+    @property
+    def of_osc(self) -> bool:
+        """Whether the commands are those of python-openstackclient."""
+        return self.generation != "cyborgclient"
+
+
+@pytest.fixture(scope="module")
+def without_keystone(cloud: Cloud) -> Iterator[str]:
+    """The URL of an API that asks for no token."""
+    with cloud.api({"api": {"auth_strategy": "noauth"}}) as url:
+        yield url
+
+
+def servers(environ: Any, start_response: Any) -> list[bytes]:
+    """What the client asks Nova for: its version, and any server, which exists."""
+    _, version, *rest = environ["PATH_INFO"].rstrip("/").split("/")
+    links = [{"rel": "self", "href": f"http://{environ['HTTP_HOST']}/{version}/"}]
+    body: dict[str, Any] = {
+        "version": {"id": version, "status": "CURRENT", "version": "2.90", "links": links}
+    }
+    if rest:
+        body = {"server": {"id": rest[-1], "name": rest[-1]}}
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps(body).encode()]
+
+
+@pytest.fixture(scope="module")
+def compute_api() -> Iterator[str]:
+    """The URL of a Nova in which every server exists."""
+    with Loopback(servers) as loopback:
+        yield f"{loopback.url}/v2.1"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(one, auth) for one in GENERATIONS for auth in ("keystone", "none")],
+    ids="-".join,
+)
+def seat(
+    request: pytest.FixtureRequest,
+    cloud: Cloud,
+    without_keystone: str,
+    compute_api: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Seat]:
+    generation, auth = request.param
+    home = tmp_path_factory.mktemp("home")
+    if auth == "keystone":
+        cloud.keystone.register("compute", compute_api)
+        write_clouds(home, cloud.keystone, {"admin": cloud.people.admin})
+        options = ["--os-cloud", "admin"]
+    else:
+        options = ["--os-auth-type", "none", "--os-endpoint", f"{without_keystone}/v2"]
+    with Shell(
+        home,
+        options,
+        overlook=GENERATIONS[generation],
+        # Where there is no catalogue it would look servers up at the one endpoint it was given.
+        **({} if auth == "keystone" else {"OS_COMPUTE_ENDPOINT_OVERRIDE": compute_api}),
+    ) as shell:
+        yield Seat(shell, generation, auth == "keystone")
+
+
+@pytest.fixture
+def profile(seat: Seat) -> Iterator[dict[str, Any]]:
+    """A profile that the command made."""
+    name = f"profile-{uuid4().hex}"
+    group = ",".join(f"{key}={value}" for key, value in GROUP.items())
+    asked = ["--group", group] if seat.of_osc else [json.dumps([GROUP])]
+    yield seat.shell.show("accelerator device profile create", name, *asked, "--description", "d")
+    seat.shell.do("accelerator device profile delete", name)
+
+
+@pytest.fixture
+def arq(seat: Seat, profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """An ARQ that the command made."""
+    made = seat.shell.show("accelerator arq create", profile["name"])
+    yield made
+    seat.shell.do("accelerator arq delete", made["uuid"])
+
+
+def test_device_profiles(seat: Seat, profile: dict[str, Any]):
+    assert set(profile) == PROFILE
+    assert profile["groups"] == [GROUP]  # values as strings, as they were sent
+    UUID(profile["uuid"])
+    for key in (profile["uuid"], profile["name"]):
+        assert seat.shell.show("accelerator device profile show", key) == profile
+    (short,) = _mine(seat.shell.show("accelerator device profile list"), profile)
+    assert set(short) == {"uuid", "name", "groups", "description"}
+    assert short["groups"] == [GROUP]
+    (long,) = _mine(seat.shell.show("accelerator device profile list --long"), profile)
+    assert set(long) == PROFILE
+
+
+def test_a_device_profile_from_json(seat: Seat):
+    name = f"profile-{uuid4().hex}"
+    made = seat.shell.show("accelerator device profile create", name, json.dumps([GROUP, GROUP]))
+    assert made["groups"] == [GROUP, GROUP]
+    other = seat.shell.show("accelerator device profile create", f"{name}-2", json.dumps([GROUP]))
+    seat.shell.do("accelerator device profile delete", made["uuid"], f"{name}-2")
+    assert "found" in seat.shell.fails("accelerator device profile show", other["uuid"])
+
+
+def test_accelerator_requests(seat: Seat, profile: dict[str, Any], arq: dict[str, Any]):
+    assert set(arq) == ARQ
+    assert (arq["state"], arq["device_profile_name"]) == ("Initial", profile["name"])
+    assert seat.shell.show("accelerator arq show", arq["uuid"]) == arq
+    (short,) = _mine(seat.shell.show("accelerator arq list"), arq)
+    assert set(short) == ARQ - {"hostname", "device_rp_uuid"}
+    (long,) = _mine(seat.shell.show("accelerator arq list --long"), arq)
+    assert set(long) == ARQ
+    assert "found" in seat.shell.fails("accelerator arq show", str(uuid4()))
+
+
+def test_binding_is_for_nova_alone_unless_nobody_is_asked_who_he_is(
+    seat: Seat, cloud: Cloud, arq: dict[str, Any]
+):
+    instance = str(uuid4())
+    place = [arq["uuid"], cloud.host, instance, cloud.provider]
+    if not seat.of_osc:
+        place.append("blue")  # the project, asked for and never sent
+    if seat.authenticated:
+        for command, arguments in (("bind", place), ("unbind", place[:1])):
+            complaint = seat.shell.fails(f"accelerator arq {command}", *arguments)
+            assert "requires a service token" in complaint.lower()
+        return
+    bound = seat.shell.show("accelerator arq bind", *place)
+    assert (bound["state"], bound["instance_uuid"]) == ("Bound", instance)
+    assert bound["attach_handle_type"] == "TEST_PCI"
+    unbound = seat.shell.show("accelerator arq unbind", arq["uuid"])
+    assert (unbound["state"], unbound["instance_uuid"]) == ("Unbound", None)
+
+
+def test_devices(seat: Seat, cloud: Cloud):
+    (found,) = [
+        one
+        for one in seat.shell.show("accelerator device list --long")
+        if one["hostname"] == cloud.host
+    ]
+    assert set(found) >= DEVICE
+    assert (found["type"], found["vendor"]) == ("FPGA", "0xABCD")
+    assert json.loads(found["std_board_info"])["device_id"]
+    # Only the older generation asks for a microversion that has it; both together ask for 2.0.
+    shown = {"openstackclient": None, "cyborgclient": "enabled", "both": "no such column"}
+    assert found.get("status", "no such column") == shown[seat.generation]
+    (short,) = _mine(seat.shell.show("accelerator device list"), found)
+    assert set(short) - {"status"} == {"uuid", "type", "vendor", "hostname", "std_board_info"}
+    for verb in ("disable", "enable"):
+        seat.shell.do(f"accelerator device {verb}", found["uuid"])
+    assert set(seat.shell.show("accelerator device show", found["uuid"])) >= DEVICE
+    assert "found" in seat.shell.fails("accelerator device show", str(uuid4()))
+
+
+def test_deployables(seat: Seat):
+    found = seat.shell.show("accelerator deployable list --long")
+    (one,) = [deployable for deployable in found if deployable["num_accelerators"] == 16]
+    assert set(one) == {
+        "created_at",
+        "updated_at",
+        "uuid",
+        "parent_id",
+        "root_id",
+        "name",
+        "num_accelerators",
+        "device_id",
+    }
+    (short,) = _mine(seat.shell.show("accelerator deployable list"), one)
+    assert set(short) == {"uuid", "name", "device_id"}
+    shown = seat.shell.show("accelerator deployable show", one["uuid"])
+    assert (shown["uuid"], shown["name"]) == (one["uuid"], one["name"])
+
+
+def test_attributes(seat: Seat):
+    deployable = seat.shell.show("accelerator deployable list")[0]["uuid"]
+    made = seat.shell.show("accelerator device attribute create", deployable, "colour", "blue")
+    assert (made["key"], made["value"]) == ("colour", "blue")
+    shown = seat.shell.show("accelerator device attribute show", made["uuid"])
+    assert {"uuid", "deployable_id", "key", "value"} <= set(shown)
+    (short,) = _mine(seat.shell.show("accelerator device attribute list"), made)
+    assert set(short) == {"uuid", "deployable_id", "key", "value"}
+    (long,) = _mine(seat.shell.show("accelerator device attribute list --long"), made)
+    assert set(long) == {"created_at", "updated_at", *short}
+    seat.shell.do("accelerator device attribute delete", made["uuid"])
+    assert "found" in seat.shell.fails("accelerator device attribute show", made["uuid"])
+
+
+def test_the_program_itself_shows_the_status_from_2_3_on(
+    cloud: Cloud, without_keystone: str, tmp_path: Path
+):
+    options = ["--os-auth-type", "none", "--os-endpoint", f"{without_keystone}/v2", "accelerator"]
+
+    def run(*arguments: str) -> list[str]:
+        # A process each: within one the client keeps the first version that it was told.
+        ran = once(tmp_path, *options, *arguments)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout.splitlines()
+
+    (uuid,) = run("device", "list", "-f", "value", "-c", "uuid")
+    show = ("device", "show", uuid, "-f", "value", "-c", "status")
+    for verb, status in (("disable", "maintaining"), ("enable", "enabled")):
+        run("device", verb, uuid)
+        assert run(*show, "--os-accelerator-api-version", "2.3") == [status]
+
+
+def _mine(rows: list[dict[str, Any]], one: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["uuid"] == one["uuid"]]

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy and scope with real tokens: checks 103 to 107 of a drop-in replacement."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from keystoneauth1.identity import v3
+from keystoneauth1.session import Session
+
+from cyborg import service
+from cyborg.tests.functional.keystone.cloud import Cloud
+
+COLLECTIONS = (
+    "/accelerator_requests",
+    "/attributes",
+    "/deployables",
+    "/device_profiles",
+    "/devices",
+)
+#: Seconds that the short-lived token lives: enough to use it once before.
+SHORT = 3
+
+
+@pytest.fixture(scope="module")
+def tokens(cloud: Cloud) -> dict[str, str]:
+    """A token of everybody, by what they are."""
+    return {name: cloud.keystone.token(one) for name, one in vars(cloud.people).items()}
+
+
+def status(cloud: Cloud, token: str | None, path: str, url: str | None = None) -> int:
+    return cloud.ask(path, token, url=url).status_code
+
+
+def test_line_103_the_policy_file_overrides_rules(
+    cloud: Cloud, tokens: dict[str, str], tmp_path: Path
+):
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        '"cyborg:device:get_all": "role:member"\n"cyborg:arq:get_all": "rule:admin_api"\n'
+    )
+    assert status(cloud, tokens["member"], "/devices") == 403
+    assert status(cloud, tokens["member"], "/accelerator_requests") == 200
+    with cloud.api({"oslo_policy": {"policy_file": file}}) as url:
+        assert status(cloud, tokens["member"], "/devices", url) == 200
+        assert status(cloud, tokens["reader"], "/devices", url) == 403
+        assert status(cloud, tokens["member"], "/accelerator_requests", url) == 403
+        assert status(cloud, tokens["admin"], "/accelerator_requests", url) == 200
+
+
+def test_line_104_new_defaults_are_enforced(cloud: Cloud, tokens: dict[str, str]):
+    found = {name: status(cloud, tokens[name], "/devices") for name in tokens}
+    assert found == {
+        "admin": 200,
+        "manager": 200,
+        "member": 403,
+        "reader": 403,
+        "stranger": 403,
+        "nova": 403,
+    }
+
+
+def test_line_104_the_option_relaxes_them(cloud: Cloud, tokens: dict[str, str]):
+    with cloud.api({"oslo_policy": {"enforce_new_defaults": False}}) as url:
+        assert status(cloud, tokens["member"], "/devices", url) == 200
+        assert status(cloud, tokens["admin"], "/devices", url) == 200
+        profile = [{"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}]
+        refused = cloud.ask(
+            "/device_profiles", tokens["member"], method="POST", body=profile, url=url
+        )
+        assert refused.status_code == 403
+
+
+@pytest.mark.parametrize("path", COLLECTIONS)
+def test_line_105_only_tokens_of_a_project_are_let_in(cloud: Cloud, path: str):
+    admin = cloud.people.admin
+    cloud.keystone.grant_on_domain(admin, "admin")
+    assert status(cloud, cloud.keystone.domain_token(admin), path) == 403
+    assert status(cloud, cloud.keystone.system_token(admin), path) == 403
+    assert status(cloud, cloud.keystone.token(admin), path) == 200
+    assert status(cloud, None, path) == 401
+    assert status(cloud, "nonsense", path) == 401
+
+
+def test_line_106_an_invalid_service_token_is_401(cloud: Cloud, tokens: dict[str, str]):
+    for path in COLLECTIONS:
+        answer = cloud.ask(path, tokens["admin"], service_token="nonsense")
+        assert answer.status_code == 401
+        assert "WWW-Authenticate" in answer.headers
+
+
+def test_line_106_a_service_token_without_the_role_does_not_count(
+    cloud: Cloud, tokens: dict[str, str]
+):
+    def delete(service_token: str | None, url: str | None = None) -> int:
+        path = f"/accelerator_requests?instance={uuid4()}"
+        answer = cloud.ask(
+            path, tokens["admin"], service_token=service_token, method="DELETE", url=url
+        )
+        if answer.status_code == 403:
+            assert "requires a service token" in answer.text.lower()
+        return answer.status_code
+
+    assert delete(None) == 403
+    assert delete(tokens["nova"]) == 204
+    # By default such a token is refused altogether; without that it is as good as none.
+    assert delete(tokens["admin"]) == 401
+    with cloud.api({"keystone_authtoken": {"service_token_roles_required": False}}) as url:
+        assert delete(tokens["admin"], url) == 403
+        assert delete(tokens["nova"], url) == 204
+
+
+@pytest.fixture
+def expiring(cloud: Cloud) -> str:
+    """A token of the member that is about to expire, made with a short-lived credential."""
+    member = cloud.people.member
+    session = cloud.keystone.session(member)
+    user = session.get_user_id()
+    until = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=SHORT)
+    wanted = {"name": uuid4().hex, "expires_at": until.isoformat(), "unrestricted": False}
+    made = session.post(
+        f"{cloud.keystone.url}/users/{user}/application_credentials",
+        json={"application_credential": wanted},
+    ).json()["application_credential"]
+    plugin = v3.ApplicationCredential(
+        cloud.keystone.url,
+        application_credential_id=made["id"],
+        application_credential_secret=made["secret"],
+    )
+    token = Session(auth=plugin).get_token()
+    assert token is not None
+    return token
+
+
+def test_line_107_an_expired_token_is_good_in_the_hands_of_a_service(
+    cloud: Cloud, expiring: str, tokens: dict[str, str]
+):
+    path = "/accelerator_requests"
+    assert status(cloud, expiring, path) == 200
+    assert service.wait_until(lambda: status(cloud, expiring, path) == 401, timeout=SHORT + 10)
+    accepted = cloud.ask(path, expiring, service_token=tokens["nova"])
+    assert accepted.status_code == 200
+    assert accepted.json() == {"arqs": []}
+    assert cloud.ask(path, expiring, service_token=tokens["admin"]).status_code == 401
+
+
+def test_a_keystone_that_is_away_is_no_wrong_token(cloud: Cloud, tokens: dict[str, str]):
+    nowhere = {"auth_url": "http://127.0.0.1:1/v3", "http_request_max_retries": 0}
+    with cloud.api({"keystone_authtoken": nowhere}) as url:
+        assert status(cloud, tokens["admin"], "/devices", url) == 503
+        assert status(cloud, None, "", url) == 200
+
+
+def test_nobody_sees_what_belongs_to_others(cloud: Cloud, tokens: dict[str, str]):
+    def make(path: str, token: str, body: object) -> Any:
+        answer = cloud.ask(path, token, method="POST", body=body)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    name = f"profile-{uuid4().hex}"
+    make("/device_profiles", tokens["admin"], [{"name": name, "groups": [{"resources:FPGA": 1}]}])
+    made = make("/accelerator_requests", tokens["member"], {"device_profile_name": name})
+    (arq,) = made["arqs"]
+    path = f"/accelerator_requests/{arq['uuid']}"
+    assert arq["project_id"] == cloud.keystone.project_id(cloud.people.member.project)
+    assert status(cloud, tokens["reader"], path) == 200
+    assert status(cloud, tokens["stranger"], path) == 404
+    for thing in (path, f"/device_profiles/{name}"):
+        assert cloud.ask(thing, tokens["admin"], method="DELETE").status_code == 204
