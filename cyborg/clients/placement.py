@@ -116,11 +116,6 @@ class Placement:
         found = self._json("GET", _provider(uuid, "allocations"))
         return {consumer: one["resources"] for consumer, one in found["allocations"].items()}
 
-    def resource_classes(self) -> frozenset[str]:
-        """The names of all resource classes, standard and custom."""
-        found = self._json("GET", "/resource_classes")
-        return frozenset(one["name"] for one in found["resource_classes"])
-
     def create_resource_class(self, name: str) -> None:
         """Make a custom resource class exist; calling twice does no harm."""
         self._call("PUT", f"/resource_classes/{quote(name, safe='')}")

@@ -191,6 +191,10 @@ class Publisher:
             except exception.NotFound:
                 self._seen.pop(desired.uuid, None)
                 this.survey.gone(desired.uuid)
+            except exception.Invalid:
+                # It may be the class that is lacking, though our traits are known here.
+                if not self._vocabulary.make_class(desired.resource_class):
+                    raise
             except exception.Conflict as fault:
                 if fault.fields.get("code") != CONCURRENT_UPDATE:
                     raise

@@ -18,11 +18,24 @@ class Vocabulary:
     def learn(self, providers: Iterable[Provider]) -> None:
         """Make the custom words of all these providers exist.
 
-        At most one request for the classes, one for the traits, and one for each word lacking.
+        One request for the traits, and one for each word lacking. A Placement that knows all our
+        custom traits has met such devices before, and so their classes: those are not asked for
+        (see ``make_class`` for when it is not so).
         """
         wanted = tuple(providers)
-        self._learn_classes({one.resource_class for one in wanted if is_custom(one.resource_class)})
-        self._learn_traits({trait for one in wanted for trait in one.traits})
+        traits = {trait for one in wanted for trait in one.traits}
+        met_before = self._learn_traits(traits) and any(is_custom(one) for one in traits)
+        if not met_before:
+            for name in sorted({one.resource_class for one in wanted}):
+                self.make_class(name)
+
+    def make_class(self, name: str) -> bool:
+        """Make a class exist; False when there is nothing to make, or it was made before."""
+        if not is_custom(name) or name in self._classes:
+            return False
+        self._placement.create_resource_class(name)
+        self._classes |= {name}
+        return True
 
     def lack(self, provider: Provider) -> str | None:
         """The sentence that names what this Placement does not know; None when it knows all."""
@@ -35,20 +48,14 @@ class Vocabulary:
         """Believe nothing any more: somebody may have deleted a word."""
         self._classes = self._traits = frozenset()
 
-    def _learn_classes(self, wanted: set[str]) -> None:
-        if wanted <= self._classes:
-            return
-        known = self._placement.resource_classes()
-        for name in sorted(wanted - known):
-            self._placement.create_resource_class(name)
-        self._classes |= known | wanted
-
-    def _learn_traits(self, wanted: set[str]) -> None:
+    def _learn_traits(self, wanted: set[str]) -> bool:
+        """Make the custom ones exist; answers whether all of them did already."""
         asked = wanted - self._traits
         if not asked:
-            return
+            return True
         known = self._placement.known_traits(asked)
         lacking = {name for name in asked - known if is_custom(name)}
         for name in sorted(lacking):
             self._placement.create_trait(name)
         self._traits |= known | lacking
+        return not lacking

@@ -15,13 +15,6 @@ from cyborg.model.report import DriverReport, DriverState, Report
 
 DRIVER = "bench_driver"
 RESOURCE_CLASS = "FPGA"
-#: What is said of each deployable.
-FACTS = (
-    ("rc", RESOURCE_CLASS),
-    ("trait0", "CUSTOM_BENCH"),
-    ("trait1", "OWNER_CYBORG"),
-    ("product_id", "0x1234"),
-)
 
 
 def report_of(
@@ -41,7 +34,7 @@ def report_of(
                 resource_class=resource_class,
                 driver_name="bench",
                 handles=_handles(index, handles),
-                attributes=tuple(Attribute(key, value) for key, value in FACTS),
+                attributes=facts(resource_class),
                 prepare=prepare,
             ),
         )
@@ -53,6 +46,16 @@ def report_of(
 def provider_of(host: str, index: int) -> str:
     """The uuid of the provider of one of the devices of ``report_of``."""
     return provider_uuid(f"{host}_{index}")
+
+
+def facts(resource_class: str) -> tuple[Attribute, ...]:
+    """What is said of each deployable."""
+    return (
+        Attribute("rc", resource_class),
+        Attribute("trait0", f"CUSTOM_BENCH_{resource_class}"),
+        Attribute("trait1", "OWNER_CYBORG"),
+        Attribute("product_id", "0x1234"),
+    )
 
 
 def _address(index: int) -> PciAddress:

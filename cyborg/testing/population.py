@@ -18,7 +18,7 @@ from cyborg.db.engine import Database
 from cyborg.model.device import AttachType, DeviceType
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import provider_uuid
-from cyborg.testing.machines import DRIVER, FACTS, RESOURCE_CLASS
+from cyborg.testing.machines import DRIVER, RESOURCE_CLASS, facts
 
 _PER_HOST = 8
 _PROJECTS = 10
@@ -135,8 +135,8 @@ class _Member:
     def attributes(self, deployables: dict[str, int]) -> list[Row]:
         owner = deployables[self.uuids["deployable"]]
         return [
-            {"uuid": str(uuid4()), "deployable_id": owner, "key": key, "value": value}
-            for key, value in FACTS
+            {"uuid": str(uuid4()), "deployable_id": owner, "key": one.key, "value": one.value}
+            for one in facts(RESOURCE_CLASS)
         ]
 
     def handle(self, deployables: dict[str, int], paths: dict[str, int]) -> Row:

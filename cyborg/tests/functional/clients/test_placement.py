@@ -55,7 +55,7 @@ def test_what_does_not_exist_is_not_found(client: Placement):
 def test_an_answer_that_is_not_foreseen_is_unavailable(client: Placement, wire: Wire):
     wire.before = lambda _call: 406
     with pytest.raises(exception.Unavailable, match="406"):
-        client.resource_classes()
+        client.known_traits({"CUSTOM_A"})
 
 
 def test_a_compute_offers_nothing_to_who_asks_for_accelerators_before_there_are_any(

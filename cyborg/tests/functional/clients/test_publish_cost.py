@@ -29,13 +29,42 @@ def test_a_first_publish_costs_three_requests_per_provider_and_three(
     assert publisher.publish(tree(host, *cards)).problems == {}
     assert wire.take() == [
         "GET /resource_providers?name",
-        "GET /resource_classes",
-        "PUT /resource_classes/*",
         "GET /traits?name",
         *["PUT /traits/*"] * 2,
+        "PUT /resource_classes/*",
         *PER_PROVIDER * size,
     ]
     assert all(shows(placement, one) for one in cards)
+
+
+def test_another_host_of_a_cloud_that_knows_the_words_asks_for_the_traits_alone(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
+    traits = frozenset({f"{word}_A"})
+    publisher.publish(tree(host, card(host, resource_class=word, traits=traits)))
+    wire.take()
+    other = fresh_host()
+    placement.make_compute(other)
+    mine = tree(other, card(other, resource_class=word, traits=traits))
+    assert Publisher(Placement(wire)).publish(mine).problems == {}
+    assert wire.take() == ["GET /resource_providers?name", "GET /traits?name", *PER_PROVIDER]
+
+
+def test_a_class_that_is_lacking_though_its_traits_are_there_costs_one_refusal(
+    publisher: Publisher, placement: PlacementService, wire: Wire, host: str
+):
+    word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
+    placement.call("PUT", f"/traits/{word}_A")
+    mine = tree(host, card(host, resource_class=word, traits=frozenset({f"{word}_A"})))
+    assert publisher.publish(mine).problems == {}
+    assert wire.take() == [
+        "GET /resource_providers?name",
+        "GET /traits?name",
+        *PER_PROVIDER,
+        "PUT /resource_classes/*",
+        PER_PROVIDER[-1],
+    ]
 
 
 def test_a_compute_that_was_found_is_not_looked_up_again(

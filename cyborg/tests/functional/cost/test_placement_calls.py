@@ -23,9 +23,8 @@ from cyborg.testing.placement import PlacementService, fresh_host
 Statements = Callable[[], AbstractContextManager[Tally]]
 FULL_CHECK = 600.0
 #: Requests beside those for devices and lacking words: the compute, its tree (what Nova claims in
-#: it must be known before the first look at the hardware), the traits, and with a custom class the
-#: list of classes.
-FIXED = {"FPGA": 3, "CUSTOM_BENCH": 4}
+#: it must be known before the first look at the hardware) and the traits.
+FIXED = 3
 
 
 class Cards(Driver):
@@ -97,8 +96,7 @@ def test_first_report(agent: Callable[[int], Agent], statements: Statements, dev
     one = agent(devices)
     with statements() as tally:
         one.beat()
-    fixed = FIXED[one.resource_class]
-    assert len(tally.http) == 3 * devices + fixed + _lacking(tally.http), tally.http
+    assert len(tally.http) == 3 * devices + FIXED + _lacking(tally.http), tally.http
     assert tally.rpc == ["hello", "desired", "report", "desired"]
 
 
