@@ -5,6 +5,7 @@ They are the installed console scripts beside the running interpreter, and uWSGI
 output and error go to a file each; every one is stopped by its process id.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -38,6 +39,7 @@ class Program:
                 stdout=output,
                 stderr=output,
                 env=dict(environment),
+                start_new_session=True,
             )
 
     @property
@@ -96,8 +98,9 @@ class Program:
             raise
 
     def kill(self) -> int:
-        """End it as a crash would; answers the exit status."""
-        self._child.kill()
+        """End it, and what it started, as a crash would; answers the exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         return self._child.wait()
 
     @property
@@ -173,10 +176,11 @@ class Deployment:
         port = program.wait_for(r"Listening on .*:(\d+)")[1]
         return program, f"http://127.0.0.1:{port}"
 
-    def uwsgi(self, *arguments: str, mount: str = "") -> tuple[Program, str]:
+    def uwsgi(self, *, processes: int, lazy: bool = False, mount: str = "") -> tuple[Program, str]:
         """uWSGI with ``cyborg.wsgi.api:application`` on a free port, and the URL of the service.
 
-        ``arguments`` say how many processes and the like; ``mount`` is a path to serve it below.
+        ``lazy`` lets each process load the application after the fork; ``mount`` is a path to
+        serve it below.
         """
         door = "cyborg.wsgi.api:application"
         where = (
@@ -191,18 +195,22 @@ class Deployment:
             # It closes each connection and says so only when told to, as deployers do.
             *("--add-header", "Connection: close"),
             *where,
-            *arguments,
+            *("--processes", str(processes), "--threads", "4"),
+            *(["--lazy-apps"] if lazy else []),
         )
         address = program.wait_for(r"bound to TCP address (127\.0\.0\.1:\d+)")[1]
-        program.wait_for("spawned uWSGI worker 1 ")
+        # One that is told to end while it loads does not listen, or misses its application.
+        ready = "WSGI app 0 " if lazy else "spawned uWSGI worker "
+        program.wait_for(rf"(?s)({ready}.*){{{processes}}}")
         return program, f"http://{address}{mount}"
 
     def stop(self) -> None:
-        """Stop every program that runs, the last first."""
-        while self._programs:
-            program = self._programs.pop()
-            if program.running:
-                program.stop()
+        """Stop every program that runs, the last first; RuntimeError if one had to be killed."""
+        with contextlib.ExitStack() as stopping:
+            while self._programs:
+                program = self._programs.pop(0)
+                if program.running:
+                    stopping.callback(program.stop)
 
     @property
     def environment(self) -> dict[str, str]:

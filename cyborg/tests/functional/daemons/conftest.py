@@ -32,7 +32,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def exchange(host: str) -> Iterator[str]:
-    with deployments.exchange(host) as name:
+    with deployments.exchange(host, "control-2") as name:
         yield name
 
 

@@ -22,9 +22,9 @@ CLIENTS = 8
 
 
 @pytest.fixture(params=["forked", "lazy"])
-def loading(request: pytest.FixtureRequest) -> list[str]:
+def lazy(request: pytest.FixtureRequest) -> bool:
     """Load the application before the workers fork, or in each of them."""
-    return ["--lazy-apps"] if request.param == "lazy" else []
+    return bool(request.param == "lazy")
 
 
 def workers(server: Program) -> list[int]:
@@ -44,11 +44,9 @@ def create_and_delete(http: Http) -> str:
 
 
 @pytest.mark.parametrize("mount", ["", "/accelerator"])
-def test_line_116_several_processes_serve_everything(
-    service: Service, loading: list[str], mount: str
-):
+def test_line_116_several_processes_serve_everything(service: Service, lazy: bool, mount: str):
     deployment: Deployment = service.deployment
-    server, url = deployment.uwsgi("--processes", "3", "--threads", "4", *loading, mount=mount)
+    server, url = deployment.uwsgi(processes=3, lazy=lazy, mount=mount)
     # The first request of each process makes its connections: all at once is the hardest.
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
     go_through_everything(Http(url), service.host, service.provider)
@@ -56,14 +54,13 @@ def test_line_116_several_processes_serve_everything(
     assert server.stop() == 0
 
 
-def test_line_116_killing_a_worker_does_no_harm(service: Service, loading: list[str]):
-    server, url = service.deployment.uwsgi("--processes", "2", "--threads", "4", *loading)
+def test_line_116_killing_a_worker_does_no_harm(service: Service, lazy: bool):
+    server, url = service.deployment.uwsgi(processes=2, lazy=lazy)
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
     first = workers(server)
     os.kill(first[0], signal.SIGKILL)
     assert runner.wait_until(lambda: len(workers(server)) > len(first), timeout=20), server.output
-    if loading:
-        # A worker that is told to end while it loads does not listen.
+    if lazy:
         server.wait_for(rf"WSGI app 0 .* pid: {workers(server)[-1]} ")
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
     assert server.stop() == 0

@@ -17,15 +17,25 @@ from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 
-TWO = {"resources:FPGA": "2", "trait:CUSTOM_FAKE_DEVICE": "required"}
+
+@pytest.fixture
+def trait(cloud: Cloud, placement: PlacementService) -> str:
+    """A trait that an operator gave to the device of this cloud: Placement has many more hosts."""
+    name = f"CUSTOM_{uuid4().hex.upper()}"
+    placement.call("PUT", f"/traits/{name}")
+    path = f"/resource_providers/{cloud.provider}/traits"
+    found = placement.call("GET", path)
+    placement.call("PUT", path, {**found, "traits": [*found["traits"], name]})
+    return name
 
 
 @pytest.fixture
-def profile(cloud: Cloud) -> Iterator[str]:
+def profile(cloud: Cloud, trait: str) -> Iterator[str]:
     """A profile that the administrator made."""
     token = cloud.keystone.token(cloud.people.admin)
     name = f"profile-{uuid4().hex}"
-    body = [{"name": name, "groups": [TWO]}]
+    groups = [{"resources:FPGA": "2", f"trait:{trait}": "required"}]
+    body = [{"name": name, "groups": groups}]
     assert cloud.ask("/device_profiles", token, method="POST", body=body).status_code == 201
     yield name
     assert cloud.ask(f"/device_profiles/{name}", token, method="DELETE").status_code == 204
