@@ -9,7 +9,7 @@ import logging
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -91,6 +91,7 @@ class Worker:
             for kind in WorkKind
         }
         self._turns: Periodic | None = None
+        self._in_hand: set[Future[None]] = set()
         self._stranded: deque[tuple[Sequence[Record], str]] = deque()
 
     def handle(self, kind: WorkKind, handler: Handler) -> None:
@@ -118,14 +119,23 @@ class Worker:
         for row in rows:
             together = row.instance_uuid if row.kind == WorkKind.NOTIFY else row.uuid
             groups[row.kind, together].append(row)
+        self._in_hand = {one for one in self._in_hand if not one.done()}
         for (kind, _), group in groups.items():
-            self._pools[WorkKind(kind)].submit(self._do, group)
+            self._in_hand.add(self._pools[WorkKind(kind)].submit(self._do, group))
         return len(rows)
 
     def stop(self) -> None:
-        """Finish what is in hand; what was claimed and not begun is for the next conductor."""
+        """Finish what is in hand; what was claimed and not begun is for the next conductor.
+
+        The lease is kept meanwhile, lest another conductor does the same work again.
+        """
         for pool in self._pools.values():
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+        while wait(self._in_hand, timeout=self._lease_ms / 3000).not_done:
+            try:
+                self._lease.renew()
+            except exception.CyborgError as error:
+                LOG.warning("The lease cannot be kept: %s", error)
 
     @retried
     def _claim(self, owner: tuple[int, int]) -> Sequence[Record]:

@@ -2,6 +2,7 @@
 """Binds that need the host's work: started, finished, failed, overtaken; and programming."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -125,9 +126,12 @@ def test_a_failed_bind_may_be_unbound_and_bound_again(
     eventually(lambda: states(nova, mine) == ["Bound"])
 
 
-@pytest.fixture
+@contextmanager
 def hasty(stack: Stack) -> Iterator[ConductorClient]:
-    """Another conductor, which gives hosts one second for their preparations."""
+    """Another conductor, which gives hosts one second for their preparations.
+
+    It is on a bus of its own, and so finds no agent.
+    """
     own = Stack(
         stack.conf,
         stack.database_url,
@@ -143,7 +147,7 @@ def hasty(stack: Stack) -> Iterator[ConductorClient]:
 
 
 def test_an_agent_that_is_away_fails_the_bind_at_its_deadline(
-    hasty: ConductorClient,
+    stack: Stack,
     host: RackedCompute,
     arqs: Callable[[], Arqs],
     nova: Client,
@@ -156,9 +160,10 @@ def test_an_agent_that_is_away_fails_the_bind_at_its_deadline(
     uuid = mine[0]["uuid"]
     caller = Caller(nova.project, "user", "req-1", service=True)
     binding = Binding(uuid, host.compute, host.provider(), instance)
-    hasty.patch_arqs(caller, str(uuid4()), [binding], [])
-    assert of_instance(nova, instance)[0]["state"] == "BindStarted"
-    assert nova_api.wait_for_events([uuid], timeout=8) == {uuid: "failed"}
+    with hasty(stack) as conductor:
+        conductor.patch_arqs(caller, str(uuid4()), [binding], [])
+        assert of_instance(nova, instance)[0]["state"] == "BindStarted"
+        assert nova_api.wait_for_events([uuid], timeout=8) == {uuid: "failed"}
     assert of_instance(nova, instance)[0]["state"] == "BindFailed"
     with database.reader() as tx:
         assert "in time" in str(tx.execute(sa.select(Arq.fault)).scalar_one())

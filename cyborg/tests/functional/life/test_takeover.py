@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work that outlives its conductor: owned, leased, fenced; and more than one conductor at once."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from cyborg.testing.stack import Stack
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
+    ARQS,
     FPGA,
     bind,
     create,
@@ -164,3 +166,34 @@ def test_two_conductors_send_each_event_once(
         assert {one: counts[one] for one in instances} == dict.fromkeys(instances, 1)
     finally:
         own.stop()
+
+
+def served(answers: Counter[int]) -> None:
+    """Wait until some more requests have been answered."""
+    count = answers.total()
+    eventually(lambda: answers.total() > count + 4)
+
+
+def test_a_conductor_that_ends_costs_no_request(
+    stack: Stack, profile: Profiles, member: Client
+) -> None:
+    """What reached it in its last moment is asked again, of another."""
+    ending = replace(stack, _endings=[]).start_conductor("control-2")
+    name = profile(FPGA)
+    over = threading.Event()
+    answers: Counter[int] = Counter()
+
+    def ask() -> None:
+        while not over.is_set():
+            answers[member.answer("POST", ARQS, {"device_profile_name": name})] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    served(answers)
+    ending.stop()
+    served(answers)
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    assert set(answers) == {201}

@@ -15,7 +15,7 @@ from cyborg.conductor.services import Lease
 from cyborg.conductor.work import Ledger, Worker
 from cyborg.db import work
 from cyborg.db.engine import Database
-from cyborg.db.models import METADATA, Work
+from cyborg.db.models import METADATA, Service, Work
 from cyborg.db.services import Process
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
@@ -210,3 +210,29 @@ def test_a_lease_that_is_over_begins_anew(db: Database) -> None:
     before = first.owner
     first.renew()
     assert first.owner == before
+
+
+def test_the_lease_is_kept_while_the_last_work_is_finished(
+    db: Database, ledger: Ledger, lease: Lease
+) -> None:
+    worker = Worker(db=db, lease=lease, ledger=ledger, lease_ms=300, threads=2)
+    begun = threading.Event()
+
+    def seen() -> int:
+        with db.reader() as tx:
+            return int(tx.execute(sa.select(Service.last_seen_ms)).scalar_one())
+
+    def slow(found: Sequence[Any]) -> None:
+        first = seen()
+        begun.set()
+        assert wait_until(lambda: seen() > first + 300, timeout=10)
+        with ledger.done(found):
+            pass
+
+    worker.handle(WorkKind.NOTIFY, slow)
+    lease.renew()
+    add(db, WorkKind.NOTIFY, str(uuid4()))
+    worker.run_once()
+    assert begun.wait(5)
+    worker.stop()
+    assert rows(db) == []

@@ -32,6 +32,9 @@ def failing(**_arguments: Any) -> Any:
     raise oslo_messaging.RemoteError("TypeError", "unexpected argument")
 
 
+ALWAYS = {"topic": "topic", "call_monitor_timeout": 5.0}
+
+
 class FakeClient:
     """An oslo.messaging client and, at once, the call context that it prepares."""
 
@@ -88,7 +91,7 @@ def test_a_call(bus: FakeBus, line: Line) -> None:
     (call,) = bus.calls
     assert call == (
         "show",
-        {"topic": "topic", "timeout": 0.3},
+        ALWAYS | {"timeout": 0.3},
         {"request_id": "req-1"},
         {"uuid": "u"},
     )
@@ -175,7 +178,7 @@ def test_one_server_is_asked_once(
     with pytest.raises(exception.Unavailable, match="conductor on host-1"):
         line.call_server("host-1", "prepare", within=within, task=1)
     (call,) = bus.calls
-    assert call[1] == {"topic": "topic", "server": "host-1", "timeout": patience}
+    assert call[1] == ALWAYS | {"server": "host-1", "timeout": patience}
     assert call[3] == {"task": 1}
     assert line.call_server("host-1", "prepare") == "fine"
 
