@@ -140,8 +140,12 @@ class Heart:
         memory = self._memory
         if memory.desired is None or memory.desired.generation != generation:
             assert memory.epoch is not None
+            before = memory.desired
             memory.desired = self._conductor.desired(self._identity.host, memory.epoch)
             memory.refused = dict(memory.desired.refused)
+            if before is not None and before.tree == memory.desired.tree:
+                # Not the wish is news but what Placement shows: look at all of it again.
+                memory.checked = None
 
     def _publish(self, *, known_before: bool) -> None:
         """Make Placement show what is desired, and tell which providers it refuses."""

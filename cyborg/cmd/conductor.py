@@ -10,6 +10,7 @@ from cyborg import conf as configuration
 from cyborg import exception, version
 from cyborg.clients.keystone import Sessions
 from cyborg.clients.nova import Nova
+from cyborg.cmd.audit import make_auditor
 from cyborg.conductor import app
 from cyborg.db.engine import Database
 from cyborg.model.names import CONDUCTOR
@@ -27,6 +28,8 @@ def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
         bind_timeout=conf.bind_timeout,
         agent_down_after=3 * conf.agent.heartbeat_interval,
         threads=conf.thread_pool_size,
+        audit_interval=conf.audit.interval,
+        audit_changes=conf.audit.max_changes,
     )
 
 
@@ -35,11 +38,13 @@ def main() -> int:
     try:
         conf = configuration.prepare(sys.argv[1:], prog=CONDUCTOR)
         with configuration.checked(conf):
+            db = Database.from_conf(conf)
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf, process=str(os.getpid())),
-                db=Database.from_conf(conf),
+                db=db,
                 nova=Nova(Sessions(conf).nova()),
+                auditor=lambda: make_auditor(conf, db),
             )
     except exception.ConfigError as error:
         print(f"{CONDUCTOR}: {error}", file=sys.stderr)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cyborg.clients.nova import Nova
 from cyborg.conductor.arqs import Maker
 from cyborg.conductor.attributes import Attributes
+from cyborg.conductor.audit import Auditor
 from cyborg.conductor.binding import Binder
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
@@ -15,7 +16,9 @@ from cyborg.conductor.endpoint import Endpoint, UseCases
 from cyborg.conductor.hostwork import HostWork
 from cyborg.conductor.outbox import Outbox
 from cyborg.conductor.profiles import Profiles
+from cyborg.conductor.reconciler import Reconciler
 from cyborg.conductor.releasing import Deleter
+from cyborg.conductor.repairs import Repairs
 from cyborg.conductor.services import Greeter, Lease
 from cyborg.conductor.work import Ledger, Worker
 from cyborg.db.engine import Database
@@ -42,10 +45,17 @@ class Settings:
     bind_timeout: float
     agent_down_after: float
     threads: int
+    audit_interval: float = 600.0
+    audit_changes: int = 50
 
 
-def assemble(*, settings: Settings, db: Database, bus: Bus, nova: Nova) -> Daemon:
-    """A conductor, ready to be started; it connects to nothing before."""
+def assemble(
+    *, settings: Settings, db: Database, bus: Bus, nova: Nova, auditor: Callable[[], Auditor]
+) -> Daemon:
+    """A conductor, ready to be started; it connects to nothing before.
+
+    ``auditor`` is called when it is this conductor's turn to audit.
+    """
     process = Process(
         settings.host,
         CONDUCTOR,
@@ -66,6 +76,15 @@ def assemble(*, settings: Settings, db: Database, bus: Bus, nova: Nova) -> Daemo
     daemon.serve(bus.server(CONDUCTOR_TOPIC, settings.host, Endpoint(cases)))
     daemon.every(Periodic("lease", lease.renew, interval=settings.heartbeat))
     daemon.every(worker.turns(settings.heartbeat))
+    reconciler = Reconciler(
+        db=db,
+        lease=lease,
+        auditor=auditor,
+        repairs=Repairs(db=db, wake=worker.wake),
+        lease_ms=int(settings.lease * 1000),
+        limit=settings.audit_changes,
+    )
+    daemon.every(Periodic("audit", reconciler.run_once, interval=settings.audit_interval))
     return daemon
 
 

@@ -8,6 +8,7 @@ from oslo_config import cfg
 from cyborg.conf import (
     agent,
     api,
+    audit,
     conductor,
     database,
     default,
@@ -22,6 +23,7 @@ GROUPS: tuple[ModuleType, ...] = (
     default,
     agent,
     api,
+    audit,
     conductor,
     database,
     devices,

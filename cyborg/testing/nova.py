@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qs
 from uuid import UUID
 
 from keystoneauth1.adapter import Adapter
@@ -53,6 +54,7 @@ class SimulatedNova:
         self._changed = threading.Condition()
         self._codes: dict[str, int] = {}
         self._owners: dict[str, str] = {}
+        self._sees_all = True
         self._whole: deque[int] = deque()
         self._open = threading.Event()
         self._open.set()
@@ -103,6 +105,14 @@ class SimulatedNova:
     def own(self, instance: str, project: str) -> None:
         """Let this server exist, in this project."""
         self._owners[instance] = project
+
+    def disown(self, instance: str) -> None:
+        """This server is deleted."""
+        self._owners.pop(instance, None)
+
+    def hide_servers(self) -> None:
+        """The account may not list other projects' servers any more."""
+        self._sees_all = False
 
     @property
     def calls(self) -> tuple[EventCall, ...]:
@@ -155,11 +165,21 @@ class SimulatedNova:
             length = int(environ.get("CONTENT_LENGTH") or 0)
             body = json.loads(environ["wsgi.input"].read(length))
             return self._take(body, environ)
+        if path == "/servers":
+            return self._list(parse_qs(environ.get("QUERY_STRING", "")))
         project = self._owners.get(path.removeprefix("/servers/"))
         if project is None:
             return 404, {"itemNotFound": {"code": 404, "message": "There is no such thing."}}
         instance = path.removeprefix("/servers/")
         return 200, {"server": {"id": instance, "tenant_id": project, "status": "ACTIVE"}}
+
+    def _list(self, query: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
+        if query.get("all_tenants") != ["True"] or not self._sees_all:
+            return 403, {"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}
+        known = sorted(self._owners)
+        after = query.get("marker", [""])[0]
+        page = [one for one in known if one > after][: int(query["limit"][0])]
+        return 200, {"servers": [{"id": one} for one in page]}
 
     def _take(self, body: Any, environ: "WSGIEnvironment") -> tuple[int, dict[str, Any]]:
         microversion = environ.get("HTTP_OPENSTACK_API_VERSION", "")

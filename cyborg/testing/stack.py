@@ -20,10 +20,13 @@ from cyborg.api import app as api_app
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
+from cyborg.clients.servers import Servers
 from cyborg.conductor import app as conductor_app
+from cyborg.conductor.audit import Auditor
 from cyborg.db.engine import Database, Reader
 from cyborg.drivers import loader
 from cyborg.drivers.host import Host
+from cyborg.model.invariants import Ages
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus
 
@@ -39,7 +42,10 @@ class Peers:
 
 @dataclass(frozen=True)
 class Times:
-    """How often things happen, in seconds; short, because somebody is waiting."""
+    """How often things happen, in seconds; short, because somebody is waiting.
+
+    But for the audit: a simulated Nova knows of no servers, so that it would find all of them gone.
+    """
 
     conductor_heartbeat: float = 0.2
     lease: float = 1.0
@@ -48,6 +54,8 @@ class Times:
     scan: float = 0.5
     full_check: float = 600.0
     agent_down_after: float = 30.0
+    audit: float = 86_400.0
+    ages: Ages = field(default_factory=Ages)
     rpc: float = 10.0
 
 
@@ -91,12 +99,23 @@ class Stack:
                 bind_timeout=self.times.bind_timeout,
                 agent_down_after=self.times.agent_down_after,
                 threads=4,
+                audit_interval=self.times.audit,
             ),
             db=Database(self.database_url),
             bus=self.bus(),
             nova=Nova(self.peers.nova()),
+            auditor=self.auditor,
         )
         return self._started(daemon)
+
+    def auditor(self) -> Auditor:
+        """One without memory, with what the peers of this stack show."""
+        return Auditor(
+            db=Reader(self.database_url),
+            placement=Placement(self.peers.placement()),
+            servers=Servers(self.peers.nova()),
+            ages=self.times.ages,
+        )
 
     def start_agent(
         self,

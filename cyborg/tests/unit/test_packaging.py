@@ -21,7 +21,14 @@ ROOT = Path(cyborg.__file__).resolve().parent.parent
 PACKAGE = ROOT / "cyborg"
 
 # What the names in setup.cfg are that other projects' files and scripts rely on.
-SCRIPTS = {"cyborg-agent", "cyborg-api", "cyborg-conductor", "cyborg-dbsync", "cyborg-status"}
+SCRIPTS = {
+    "cyborg-agent",
+    "cyborg-api",
+    "cyborg-audit",
+    "cyborg-conductor",
+    "cyborg-dbsync",
+    "cyborg-status",
+}
 DRIVERS = {"fake_driver", "pci_driver"}
 MAX_LINES = 400
 MAX_FUNCTION = 50

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an audit may put right in the database: one transaction each, which looks again under lock.
+
+Lock order is instance, ARQs, handles, as everywhere. Each answers False, having changed nothing,
+when what the audit saw does not hold any more.
+"""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from cyborg.conductor import releasing
+from cyborg.db import arq_moves, attach_handles, events, hosts, instances, work
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database, retried
+from cyborg.db.models import Arq, AttachHandle, Deployable, Host, Work
+from cyborg.model.arq import Event, State
+from cyborg.model.device import HandleState
+from cyborg.model.work import WorkKind
+
+_FORGOTTEN = "nobody was left to finish this bind; an audit ended it"
+_BINDING = frozenset({State.BOUND, State.BIND_STARTED})
+_HANDLELESS = frozenset({State.INITIAL, State.UNBOUND, State.BIND_FAILED})
+
+
+@dataclass(frozen=True)
+class _Leaked:
+    """A handle that no ARQ has, in the form in which those of ARQs are let go of."""
+
+    attach_handle_id: int
+    deployable_id: int
+    prepared: bool
+    uuid: None = None
+    instance_uuid: None = None
+
+
+@retried
+def release_handle(db: Database, uuid: str) -> bool:
+    """Let go of a handle that is held for nobody, or whose release nobody does.
+
+    Where binds need preparation it may be prepared still, so that its host cleans up first.
+    """
+    with db.writer() as tx:
+        row = _lock_handle(tx, uuid)
+        if row is None:
+            return False
+        leaked = _Leaked(row.id, row.deployable_id, prepared=row.prepare)
+        if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
+            releasing.free_handles(tx, db.now, [leaked])
+        elif row.state != HandleState.RELEASING or _is_being_released(tx, row.id):
+            return False
+        elif row.prepare:
+            work.add(tx, db.now, [releasing.release_work(leaked)])
+        else:
+            attach_handles.end_release(tx, row.id)
+            work.due_now(tx, db.now, row.id)
+        events.record(tx, db.now, [events.Entry("handle", uuid, "released by audit")])
+    return True
+
+
+@retried
+def hold_handle(db: Database, uuid: str) -> bool:
+    """Mark a handle as held by the ARQ that has it."""
+    with db.writer() as tx:
+        mine = sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).scalar_subquery()
+        rows = arq_moves.lock(tx, Arq.attach_handle_id == mine)
+        row = _lock_handle(tx, uuid)
+        if row is None or not any(one.state in _BINDING for one in rows):
+            return False
+        if row.state == HandleState.FREE:
+            attach_handles.hold(tx, [row.id])
+        elif row.state == HandleState.RELEASING and not _is_being_released(tx, row.id):
+            attach_handles.end_release(tx, row.id)
+        else:
+            return False
+        events.record(tx, db.now, [events.Entry("handle", uuid, "held by audit")])
+    return True
+
+
+@retried
+def drop_handle(db: Database, arq_uuid: str) -> bool:
+    """Take the handle from an ARQ whose state has none."""
+    with db.writer() as tx:
+        rows = [
+            one
+            for one in arq_moves.lock(tx, Arq.uuid == arq_uuid)
+            if one.state in _HANDLELESS and one.attach_handle_id is not None
+        ]
+        if not rows:
+            return False
+        releasing.free_handles(tx, db.now, rows)
+        arq_moves.drop_handle(tx, [one.id for one in rows])
+        events.record(tx, db.now, [events.Entry("arq", arq_uuid, "handle taken by audit")])
+    return True
+
+
+@retried
+def fail_bind(db: Database, arq_uuid: str) -> bool:
+    """End a bind that nobody is to finish: failed, its handle let go of, Nova told."""
+    with db.writer() as tx:
+        named = tx.execute(sa.select(Arq.instance_uuid).where(Arq.uuid == arq_uuid)).scalars()
+        instances.lock(tx, [one for one in named if one is not None])
+        rows = [
+            one
+            for one in arq_moves.lock(tx, Arq.uuid == arq_uuid)
+            if one.state == State.BIND_STARTED
+        ]
+        preparing = sa.and_(Work.arq_uuid == arq_uuid, Work.kind == WorkKind.PREPARE.value)
+        if not rows or _is_any(tx, preparing):
+            return False
+        (row,) = rows
+        arq_moves.move(tx, Event.FAIL, [row.id], fault=_FORGOTTEN)
+        releasing.free_handles(tx, db.now, rows)
+        arq_moves.drop_handle(tx, [row.id])
+        told = {
+            "kind": WorkKind.NOTIFY,
+            "arq_uuid": arq_uuid,
+            "instance_uuid": row.instance_uuid,
+        }
+        work.add(tx, db.now, [told] if row.instance_uuid is not None else [])
+        entry = events.Entry(
+            "arq",
+            arq_uuid,
+            State.BIND_FAILED.value,
+            instance_uuid=row.instance_uuid,
+            hostname=row.hostname,
+            reason=_FORGOTTEN,
+        )
+        events.record(tx, db.now, [entry])
+    return True
+
+
+@retried
+def open_instance(db: Database, uuid: str) -> bool:
+    """Open an instance that counts as bound and has no ARQ for its next bind."""
+    with db.writer() as tx:
+        known = instances.lock(tx, [uuid])
+        if uuid not in known or not known[uuid].bound or _arqs_of(tx, uuid):
+            return False
+        instances.release(tx, db.now, [uuid])
+        entry = events.Entry("instance", uuid, "opened by audit", instance_uuid=uuid)
+        events.record(tx, db.now, [entry])
+    return True
+
+
+@retried
+def guard_instance(db: Database, uuid: str) -> bool:
+    """Close an instance that has ARQs against further binds, in the name of their owner.
+
+    A bind that makes the instance's row at the same moment wins: Conflict.
+    """
+    with db.writer() as tx:
+        known = instances.lock(tx, [uuid])
+        rows = _arqs_of(tx, uuid)
+        if not rows or (uuid in known and known[uuid].bound):
+            return False
+        owner = {
+            "uuid": uuid,
+            "project_id": rows[0].project_id,
+            "hostname": rows[0].hostname,
+            "operation_id": None,
+        }
+        instances.bind(tx, db.now, known, [owner])
+        entry = events.Entry("instance", uuid, "guarded by audit", instance_uuid=uuid)
+        events.record(tx, db.now, [entry])
+    return True
+
+
+@retried
+def republish(db: Database, host: str) -> bool:
+    """Have the agent of a host look at all of its providers again."""
+    with db.writer() as tx:
+        host_id = tx.execute(sa.select(Host.id).where(Host.name == host)).scalar_one_or_none()
+        if host_id is None:
+            return False
+        hosts.want_anew(tx, db.now, host_id)
+    return True
+
+
+def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
+    """A handle and whether it needs preparation; None when it is gone."""
+    tx.execute(sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).with_for_update()).all()
+    # Not in the same statement: a locking read joins nothing.
+    return tx.execute(
+        sa.select(
+            AttachHandle.id, AttachHandle.state, AttachHandle.deployable_id, Deployable.prepare
+        )
+        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .where(AttachHandle.uuid == uuid)
+    ).one_or_none()
+
+
+def _arqs_of(tx: sa.Connection, instance: str) -> list[Record]:
+    return list(arq_moves.lock(tx, Arq.instance_uuid == instance))
+
+
+def _is_being_released(tx: sa.Connection, handle_id: int) -> bool:
+    return _is_any(
+        tx, sa.and_(Work.attach_handle_id == handle_id, Work.kind == WorkKind.RELEASE.value)
+    )
+
+
+def _is_any(tx: sa.Connection, term: sa.ColumnElement[bool]) -> bool:
+    return bool(tx.execute(sa.select(sa.exists().where(term))).scalar_one())

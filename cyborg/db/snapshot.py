@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the whole cloud at one moment, in a constant number of statements."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Reader
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Attribute,
+    Deployable,
+    Device,
+    Driver,
+    Host,
+    Instance,
+    Service,
+    Work,
+)
+from cyborg.model.attribute import Origin
+from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.snapshot import (
+    ArqRow,
+    DeployableRow,
+    DeviceRow,
+    DriverRow,
+    HandleRow,
+    HostRow,
+    InstanceRow,
+    Snapshot,
+    WorkRow,
+)
+
+
+def take(db: Reader) -> Snapshot:
+    """All rows that the invariants speak of, as they stood together at one moment.
+
+    Raises Unavailable.
+    """
+    with db.reader() as tx:
+        if tx.dialect.name != "sqlite":
+            # Else each statement would see what was committed before it. Holds for this
+            # transaction only; SQLite reads like this by nature.
+            tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        now = int(tx.execute(sa.select(db.now)).scalar_one())
+        return Snapshot(
+            hosts=_hosts(tx, now),
+            drivers=_drivers(tx),
+            devices=_devices(tx, now),
+            deployables=_deployables(tx),
+            handles=_handles(tx),
+            arqs=_arqs(tx, now),
+            instances=_instances(tx),
+            work=_work(tx, now),
+            conductor_silence=_conductor_silence(tx, now),
+            taken_ms=now,
+        )
+
+
+def open_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
+    """For how long, in milliseconds, instances of these that are known have not been bound."""
+    if not uuids:
+        return {}
+    with db.reader() as tx:
+        rows = tx.execute(
+            sa.select(Instance.uuid, (db.now - Instance.updated_ms).label("age")).where(
+                Instance.uuid.in_(sorted(uuids)), Instance.bound.is_(False)
+            )
+        )
+        return {row.uuid: int(row.age) for row in rows}
+
+
+def first_conductor(db: Reader, lease_ms: int) -> int | None:
+    """The services id of the conductor that was there before all others that live now."""
+    with db.reader() as tx:
+        found: int | None = tx.execute(
+            sa.select(sa.func.min(Service.id)).where(
+                Service.binary == CONDUCTOR, Service.last_seen_ms > db.now - lease_ms
+            )
+        ).scalar_one()
+    return found
+
+
+def _hosts(tx: sa.Connection, now: int) -> tuple[HostRow, ...]:
+    is_agent = sa.and_(
+        Service.host == Host.service_host, Service.binary == AGENT, Service.process == ""
+    )
+    rows = tx.execute(
+        sa.select(Host.id, Host.name, Host.updated_ms, Service.last_seen_ms)
+        .outerjoin(Service, is_agent)
+        .order_by(Host.id)
+    )
+    return tuple(
+        HostRow(row.id, row.name, now - row.updated_ms, _age(now, row.last_seen_ms)) for row in rows
+    )
+
+
+def _drivers(tx: sa.Connection) -> tuple[DriverRow, ...]:
+    rows = tx.execute(sa.select(Driver.host_id, Driver.name, Driver.state, Driver.error))
+    return tuple(DriverRow(row.host_id, row.name, row.state, row.error) for row in rows)
+
+
+def _devices(tx: sa.Connection, now: int) -> tuple[DeviceRow, ...]:
+    rows = tx.execute(
+        sa.select(
+            Device.id, Device.uuid, Device.host_id, Device.driver, Device.status, Device.lost_ms
+        )
+    )
+    return tuple(
+        DeviceRow(row.id, row.uuid, row.host_id, row.driver, row.status, _age(now, row.lost_ms))
+        for row in rows
+    )
+
+
+def _deployables(tx: sa.Connection) -> tuple[DeployableRow, ...]:
+    traits: dict[int, set[str]] = defaultdict(set)
+    for row in tx.execute(
+        sa.select(Attribute.deployable_id, Attribute.value).where(
+            Attribute.origin == Origin.DISCOVERED.value, Attribute.key.like("trait%")
+        )
+    ):
+        traits[row.deployable_id].add(row.value)
+    rows = tx.execute(
+        sa.select(
+            Deployable.id,
+            Deployable.device_id,
+            Deployable.name,
+            Deployable.rp_uuid,
+            Deployable.resource_class,
+            Deployable.prepare,
+            Deployable.lost_ms,
+            Deployable.publish_error,
+        ).order_by(Deployable.id)
+    )
+    return tuple(
+        DeployableRow(
+            row.id,
+            row.device_id,
+            row.name,
+            row.rp_uuid,
+            row.resource_class,
+            prepare=row.prepare,
+            lost=row.lost_ms is not None,
+            publish_error=row.publish_error,
+            traits=frozenset(traits.get(row.id, ())),
+        )
+        for row in rows
+    )
+
+
+def _handles(tx: sa.Connection) -> tuple[HandleRow, ...]:
+    rows = tx.execute(
+        sa.select(
+            AttachHandle.id,
+            AttachHandle.uuid,
+            AttachHandle.deployable_id,
+            AttachHandle.handle_key,
+            AttachHandle.state,
+            AttachHandle.lost_ms,
+        ).order_by(AttachHandle.id)
+    )
+    return tuple(
+        HandleRow(
+            row.id, row.uuid, row.deployable_id, row.handle_key, row.state, row.lost_ms is not None
+        )
+        for row in rows
+    )
+
+
+def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
+    rows = tx.execute(
+        sa.select(
+            Arq.uuid,
+            Arq.state,
+            Arq.instance_uuid,
+            Arq.hostname,
+            Arq.device_rp_uuid,
+            Arq.attach_handle_id,
+            Arq.deployable_id,
+            Arq.prepared,
+            sa.func.coalesce(Arq.updated_at, Arq.created_at).label("changed_at"),
+        ).order_by(Arq.id)
+    )
+    return tuple(
+        ArqRow(
+            row.uuid,
+            row.state,
+            row.instance_uuid,
+            row.hostname,
+            row.device_rp_uuid,
+            row.attach_handle_id,
+            row.deployable_id,
+            prepared=row.prepared,
+            age=_age(now, _milliseconds(row.changed_at)),
+        )
+        for row in rows
+    )
+
+
+def _instances(tx: sa.Connection) -> tuple[InstanceRow, ...]:
+    """Those that matter now: rows of released instances stay, and there are many of them."""
+    named = sa.exists().where(Arq.instance_uuid == Instance.uuid)
+    rows = tx.execute(
+        sa.select(Instance.uuid, Instance.bound, Instance.hostname).where(
+            sa.or_(Instance.bound, named)
+        )
+    )
+    return tuple(InstanceRow(row.uuid, row.bound, row.hostname) for row in rows)
+
+
+def _work(tx: sa.Connection, now: int) -> tuple[WorkRow, ...]:
+    rows = tx.execute(
+        sa.select(
+            Work.uuid,
+            Work.kind,
+            Work.created_ms,
+            Work.not_before_ms,
+            Work.arq_uuid,
+            Work.instance_uuid,
+            Work.attach_handle_id,
+            Work.host_id,
+            Work.deadline_ms,
+            Work.attempts,
+            Work.error,
+        ).order_by(Work.id)
+    )
+    return tuple(_work_row(row, now) for row in rows)
+
+
+def _work_row(row: Record, now: int) -> WorkRow:
+    return WorkRow(
+        uuid=row.uuid,
+        kind=row.kind,
+        age=now - row.created_ms,
+        waiting=now - row.not_before_ms,
+        arq_uuid=row.arq_uuid,
+        instance_uuid=row.instance_uuid,
+        handle_id=row.attach_handle_id,
+        host_id=row.host_id,
+        overdue=_age(now, row.deadline_ms),
+        attempts=row.attempts,
+        error=row.error,
+    )
+
+
+def _conductor_silence(tx: sa.Connection, now: int) -> int | None:
+    last = sa.select(sa.func.max(Service.last_seen_ms)).where(Service.binary == CONDUCTOR)
+    return _age(now, tx.execute(last).scalar_one())
+
+
+def _age(now: int, since: int | None) -> int | None:
+    return None if since is None else now - since
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    """A moment as the columns for display hold it: UTC, without a zone."""
+    return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp() * 1000)

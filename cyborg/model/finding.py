@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an audit may find: one table of kinds with severity, remedy and repair.
+
+The checker, the reconciler, ``cyborg-audit`` and the documents all take it from here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+
+
+class Severity(IntEnum):
+    """How bad it is; the numbers are the exit statuses of ``cyborg-audit``."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+
+class Fix(StrEnum):
+    """What can be repaired without a human's judgement."""
+
+    RELEASE_HANDLE = "release-handle"
+    HOLD_HANDLE = "hold-handle"
+    DROP_HANDLE = "drop-handle"
+    FAIL_BIND = "fail-bind"
+    OPEN_INSTANCE = "open-instance"
+    GUARD_INSTANCE = "guard-instance"
+    DELETE_ARQS = "delete-arqs-of-instance"
+    DELETE_ARQ = "delete-arq"
+    REPUBLISH = "republish"
+
+
+class Kind(StrEnum):
+    """Everything that may be found."""
+
+    LEAKED_HANDLE = "leaked-handle"
+    STRANDED_RELEASE = "stranded-release"
+    UNHELD_HANDLE = "unheld-handle"
+    UNSAFE_HANDLE = "unsafe-handle"
+    NEEDLESS_HOLD = "needless-hold"
+    SHARED_HANDLE = "shared-handle"
+    EMPTY_BIND = "empty-bind"
+    OWNERLESS_BIND = "ownerless-bind"
+    WRONG_PROVIDER = "wrong-provider"
+    VANISHED_INSTANCE = "vanished-instance"
+    UNGUARDED_INSTANCE = "unguarded-instance"
+    OVERSHOWN = "overshown"
+    UNALLOCATED = "unallocated"
+    ORPHAN_PROVIDER = "orphan-provider"
+    FORGOTTEN_BIND = "forgotten-bind"
+    OVERDUE_BIND = "overdue-bind"
+    AGED_ARQ = "aged-arq"
+    OBSOLETE_STATE = "obsolete-state"
+    CLOSED_INSTANCE = "closed-instance"
+    NO_CONDUCTOR = "no-conductor"
+    UNTOLD = "untold"
+    NO_COMPUTE = "no-compute"
+    MISSING_PROVIDER = "missing-provider"
+    MISPLACED_PROVIDER = "misplaced-provider"
+    MISNAMED_PROVIDER = "misnamed-provider"
+    REFUSED_PROVIDER = "refused-provider"
+    DRIFT = "drift"
+    PUBLISHING = "publishing"
+    STALE_ALLOCATION = "stale-allocation"
+    UNDATED_ALLOCATION = "undated-allocation"
+    UNPREPARED = "unprepared"
+    LEFTOVER = "leftover"
+    SILENT_AGENT = "silent-agent"
+    STUCK_WORK = "stuck-work"
+    FAILED_DRIVER = "failed-driver"
+    LOST_DEVICE = "lost-device"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What holds for a kind: the invariant it breaks, and what to do about it."""
+
+    invariant: str
+    severity: Severity
+    remedy: str
+    fix: Fix | None = None
+
+
+_FIXED = "cyborg-audit --fix, or the conductor's next pass, "
+_WARN, _ERROR, _INFO = Severity.WARNING, Severity.ERROR, Severity.INFO
+
+#: ``{key}`` is what a finding is about, ``{host}`` its host.
+RULES: Mapping[Kind, Rule] = MappingProxyType(
+    {
+        # I1: one handle, one holder, and never more units shown than there are.
+        Kind.LEAKED_HANDLE: Rule("I1", _ERROR, _FIXED + "releases it.", Fix.RELEASE_HANDLE),
+        Kind.STRANDED_RELEASE: Rule(
+            "I1", _ERROR, _FIXED + "has the release done again.", Fix.RELEASE_HANDLE
+        ),
+        Kind.UNHELD_HANDLE: Rule("I1", _ERROR, _FIXED + "marks it as held.", Fix.HOLD_HANDLE),
+        Kind.UNSAFE_HANDLE: Rule(
+            "I1", _ERROR, "Stop the guest, then delete or rebuild its server: it may lose the unit."
+        ),
+        Kind.NEEDLESS_HOLD: Rule("I1", _ERROR, _FIXED + "takes it away.", Fix.DROP_HANDLE),
+        Kind.SHARED_HANDLE: Rule(
+            "I1",
+            _ERROR,
+            "Find out which guest has the unit, delete the other's server, and put the unique key "
+            "of attach_handle_id back.",
+        ),
+        Kind.EMPTY_BIND: Rule(
+            "I1", _ERROR, "Delete or shelve and unshelve the server: it cannot start again as is."
+        ),
+        Kind.OWNERLESS_BIND: Rule(
+            "I1",
+            _ERROR,
+            "If no guest uses the unit: openstack accelerator arq delete {key}.",
+        ),
+        Kind.WRONG_PROVIDER: Rule(
+            "I1", _ERROR, "Delete or rebuild the server: Placement counts the unit elsewhere."
+        ),
+        Kind.VANISHED_INSTANCE: Rule(
+            "I1", _ERROR, _FIXED + "deletes them and frees their units.", Fix.DELETE_ARQS
+        ),
+        Kind.UNGUARDED_INSTANCE: Rule(
+            "I1", _ERROR, _FIXED + "closes it for further binds.", Fix.GUARD_INSTANCE
+        ),
+        Kind.OVERSHOWN: Rule(
+            "I1", _ERROR, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
+        ),
+        Kind.UNALLOCATED: Rule(
+            "I1",
+            _WARN,
+            "If the server is shelved, unshelve and shelve it again; else give its allocation "
+            "back: openstack resource provider allocation set --amend {key} …",
+        ),
+        Kind.ORPHAN_PROVIDER: Rule(
+            "I1",
+            _ERROR,
+            "If nothing is allocated there: openstack resource provider delete {key}.",
+        ),
+        # I2: every ARQ gets somewhere.
+        Kind.FORGOTTEN_BIND: Rule(
+            "I2", _ERROR, _FIXED + "fails the bind and tells Nova.", Fix.FAIL_BIND
+        ),
+        Kind.OVERDUE_BIND: Rule("I2", _WARN, "Look into the conductors' logs for this ARQ."),
+        Kind.AGED_ARQ: Rule("I2", _WARN, _FIXED + "deletes it.", Fix.DELETE_ARQ),
+        Kind.OBSOLETE_STATE: Rule(
+            "I2", _WARN, "Delete the server; or, if it has none, the request itself."
+        ),
+        Kind.CLOSED_INSTANCE: Rule(
+            "I2", _ERROR, _FIXED + "opens it for its next bind.", Fix.OPEN_INSTANCE
+        ),
+        Kind.NO_CONDUCTOR: Rule("I2", _ERROR, "Start a cyborg-conductor."),
+        # I3: Nova is told.
+        Kind.UNTOLD: Rule("I3", _WARN, "Look why Nova's API cannot be reached; see [nova]."),
+        # I4: database, Placement and host agree.
+        Kind.NO_COMPUTE: Rule(
+            "I4",
+            _WARN,
+            "Start nova-compute on {host}, or set [agent] resource_provider_name to its name.",
+        ),
+        Kind.MISSING_PROVIDER: Rule(
+            "I4", _WARN, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
+        ),
+        Kind.MISPLACED_PROVIDER: Rule(
+            "I4",
+            _WARN,
+            "If nothing is allocated there: openstack resource provider delete {key}; the agent "
+            "makes it where it belongs.",
+        ),
+        Kind.MISNAMED_PROVIDER: Rule("I4", _ERROR, "Put the right rp_uuid back into deployables."),
+        Kind.REFUSED_PROVIDER: Rule(
+            "I4", _WARN, "Remove what stands against it; the agent tries again by itself."
+        ),
+        Kind.DRIFT: Rule("I4", _WARN, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH),
+        Kind.PUBLISHING: Rule("I4", _INFO, "Nothing: the agent has just been told."),
+        Kind.STALE_ALLOCATION: Rule(
+            "I4",
+            _WARN,
+            "If nobody but Nova uses these providers: "
+            "openstack resource provider allocation delete {key}.",
+        ),
+        Kind.UNDATED_ALLOCATION: Rule(
+            "I4", _INFO, "Look again in an hour: it may be that of a server just deleted."
+        ),
+        Kind.UNPREPARED: Rule("I4", _ERROR, "Reboot the server, and see the agent's log."),
+        Kind.LEFTOVER: Rule("I4", _WARN, "See the agent's log: the host keeps what nobody holds."),
+        # I6: one in trouble stops no other.
+        Kind.SILENT_AGENT: Rule("I6", _WARN, "Start cyborg-agent on {host}."),
+        Kind.STUCK_WORK: Rule("I6", _WARN, "See the agent's log on {host}."),
+        Kind.FAILED_DRIVER: Rule("I6", _WARN, "See the agent's log on {host}."),
+        Kind.LOST_DEVICE: Rule("I6", _WARN, "Put it back in, or take it out of service for good."),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that does not hold.
+
+    ``noun`` and ``key`` say what it is about, ``cause`` what was seen, as a sentence.
+    ``fixable`` False: it cannot be repaired now, though others of its kind can.
+    """
+
+    kind: Kind
+    noun: str
+    key: str
+    cause: str
+    host: str | None = None
+    fixable: bool = True
+
+    @property
+    def identity(self) -> tuple[Kind, str, str]:
+        """Equal for the same trouble seen twice."""
+        return self.kind, self.noun, self.key
+
+    @property
+    def invariant(self) -> str:
+        return RULES[self.kind].invariant
+
+    @property
+    def severity(self) -> Severity:
+        return RULES[self.kind].severity
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, as a sentence."""
+        return RULES[self.kind].remedy.format(key=self.key, host=self.host or "its host")
+
+    @property
+    def fix(self) -> Fix | None:
+        """The repair that ``--fix`` makes; None when it takes a human."""
+        return RULES[self.kind].fix if self.fixable else None

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small cloud made by the use cases themselves, with nothing running beside the test."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.clients.servers import Servers
+from cyborg.conductor.arqs import Maker
+from cyborg.conductor.audit import Auditor
+from cyborg.conductor.binding import Binder
+from cyborg.conductor.desired import Wishes
+from cyborg.conductor.discovery import Discovery
+from cyborg.conductor.profiles import Profiles
+from cyborg.conductor.repairs import Repairs
+from cyborg.conductor.services import Greeter, Lease
+from cyborg.db.engine import Database
+from cyborg.db.models import Host
+from cyborg.db.services import Process
+from cyborg.model.arq import Binding
+from cyborg.model.caller import Caller
+from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.finding import Kind
+from cyborg.model.invariants import Ages
+from cyborg.model.names import CONDUCTOR
+from cyborg.model.report import Hello
+from cyborg.testing.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+NOVA = Caller("nova-project", "nova", "req-audit", everywhere=True, service=True)
+#: Everything counts at once: nobody else is at work here.
+AT_ONCE = Ages(settle=-1)
+
+
+class ListingNova(SimulatedNova):
+    """One that also lists its servers, two a page, to who may see those of all projects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers: dict[str, str] = {}
+        self.sees_all = True
+        self.listings = 0
+
+    def own(self, instance: str, project: str) -> None:
+        """See SimulatedNova."""
+        self.servers[instance] = project
+        super().own(instance, project)
+
+    def forget(self, instance: str) -> None:
+        """The server is deleted."""
+        del self.servers[instance]
+        self._owners.pop(instance)
+
+    def _answer(self, environ: "WSGIEnvironment") -> tuple[int, dict[str, Any]]:
+        if environ["PATH_INFO"] != "/v2.1/servers":
+            return super()._answer(environ)
+        self.listings += 1
+        query = parse_qs(environ.get("QUERY_STRING", ""))
+        if query["all_tenants"] != ["True"] or not self.sees_all:
+            return 403, {"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}
+        known = sorted(self.servers)
+        start = known.index(query["marker"][0]) + 1 if "marker" in query else 0
+        count = min(2, int(query["limit"][0]))
+        return 200, {"servers": [{"id": one} for one in known[start : start + count]]}
+
+
+@dataclass
+class SmallCloud:
+    """Hosts whose agents do what they are told when they are told."""
+
+    db: Database
+    placement: PlacementService
+    nova: ListingNova
+    profile: str = field(default_factory=lambda: f"profile-{uuid4().hex[:12]}")
+    epochs: dict[str, int] = field(default_factory=dict)
+    publishers: dict[str, Publisher] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lease = Lease(db=self.db, process=Process("control", CONDUCTOR, "0", "", "1"))
+        self.lease.renew()
+        group = {f"resources:{RESOURCE_CLASS}": "1"}
+        made = DeviceProfile(str(uuid4()), self.profile, (group,))
+        Profiles(db=self.db).create(NOVA, str(uuid4()), made)
+
+    def auditor(self, ages: Ages = AT_ONCE, nova: SimulatedNova | None = None) -> Auditor:
+        """One without any memory."""
+        return Auditor(
+            db=self.db,
+            placement=Placement(self.placement.adapter()),
+            servers=Servers((nova or self.nova).adapter()),
+            ages=ages,
+        )
+
+    @property
+    def repairs(self) -> Repairs:
+        return Repairs(db=self.db, wake=lambda: None)
+
+    def host(self, *, prepare: bool = False, units: int = 4) -> str:
+        """A compute with one card, published; its name."""
+        name = fresh_host("audited")
+        self.placement.make_compute(name)
+        self.hello(name)
+        report = report_of(name, 1, handles=units, prepare=prepare)
+        Discovery(db=self.db).report(name, self.epochs[name], report)
+        self.publishers[name] = Publisher(Placement(self.placement.adapter()))
+        self.publish(name)
+        return name
+
+    def hello(self, host: str) -> None:
+        """The agent's sign of life."""
+        hello = Hello(host, (host,), "0", f"agent@{host}", self.epochs.get(host))
+        self.epochs[host] = Greeter(db=self.db, down_after=30_000).hello(hello).epoch
+
+    def publish(self, host: str) -> None:
+        """The agent's full check."""
+        wanted = Wishes(db=self.db).desired(host, self.epochs[host])
+        result = self.publishers[host].check(wanted.tree)
+        assert result.problems == {}
+
+    def generation(self, host: str) -> int:
+        """The generation of what is desired of a host."""
+        with self.db.reader() as tx:
+            query = sa.select(Host.desired_generation).where(Host.name == host)
+            return int(tx.execute(query).scalar_one())
+
+    def request(self) -> str:
+        """A new ARQ; its uuid."""
+        (made,) = Maker(db=self.db).create(NOVA, str(uuid4()), self.profile)
+        return made.uuid
+
+    def allocate(self, host: str, instance: str) -> None:
+        """What the scheduler does before a bind."""
+        body = {
+            "allocations": {provider_of(host, 0): {"resources": {RESOURCE_CLASS: 1}}},
+            "project_id": "demo",
+            "user_id": "demo",
+            "consumer_generation": None,
+        }
+        self.placement.call("PUT", f"/allocations/{instance}", body)
+
+    def bind(self, host: str) -> tuple[str, str]:
+        """Boot a server with one unit of a host; uuids of ARQ and instance."""
+        arq, instance = self.request(), str(uuid4())
+        self.nova.own(instance, "nova-project")
+        self.allocate(host, instance)
+        binding = Binding(arq, host, provider_of(host, 0), instance)
+        binder = Binder(db=self.db, wake=lambda: None, bind_timeout=60_000)
+        binder.patch(NOVA, str(uuid4()), [binding], [])
+        return arq, instance
+
+    def execute(self, *statements: sa.Executable) -> None:
+        """Damage done by hand."""
+        with self.db.writer() as tx:
+            for one in statements:
+                tx.execute(one)
+
+    def found(self, host: str | None = None, ages: Ages = AT_ONCE) -> set[tuple[Kind, str]]:
+        """What an audit finds now, as kinds and keys."""
+        verdict = self.auditor(ages).look(host)
+        assert verdict.unasked == ()
+        return keys(verdict.findings)
+
+    def fix(self) -> list[str]:
+        """Repair what can be; answers why some could not."""
+        verdict = self.auditor().look()
+        repaired = self.repairs.repair(verdict.findings, limit=10)
+        assert repaired, "there was nothing to repair"
+        return [one.reason for one in repaired if one.reason]
+
+
+def keys(findings: Iterable[Any]) -> set[tuple[Kind, str]]:
+    """Findings as kinds and keys."""
+    return {(one.kind, one.key) for one in findings}

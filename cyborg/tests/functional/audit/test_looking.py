@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an audit asks, what it does not believe, and when it keeps its hands off."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+import sqlalchemy as sa
+from keystoneauth1.adapter import Adapter
+
+from cyborg import exception
+from cyborg.clients.placement import Placement
+from cyborg.clients.servers import Servers
+from cyborg.conductor.audit import Auditor
+from cyborg.conductor.binding import Binder
+from cyborg.conductor.releasing import Deleter
+from cyborg.db import snapshot
+from cyborg.db.engine import Database
+from cyborg.db.models import Arq, AttachHandle, Instance
+from cyborg.model.arq import Binding
+from cyborg.model.finding import Finding, Fix, Kind
+from cyborg.testing.counting import CountedAdapter, Meter
+from cyborg.testing.machines import provider_of
+from cyborg.testing.population import crowd
+from cyborg.tests.functional.audit.cloud import AT_ONCE, NOVA, ListingNova, SmallCloud, keys
+from cyborg.tests.functional.audit.test_damages import (
+    age_arq,
+    delete_server,
+    delete_traits,
+    leak_handle,
+    leave_allocation,
+)
+from cyborg.tests.functional.life.steps import everything
+
+
+def test_a_nova_that_hides_servers_is_not_believed(cloud: SmallCloud) -> None:
+    """To an account without rights, every other project's server would be a 404."""
+    host = cloud.host()
+    cloud.bind(host)
+    cloud.nova.sees_all = False
+    verdict = cloud.auditor().look()
+    assert verdict.findings == ()
+    assert verdict.unasked == ("Nova is not available: GET /servers was answered 403",)
+
+
+def test_without_nova_the_rest_is_looked_at(cloud: SmallCloud) -> None:
+    host = cloud.host()
+    key = leak_handle(cloud, host)
+    deleted = delete_server(cloud, host)
+    with ListingNova() as gone:
+        auditor = cloud.auditor(nova=gone)
+    verdict = auditor.look()
+    assert (Kind.LEAKED_HANDLE, key) in keys(verdict.findings)
+    assert (Kind.VANISHED_INSTANCE, deleted) not in keys(verdict.findings)
+    assert len(verdict.unasked) == 1
+
+
+def test_without_placement_the_rest_is_looked_at(cloud: SmallCloud) -> None:
+    host = cloud.host()
+    key = delete_server(cloud, host)
+    provider = delete_traits(cloud, host)
+    auditor = Auditor(
+        db=cloud.db,
+        # Nobody answers like this there.
+        placement=Placement(cloud.nova.adapter()),
+        servers=Servers(cloud.nova.adapter()),
+        ages=AT_ONCE,
+    )
+    verdict = auditor.look()
+    assert (Kind.VANISHED_INSTANCE, key) in keys(verdict.findings)
+    assert (Kind.DRIFT, provider) not in keys(verdict.findings)
+    assert len(verdict.unasked) == 1
+
+
+def test_a_host_that_nobody_knows(cloud: SmallCloud) -> None:
+    with pytest.raises(exception.NotFound, match="nowhere"):
+        cloud.auditor().look("nowhere")
+
+
+def test_one_host_leaves_the_others_out(cloud: SmallCloud) -> None:
+    mine, other = cloud.host(), cloud.host()
+    provider = delete_traits(cloud, mine)
+    delete_traits(cloud, other)
+    assert cloud.found(mine) == {(Kind.DRIFT, provider)}
+
+
+def test_servers_are_listed_page_by_page(cloud: SmallCloud) -> None:
+    """What is soft-deleted stands in no list, but is there."""
+    hidden = str(uuid4())
+    cloud.nova.own(hidden, "somebody")
+    del cloud.nova.servers[hidden]
+    for _ in range(5):
+        cloud.nova.own(str(uuid4()), "somebody")
+    gone = str(uuid4())
+    servers = Servers(cloud.nova.adapter())
+    assert servers.vanished({gone, hidden, *cloud.nova.servers}) == {gone}
+    assert cloud.nova.listings == 4
+    assert servers.vanished([]) == frozenset()
+    assert cloud.nova.listings == 5
+
+
+def test_a_look_at_what_did_not_change_costs_little(cloud: SmallCloud) -> None:
+    cloud.host()
+    for _ in range(3):
+        cloud.bind(cloud.host())
+    meter = Meter()
+    auditor = Auditor(
+        db=cloud.db,
+        placement=Placement(CountedAdapter(cloud.placement.adapter(), meter)),
+        servers=Servers(CountedAdapter(cloud.nova.adapter(), meter)),
+        ages=AT_ONCE,
+    )
+    with meter.tally() as first:
+        auditor.look()
+    with meter.tally() as second:
+        auditor.look()
+    asked = [one for one in second.http if "resource_providers" in one]
+    assert len(first.http) == 4 * 2 + 4 * 3 + 2
+    # The trees, and the allocations of those that have any.
+    assert len(asked) == 4 + 3
+
+
+def test_the_database_is_read_in_a_constant_number_of_statements(
+    cloud: SmallCloud, database_url: str
+) -> None:
+    cloud.bind(cloud.host())
+    meter = Meter()
+    db = Database(database_url)
+    meter.watch(db.engine)
+    costs = []
+    for _ in range(2):
+        with meter.tally() as tally:
+            taken = snapshot.take(db)
+        costs.append(tally.sql)
+        crowd(cloud.db, 100)
+    db.close()
+    assert len(taken.arqs) == 101
+    assert costs[0] == costs[1] <= 13
+
+
+def test_the_snapshot_is_one_moment(cloud: SmallCloud, database_url: str) -> None:
+    """A delete that commits while the tables are read is in none of them, or in all."""
+    host = cloud.host()
+    arq, instance = cloud.bind(host)
+    db = Database(database_url)
+
+    done: list[str] = []
+
+    def meanwhile(*details: object) -> None:
+        if "FROM extended_accelerator_requests" in str(details[2]) and not done:
+            done.append(arq)
+            cloud.execute(
+                sa.delete(Arq).where(Arq.uuid == arq),
+                sa.update(Instance).values(bound=False),
+                sa.update(AttachHandle).values(state="free"),
+            )
+
+    sa.event.listen(db.engine, "before_cursor_execute", meanwhile)
+    taken = snapshot.take(db)
+    after = snapshot.take(db)
+    db.close()
+    assert [one.uuid for one in taken.arqs] == [arq]
+    assert [(one.uuid, one.bound) for one in taken.instances] == [(instance, True)]
+    assert {one.state for one in taken.handles} == {"free", "held"}
+    assert (after.arqs, after.instances) == ((), ())
+
+
+def test_how_long_an_allocation_has_been_there_is_remembered(cloud: SmallCloud) -> None:
+    host = cloud.host()
+    consumer = leave_allocation(cloud, host)
+    auditor = cloud.auditor(replace(AT_ONCE, allocation=-1))
+    assert keys(auditor.look().findings) == {(Kind.UNDATED_ALLOCATION, consumer)}
+    assert keys(auditor.look().findings) == {(Kind.STALE_ALLOCATION, consumer)}
+    patient = cloud.auditor()
+    patient.look()
+    assert patient.look().findings == ()
+    cloud.placement.free(consumer)
+    assert auditor.look().findings == ()
+
+
+def test_no_more_than_the_limit_is_changed(cloud: SmallCloud) -> None:
+    host, other = cloud.host(), cloud.host()
+    cloud.execute(sa.update(AttachHandle).values(state="held"))
+    delete_traits(cloud, other)
+    findings = cloud.auditor().look().findings
+    fixable = [one for one in findings if one.fix]
+    answers = cloud.repairs.repair(findings, limit=3)
+    assert [one.finding for one in answers] == fixable
+    done = [one.finding for one in answers if not one.reason]
+    assert len(done) == 3
+    assert {one.reason for one in answers} == {"", "the limit of one pass is reached"}
+    left = cloud.auditor().look().findings
+    assert len([one for one in left if one.kind is Kind.LEAKED_HANDLE]) == 8 - 3
+    assert cloud.repairs.repair(left, limit=0) != []
+    assert cloud.auditor().look().findings == left
+    assert host in {one.host for one in left}
+
+
+def test_a_host_is_told_once_however_many_providers_differ(cloud: SmallCloud) -> None:
+    host = cloud.host()
+    findings = [Finding(Kind.DRIFT, "provider", str(uuid4()), "…", host) for _ in range(5)]
+    before = cloud.generation(host)
+    answers = cloud.repairs.repair(findings, limit=1)
+    assert [one.reason for one in answers] == [""] * 5
+    assert cloud.generation(host) == before + 1
+
+
+def test_a_leak_that_was_none_is_left_alone(cloud: SmallCloud) -> None:
+    """Between the look and the repair somebody boots, deletes, or repairs as well."""
+    host = cloud.host(units=1)
+    leak_handle(cloud, host)
+    aged = age_arq(cloud, host)
+    stale = cloud.auditor().look().findings
+    cloud.execute(sa.update(AttachHandle).values(state="free"))
+    instance = str(uuid4())
+    cloud.nova.own(instance, "nova-project")
+    cloud.allocate(host, instance)
+    binding = Binding(aged, host, provider_of(host, 0), instance)
+    binder = Binder(db=cloud.db, wake=lambda: None, bind_timeout=60_000)
+    binder.patch(NOVA, str(uuid4()), [binding], [])
+    assert {one.fix for one in stale} == {Fix.RELEASE_HANDLE, Fix.DELETE_ARQ}
+    answers = cloud.repairs.repair(stale, limit=10)
+    reasons = {one.finding.fix: one.reason for one in answers}
+    assert reasons[Fix.RELEASE_HANDLE] == "it has changed meanwhile"
+    assert "bound to an instance" in reasons[Fix.DELETE_ARQ]
+    assert cloud.found() == set()
+
+
+def test_findings_that_are_not_true_change_nothing(cloud: SmallCloud) -> None:
+    """Each repair looks again: at a cloud that is whole it has nothing to do."""
+    host = cloud.host()
+    arq, instance = cloud.bind(host)
+    with cloud.db.reader() as tx:
+        query = sa.select(AttachHandle.uuid).where(AttachHandle.state == "held")
+        handle = tx.execute(query).scalar_one()
+    about = {
+        Fix.RELEASE_HANDLE: handle,
+        Fix.HOLD_HANDLE: handle,
+        Fix.DROP_HANDLE: arq,
+        Fix.FAIL_BIND: arq,
+        Fix.OPEN_INSTANCE: instance,
+        Fix.GUARD_INSTANCE: instance,
+        Fix.DELETE_ARQ: arq,
+        Fix.REPUBLISH: "",
+    }
+    before = everything(cloud.db)
+    for kind in Kind:
+        finding = Finding(kind, "", "", "…", host="nowhere")
+        if finding.fix is not None and kind is not Kind.VANISHED_INSTANCE:
+            (answer,) = cloud.repairs.repair([replace(finding, key=about[finding.fix])], limit=1)
+            assert answer.reason, kind
+    assert everything(cloud.db) == before
+
+
+def test_a_bind_that_is_being_prepared_is_not_ended(cloud: SmallCloud) -> None:
+    arq, _ = cloud.bind(cloud.host(prepare=True))
+    before = everything(cloud.db)
+    (answer,) = cloud.repairs.repair([Finding(Kind.FORGOTTEN_BIND, "arq", arq, "…")], limit=1)
+    assert answer.reason == "it has changed meanwhile"
+    assert everything(cloud.db) == before
+
+
+class Meanwhile(Adapter):
+    """An adapter before whose first request something else happens."""
+
+    def __init__(self, adapter: Adapter, happens: Callable[[], object]) -> None:
+        super().__init__(adapter.session, service_type=adapter.service_type)
+        self._happens = [happens]
+
+    def request(self, url: str, method: str, **arguments: Any) -> requests.Response:
+        """Send it, after that."""
+        while self._happens:
+            self._happens.pop()()
+        return super().request(url, method, **arguments)
+
+
+def test_a_delete_that_goes_on_while_it_looks_is_no_finding(cloud: SmallCloud) -> None:
+    host = cloud.host()
+    _, instance = cloud.bind(host)
+
+    def delete() -> None:
+        Deleter(db=cloud.db, wake=lambda: None).by_instance(NOVA, str(uuid4()), instance)
+        cloud.placement.free(instance)
+        cloud.nova.forget(instance)
+
+    auditor = Auditor(
+        db=cloud.db,
+        placement=Placement(Meanwhile(cloud.placement.adapter(), delete)),
+        servers=Servers(cloud.nova.adapter()),
+        ages=AT_ONCE,
+    )
+    assert auditor.look().findings == ()
+    with cloud.db.reader() as tx:
+        assert tx.execute(sa.select(Arq.uuid)).all() == []

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conductors' own passes: one of them at a time, and never without everybody's word."""
+
+import logging
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.conductor.reconciler import Reconciler
+from cyborg.conductor.services import Lease
+from cyborg.db.models import Service
+from cyborg.db.services import Process
+from cyborg.model.finding import Kind
+from cyborg.model.names import CONDUCTOR
+from cyborg.tests.functional.audit.cloud import AT_ONCE, ListingNova, SmallCloud
+from cyborg.tests.functional.audit.test_damages import add_orphan, leak_handle
+
+
+def reconciler(
+    cloud: SmallCloud, *, lease: Lease | None = None, nova: ListingNova | None = None
+) -> Reconciler:
+    """One pass of it changes at most one thing."""
+    return Reconciler(
+        db=cloud.db,
+        lease=lease or cloud.lease,
+        auditor=lambda: cloud.auditor(AT_ONCE, nova),
+        repairs=cloud.repairs,
+        lease_ms=60_000,
+        limit=1,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _alone(cloud: SmallCloud) -> None:
+    """Conductors of other tests are silent."""
+    cloud.execute(
+        sa.update(Service)
+        .where(Service.binary == CONDUCTOR, Service.host != "control")
+        .values(last_seen_ms=1)
+    )
+
+
+def test_a_pass_repairs_and_the_next_goes_on(cloud: SmallCloud) -> None:
+    leak_handle(cloud, cloud.host())
+    leak_handle(cloud, cloud.host())
+    passes = reconciler(cloud)
+    leaks = []
+    for _ in range(3):
+        leaks.append(len([kind for kind, _ in cloud.found() if kind is Kind.LEAKED_HANDLE]))
+        passes.run_once()
+    assert leaks == [2, 1, 0]
+
+
+def test_only_the_first_conductor_does_it(cloud: SmallCloud) -> None:
+    leak_handle(cloud, cloud.host())
+    second = Lease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
+    second.renew()
+    idle = reconciler(cloud, lease=second)
+    idle.run_once()
+    assert cloud.found() != set()
+    cloud.execute(
+        sa.update(Service)
+        .where(Service.host == "control", Service.process == "1")
+        .values(last_seen_ms=1)
+    )
+    idle.run_once()
+    assert cloud.found() == set()
+
+
+def test_who_has_no_lease_does_nothing(cloud: SmallCloud) -> None:
+    leak_handle(cloud, cloud.host())
+    unborn = Lease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "3"))
+    reconciler(cloud, lease=unborn).run_once()
+    assert cloud.found() != set()
+
+
+def test_nothing_is_repaired_while_nova_cannot_be_asked(cloud: SmallCloud) -> None:
+    leak_handle(cloud, cloud.host())
+    with ListingNova() as gone:
+        passes = reconciler(cloud, nova=gone)
+    with pytest.raises(exception.Unavailable, match="Nova"):
+        passes.run_once()
+    assert {kind for kind, _ in cloud.found()} == {Kind.LEAKED_HANDLE}
+
+
+def test_what_takes_a_human_is_said_once(
+    cloud: SmallCloud, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = add_orphan(cloud, cloud.host())
+    passes = reconciler(cloud)
+    with caplog.at_level(logging.INFO, logger="cyborg.conductor"):
+        passes.run_once()
+        passes.run_once()
+    said = [one.getMessage() for one in caplog.records if key in one.getMessage()]
+    assert len(said) == 1
+    assert f"openstack resource provider delete {key}" in said[0]

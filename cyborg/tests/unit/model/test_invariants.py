@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checker finds nothing where all holds, and every single damage by its name."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cyborg
+from cyborg.model.arq import State
+from cyborg.model.finding import RULES, Finding, Fix, Kind, Severity
+from cyborg.model.invariants import Ages, check, confirmed
+from cyborg.model.peers import Peers
+from cyborg.model.snapshot import Snapshot
+from cyborg.tests.unit.model.clouds import (
+    HOUR,
+    RESOURCE_CLASS,
+    Card,
+    Unit,
+    Whole,
+    build,
+    reshow,
+)
+from cyborg.tests.unit.model.damages import DAMAGES
+
+AGES = Ages()
+EVERYTHING = build(
+    [
+        [Card(tuple(Unit)), Card((Unit.FREE, Unit.BOUND), status="maintaining")],
+        [Card((Unit.BOUND, Unit.FREE), lost_age=HOUR), Card((Unit.BOUND,), prepare=False)],
+    ]
+)
+#: One host with one card, for tests that count.
+SMALL = build([[Card((Unit.BOUND, Unit.SCHEDULED, Unit.FREE))]])
+
+cards = st.builds(
+    Card,
+    units=st.lists(st.sampled_from(Unit), min_size=1, max_size=5).map(tuple),
+    status=st.sampled_from(["enabled", "enabled", "maintaining", "inactive"]),
+    lost_age=st.sampled_from([None, None, HOUR]),
+    prepare=st.booleans(),
+)
+clouds = st.lists(st.lists(cards, max_size=3), min_size=1, max_size=3).map(build)
+
+
+def found(whole: Whole, ages: Ages = AGES) -> list[Finding]:
+    return check(whole.cloud, whole.peers, ages)
+
+
+def named(whole: Whole) -> set[tuple[Kind, str]]:
+    return {(one.kind, one.key) for one in found(whole)}
+
+
+def test_an_empty_cloud_has_nothing_wrong() -> None:
+    assert check(Snapshot(), Peers(), AGES) == []
+
+
+@given(clouds)
+def test_where_all_holds_nothing_is_found(whole: Whole) -> None:
+    assert found(whole) == []
+
+
+def test_each_kind_has_a_rule_and_a_damage() -> None:
+    assert set(RULES) == set(Kind) == set(DAMAGES)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_damage_is_found_and_named(kind: Kind) -> None:
+    damaged = DAMAGES[kind](EVERYTHING, 0)
+    assert damaged is not None, "the whole cloud must have something to break"
+    whole, key = damaged
+    assert (kind, key) in named(whole)
+
+
+@given(clouds, st.sampled_from(Kind), st.integers(0, 1000))
+def test_any_damage_of_any_cloud_is_found(whole: Whole, kind: Kind, choice: int) -> None:
+    damaged = DAMAGES[kind](whole, choice)
+    if damaged is not None:
+        assert (kind, damaged[1]) in named(damaged[0])
+
+
+@given(clouds, st.sampled_from(Kind), st.integers(0, 1000))
+def test_a_damage_on_one_host_accuses_no_other(whole: Whole, kind: Kind, choice: int) -> None:
+    damaged = DAMAGES[kind](whole, choice)
+    if damaged is None or kind is Kind.NO_CONDUCTOR:
+        return
+    findings = found(damaged[0])
+    (host,) = {one.host for one in findings if (one.kind, one.key) == (kind, damaged[1])}
+    assert {one.host for one in findings} <= {host, None}
+
+
+@pytest.mark.parametrize("kind", set(Kind) - {Kind.NO_COMPUTE, Kind.ORPHAN_PROVIDER})
+def test_most_damages_are_found_once(kind: Kind) -> None:
+    """One fault must not bury itself under its consequences."""
+    damaged = DAMAGES[kind](EVERYTHING, 0)
+    assert damaged is not None
+    others = {one.kind for one in found(damaged[0])} - {kind}
+    consequences = {
+        # What is missing here is missing there as well.
+        Kind.EMPTY_BIND: {Kind.LEAKED_HANDLE, Kind.LEFTOVER},
+        Kind.OWNERLESS_BIND: {Kind.CLOSED_INSTANCE},
+        Kind.SHARED_HANDLE: {Kind.UNALLOCATED},
+        Kind.MISNAMED_PROVIDER: {
+            Kind.MISSING_PROVIDER,
+            Kind.ORPHAN_PROVIDER,
+            Kind.WRONG_PROVIDER,
+        },
+        Kind.UNSAFE_HANDLE: {Kind.DRIFT},
+    }
+    assert others <= consequences.get(kind, set())
+
+
+@pytest.mark.parametrize(
+    ("arq", "state", "work", "kind"),
+    [
+        (None, "free", False, None),
+        (None, "held", False, Kind.LEAKED_HANDLE),
+        (None, "releasing", True, None),
+        (None, "releasing", False, Kind.STRANDED_RELEASE),
+        (None, "quarantined", False, None),
+        (State.BOUND, "free", False, Kind.UNHELD_HANDLE),
+        (State.BOUND, "held", False, None),
+        (State.BOUND, "releasing", True, Kind.UNSAFE_HANDLE),
+        (State.BOUND, "releasing", False, Kind.UNHELD_HANDLE),
+        (State.BOUND, "quarantined", False, Kind.UNSAFE_HANDLE),
+        (State.BIND_STARTED, "free", False, Kind.UNHELD_HANDLE),
+        (State.BIND_STARTED, "held", False, None),
+        (State.BIND_STARTED, "releasing", True, None),
+        (State.BIND_STARTED, "releasing", False, Kind.STRANDED_RELEASE),
+        (State.BIND_STARTED, "quarantined", False, Kind.UNSAFE_HANDLE),
+        (State.BIND_FAILED, "held", False, Kind.NEEDLESS_HOLD),
+        (State.UNBOUND, "held", False, Kind.NEEDLESS_HOLD),
+        (State.INITIAL, "held", False, Kind.NEEDLESS_HOLD),
+        (State.UNBIND_FAILED, "held", False, Kind.OBSOLETE_STATE),
+        (State.DELETING, "held", False, Kind.OBSOLETE_STATE),
+    ],
+)
+def test_every_pair_of_handle_and_arq(
+    arq: State | None, state: str, work: bool, kind: Kind | None
+) -> None:
+    unit = {None: Unit.FREE, State.BIND_STARTED: Unit.STARTED}.get(arq, Unit.BOUND)
+    cloud = build([[Card((unit,))]]).cloud
+    (handle,) = cloud.handles
+    cloud = replace(cloud, handles=(replace(handle, state=state),))
+    if arq is not None:
+        holder = next(one for one in cloud.arqs if one.handle_id is not None)
+        rest = [one for one in cloud.arqs if one is not holder]
+        cloud = replace(cloud, arqs=(*rest, replace(holder, state=arq)))
+    if work:
+        release = build([[Card((Unit.CLEANED,))]]).cloud.work[0]
+        cloud = replace(cloud, work=(*cloud.work, replace(release, handle_id=handle.id)))
+    kinds = [one.kind for one in check(cloud, Peers(), AGES)]
+    assert kinds == ([] if kind is None else [kind])
+
+
+@pytest.mark.parametrize(
+    ("total", "reserved", "wrong"), [(3, 0, False), (3, 1, False), (4, 0, True), (4, 1, False)]
+)
+def test_units_that_placement_gives_out_have_handles(
+    total: int, reserved: int, wrong: bool
+) -> None:
+    """One bound, one on its way, one free: Placement may offer one."""
+    (deployable,) = SMALL.cloud.deployables
+    provider = deployable.rp_uuid or ""
+    shown = SMALL.peers.placement["host-1"].providers[provider]
+    inventory = {**shown.inventories[RESOURCE_CLASS], "total": total, "reserved": reserved}
+    whole = reshow(
+        SMALL, "host-1", provider, replace(shown, inventories={RESOURCE_CLASS: inventory})
+    )
+    assert ((Kind.OVERSHOWN, provider) in named(whole)) is wrong
+
+
+def test_what_others_put_there_is_theirs() -> None:
+    """Foreign traits and providers stand in every cloud of these tests; here are more."""
+    (deployable,) = SMALL.cloud.deployables
+    provider = deployable.rp_uuid or ""
+    shown = SMALL.peers.placement["host-1"].providers[provider]
+    more = replace(shown, traits=shown.traits | {"HW_GPU_API_VULKAN"})
+    assert found(reshow(SMALL, "host-1", provider, more)) == []
+
+
+def test_a_dead_agents_units_may_be_withheld_but_not_given_out() -> None:
+    whole, _ = DAMAGES[Kind.SILENT_AGENT](SMALL, 0) or pytest.fail("a host can die")
+    (deployable,) = whole.cloud.deployables
+    provider = deployable.rp_uuid or ""
+    shown = whole.peers.placement["host-1"].providers[provider]
+    for total, reserved, kinds in ((3, 3, set()), (3, 4, {Kind.DRIFT}), (2, 2, {Kind.DRIFT})):
+        inventory = {**shown.inventories[RESOURCE_CLASS], "total": total, "reserved": reserved}
+        changed = replace(shown, inventories={RESOURCE_CLASS: inventory})
+        findings = found(reshow(whole, "host-1", provider, changed))
+        assert {one.kind for one in findings} - {Kind.SILENT_AGENT} == kinds
+        assert [one for one in findings if one.fix is Fix.REPUBLISH] == []
+
+
+def test_without_peers_nothing_is_concluded_about_them() -> None:
+    whole, _ = DAMAGES[Kind.MISSING_PROVIDER](EVERYTHING, 0) or pytest.fail("nothing to break")
+    assert check(whole.cloud, Peers(), AGES) == []
+
+
+def test_allocations_are_reported_only_when_nova_has_no_server_and_they_are_old() -> None:
+    for age, kinds in (
+        (AGES.allocation - 1, []),
+        (AGES.allocation + 1, [Kind.STALE_ALLOCATION]),
+        (None, [Kind.UNDATED_ALLOCATION]),
+    ):
+        whole, consumer = DAMAGES[Kind.UNDATED_ALLOCATION](SMALL, 0) or pytest.fail("none")
+        ages = {} if age is None else {consumer: age}
+        peers = replace(whole.peers, consumer_ages=ages)
+        assert [one.kind for one in check(whole.cloud, peers, AGES)] == kinds
+        assert check(whole.cloud, replace(peers, vanished=frozenset()), AGES) == []
+
+
+def test_a_server_that_was_just_bound_is_not_believed_to_be_gone() -> None:
+    whole, _ = DAMAGES[Kind.VANISHED_INSTANCE](SMALL, 0) or pytest.fail("nothing bound")
+    young = [replace(one, age=1000) for one in whole.cloud.arqs]
+    assert check(replace(whole.cloud, arqs=tuple(young)), whole.peers, AGES) == []
+
+
+def test_the_worst_comes_first() -> None:
+    whole, _ = DAMAGES[Kind.SILENT_AGENT](EVERYTHING, 0) or pytest.fail("none")
+    whole, _ = DAMAGES[Kind.LEAKED_HANDLE](whole, 0) or pytest.fail("none")
+    severities = [one.severity for one in found(whole)]
+    assert severities[0] is Severity.ERROR
+    assert severities == sorted(severities, reverse=True)
+
+
+def test_only_what_was_seen_twice_is_confirmed() -> None:
+    first, second = (Finding(Kind.DRIFT, "provider", key, "…") for key in ("a", "b"))
+    again = replace(second, cause="otherwise")
+    assert confirmed([first, second], [again]) == [again]
+
+
+def test_sentences_are_finished() -> None:
+    for kind in Kind:
+        damaged = DAMAGES[kind](EVERYTHING, 0)
+        assert damaged is not None
+        for one in found(damaged[0]):
+            assert "{" not in one.remedy
+            assert one.remedy[-1] in ".…"
+            assert one.cause
+
+
+def test_the_document_explains_every_kind() -> None:
+    text = (Path(cyborg.__file__).parent.parent / "doc/source/admin/audit.rst").read_text()
+    explained = dict(re.findall(r"\* - ``([\w-]+)``\n     - (I\d\n     - \w+)\n", text))
+    assert explained == {
+        kind.value: f"{rule.invariant}\n     - {rule.severity.name.lower()}"
+        for kind, rule in RULES.items()
+    }
