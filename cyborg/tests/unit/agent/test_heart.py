@@ -46,6 +46,8 @@ class World:
     epoch: int = 1
     digest: str | None = None
     generation: int = 1
+    #: How many units are desired; None: other ones in each generation.
+    units: int | None = None
     believed: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, ProviderOutcome] = field(default_factory=dict)
     found: Report = field(default_factory=lambda: Report(()))
@@ -82,7 +84,8 @@ class World:
     def desired(self, host: str, epoch: int) -> Desired:
         assert (host, epoch) == ("host", self.epoch)
         self.note("desired")
-        unit = Provider(provider_uuid("unit"), "unit", "FPGA", 1, 0, frozenset())
+        total = self.generation if self.units is None else self.units
+        unit = Provider(provider_uuid("unit"), "unit", "FPGA", total, 0, frozenset())
         return Desired(self.generation, ProviderTree("compute", (unit,)), self.believed)
 
     def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
@@ -189,6 +192,16 @@ def test_what_operators_want_is_fetched_and_published(world: World) -> None:
     world.generation += 1
     heart.beat()
     assert world.taken() == ["hello", "desired", "publish"]
+
+
+def test_a_wish_that_is_as_before_means_that_placement_is_not(world: World) -> None:
+    world.units = 1
+    heart = world.heart()
+    heart.beat()
+    world.taken()
+    world.generation += 1
+    heart.beat()
+    assert world.taken() == ["hello", "desired", "check"]
 
 
 def test_all_of_placement_is_checked_when_that_is_due(world: World) -> None:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents that start before whomever they need: they wait, and put all right when it is there."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.session import Session
+from keystoneauth1.token_endpoint import Token
+
+from cyborg.testing.loopback import Loopback
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Peers, Stack
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+from cyborg.tests.functional.life.steps import eventually, eventually_offered
+
+
+def test_line_99_the_compute_comes_after_its_agent(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> None:
+    rack = Rack.build(fresh_host(), Traits(resource_class), {CARD: 1})
+    own = replace(stack, _endings=[])
+    own.start_agent(rack.compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
+    try:
+        eventually(lambda: rack.driver.scans > 1)
+        assert offered(placement, rack.provider()) == 0
+        placement.make_compute(rack.compute)
+        eventually_offered(placement, rack.provider(), 1)
+    finally:
+        own.stop()
+
+
+def test_placement_comes_after_the_agent(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> None:
+    name = fresh_host()
+    placement.make_compute(name)
+    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
+    door = _Door(placement.url)
+    own = replace(stack, peers=replace(stack.peers, placement=door.adapter), _endings=[])
+    with Loopback(door) as loopback:
+        door.url = loopback.url
+        own.start_agent(name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
+        try:
+            eventually(lambda: rack.driver.scans > 1 and door.refused > 1)
+            assert offered(placement, rack.provider()) == 0
+            door.is_open = True
+            eventually_offered(placement, rack.provider(), 1)
+        finally:
+            own.stop()
+
+
+class _Door:
+    """Placement behind a door that is closed at first."""
+
+    def __init__(self, behind: str) -> None:
+        self._behind = Session(auth=Token(behind, "admin"))
+        self.url = ""
+        self.is_open = False
+        self.refused = 0
+
+    def adapter(self) -> Adapter:
+        return Adapter(Session(auth=Token(self.url, "admin")), service_type="placement")
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        if not self.is_open:
+            self.refused += 1
+            start_response("503 Service Unavailable", [])
+            return [b""]
+        query = environ["QUERY_STRING"]
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        answer = self._behind.request(
+            environ["PATH_INFO"] + (f"?{query}" if query else ""),
+            environ["REQUEST_METHOD"],
+            endpoint_filter={"service_type": "placement"},
+            data=environ["wsgi.input"].read(length) or None,
+            headers={
+                "Content-Type": "application/json",
+                "OpenStack-API-Version": environ.get("HTTP_OPENSTACK_API_VERSION", ""),
+            },
+            raise_exc=False,
+        )
+        start_response(f"{answer.status_code} Passed on", [("Content-Type", "application/json")])
+        return [answer.content]
+
+
+def test_the_conductor_comes_after_the_agent(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> None:
+    name = fresh_host()
+    placement.make_compute(name)
+    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
+    # A bus of its own, on which nobody answers yet.
+    own = Stack(
+        stack.conf,
+        stack.database_url,
+        stack.transport_url,
+        Peers(placement.adapter, stack.peers.nova),
+        replace(stack.times, rpc=2.0),
+    )
+    own.start_agent(name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
+    try:
+        own.start_conductor()
+        eventually_offered(placement, rack.provider(), 1)
+    finally:
+        own.stop()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports as conductors take them in: what is kept, what is refused, and whose word counts."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db.engine import Database
+from cyborg.db.models import Deployable, Driver, Host, Service
+from cyborg.model.device import AttachHandle, AttachType, DeviceType
+from cyborg.model.device import Deployable as DeployableFacts
+from cyborg.model.device import Device as DeviceFacts
+from cyborg.model.report import DriverReport, DriverState, Hello, Report
+from cyborg.rpc.conductor import ReportClient
+from cyborg.testing.placement import fresh_host
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.life.cards import CARD, OTHER
+from cyborg.tests.functional.life.steps import everything
+
+
+@pytest.fixture
+def reports(stack: Stack) -> Iterator[ReportClient]:
+    """The verbs of agents."""
+    client = ReportClient(stack.bus(), timeout=10)
+    yield client
+    client.close()
+
+
+def hello(host: str, epoch: int | None = None) -> Hello:
+    return Hello(host, (host,), "0", f"cyborg-agent@{host}", epoch)
+
+
+def card(name: str, key: str = CARD) -> DeviceFacts:
+    handle = AttachHandle(key, AttachType.PCI, {"domain": "0000"})
+    unit = DeployableFacts(name, "CUSTOM_CARD", "card", (handle,))
+    return DeviceFacts(key, DeviceType.FPGA, "1d22", "card", {"domain": "0000"}, (unit,))
+
+
+def ready(*devices: DeviceFacts, driver: str = "card_driver") -> Report:
+    return Report((DriverReport(driver, DriverState.READY, devices),))
+
+
+def test_a_name_that_another_host_has(reports: ReportClient, database: Database) -> None:
+    name = fresh_host()
+    for host in ("first", "second"):
+        epoch = reports.hello(hello(host)).epoch
+        taken = reports.report(host, epoch, ready(card(name), card(f"{name}-{host}", OTHER)))
+        if host == "first":
+            assert taken.refused == {}
+        else:
+            assert list(taken.refused) == [name]
+            assert "already a deployable of another device on first" in taken.refused[name]
+    with database.reader() as tx:
+        names = set(tx.execute(sa.select(Deployable.name)).scalars())
+    assert names == {name, f"{name}-first", f"{name}-second"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"vendor": "x" * 256},
+        {"model": ""},
+        {"model": "nul\0"},
+        {"key": "y" * 256},
+        {"vendor_board_info": "\ud800"},
+        {"control_path": {"path": "z" * 255}},
+        {"numa_node": 2**31},
+        {"key": CARD},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_one_odd_device_stops_no_other(
+    reports: ReportClient, database: Database, odd: dict[str, Any]
+) -> None:
+    epoch = reports.hello(hello("odd")).epoch
+    bad = replace(card("bad", OTHER), **odd)
+    taken = reports.report("odd", epoch, ready(card("good"), bad))
+    assert list(taken.refused) == ["bad"]
+    with database.reader() as tx:
+        assert tx.execute(sa.select(Deployable.name)).scalars().all() == ["good"]
+
+
+def test_a_driver_that_changes_hands_keeps_the_device(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = reports.hello(hello("host")).epoch
+    reports.report("host", epoch, ready(card("unit")))
+    before = everything(database, but=["drivers", "events", "hosts"])
+    reports.report("host", epoch, ready(card("unit"), driver="other_driver"))
+    after = everything(database, but=["drivers", "events", "hosts"])
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"devices"}
+    assert [row[1] for row in before["devices"]] == [row[1] for row in after["devices"]]
+    with database.reader() as tx:
+        states = {row.name: row.state for row in tx.execute(sa.select(Driver.name, Driver.state))}
+    assert states == {"card_driver": "STOPPED", "other_driver": "READY"}
+
+
+def test_a_driver_that_cannot_be_loaded_reserves_what_stands_here_since_an_upgrade(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = reports.hello(hello("host")).epoch
+    reports.report("host", epoch, ready(card("unit")))
+    with database.writer() as tx:
+        tx.execute(sa.delete(Driver))
+    generation = reports.hello(hello("host", epoch)).desired_generation
+    failed = Report((DriverReport("card_driver", DriverState.FAILED, error="not there"),))
+    taken = reports.report("host", epoch, failed)
+    assert taken.desired_generation != generation
+    (shown,) = reports.desired("host", epoch).tree.providers
+    assert (shown.total, shown.reserved) == (1, 1)
+
+
+def test_two_agents_of_one_name(reports: ReportClient) -> None:
+    first = reports.hello(hello("twin")).epoch
+    second = reports.hello(hello("twin")).epoch
+    assert second > first
+    for verb in (
+        lambda: reports.hello(hello("twin", first)),
+        lambda: reports.report("twin", first, ready()),
+        lambda: reports.desired("twin", first),
+        lambda: reports.published("twin", first, {}),
+    ):
+        with pytest.raises(exception.StaleEpoch) as caught:
+            verb()
+        assert caught.value.fields["current"] == second
+    assert reports.hello(hello("twin", second)).epoch == second
+
+
+def test_a_silent_agent_is_taken_over(
+    reports: ReportClient, database: Database, stack: Stack
+) -> None:
+    first = reports.hello(hello("twin")).epoch
+    reports.hello(hello("twin"))
+    silent = int(stack.times.agent_down_after * 1000) + 1000
+    with database.writer() as tx:
+        tx.execute(
+            sa.update(Service)
+            .where(Service.host == "twin")
+            .values(last_seen_ms=Service.last_seen_ms - silent)
+        )
+    assert reports.hello(hello("twin", first)).epoch > first + 1
+
+
+def test_an_agent_nobody_greeted(reports: ReportClient) -> None:
+    with pytest.raises(exception.NotFound):
+        reports.report("stranger", 1, ready())
+    with pytest.raises(exception.NotFound):
+        reports.desired("stranger", 1)
+
+
+def test_a_compute_that_is_renamed(reports: ReportClient, database: Database) -> None:
+    epoch = reports.hello(hello("short")).epoch
+    reports.report("short", epoch, ready(card("unit")))
+    found = replace(hello("short", epoch), provider_names=("short.example.org",))
+    reports.hello(found)
+    assert reports.desired("short", epoch).tree.root_name == "short.example.org"
+    with database.reader() as tx:
+        assert tx.execute(sa.select(Host.name)).scalars().all() == ["short.example.org"]
