@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test of the audit begins with an empty database and makes its own hosts."""
+"""Every test of the audit begins with an empty database and makes its own hosts.
+
+The database is not that of the other tests: a conductor of theirs lives on it, and of those that
+live only the first one audits.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
 
+from cyborg.db import schema
 from cyborg.db.engine import Database
-from cyborg.db.models import Service
+from cyborg.db.models import METADATA
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.audit.cloud import ListingNova, SmallCloud
+from cyborg.tests.functional.schema.databases import empty_database
 
 
 @pytest.fixture
@@ -18,11 +24,26 @@ def nova() -> Iterator[ListingNova]:
         yield service
 
 
+@pytest.fixture(scope="session")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database that no process works on."""
+    with empty_database(tmp_path_factory.mktemp("audit")) as db:
+        schema.upgrade(db)
+        yield db
+
+
+@pytest.fixture
+def quiet_url(quiet: Database) -> str:
+    """Where it is; nothing of earlier tests is in it."""
+    with quiet.writer() as tx:
+        for table in reversed(METADATA.sorted_tables):
+            if table.name != "alembic_version":
+                tx.execute(sa.delete(table))
+    return quiet.engine.url.render_as_string(hide_password=False)
+
+
 @pytest.fixture
 def cloud(
-    clean: None, database: Database, placement: PlacementService, nova: ListingNova
-) -> Iterator[SmallCloud]:
-    made = SmallCloud(database, placement, nova)
-    yield made
-    # Its conductor lives no longer than it.
-    made.execute(sa.delete(Service).where(Service.host == "control"))
+    quiet: Database, quiet_url: str, placement: PlacementService, nova: ListingNova
+) -> SmallCloud:
+    return SmallCloud(quiet, placement, nova)

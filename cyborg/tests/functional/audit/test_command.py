@@ -53,12 +53,12 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(cloud: SmallCloud, database_url: str, tmp_path: Path) -> Run:
+def run(cloud: SmallCloud, quiet_url: str, tmp_path: Path) -> Run:
     """Run the command; gives exit status, standard output and standard error."""
 
     def run(*words: str, **values: str) -> tuple[int, str, str]:
         peers = {
-            "database": database_url,
+            "database": quiet_url,
             "placement": cloud.placement.url,
             "token": TOKEN,
             "nova": cloud.nova.url,

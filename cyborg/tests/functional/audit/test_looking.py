@@ -124,11 +124,11 @@ def test_a_look_at_what_did_not_change_costs_little(cloud: SmallCloud) -> None:
 
 
 def test_the_database_is_read_in_a_constant_number_of_statements(
-    cloud: SmallCloud, database_url: str
+    cloud: SmallCloud, quiet_url: str
 ) -> None:
     cloud.bind(cloud.host())
     meter = Meter()
-    db = Database(database_url)
+    db = Database(quiet_url)
     meter.watch(db.engine)
     costs = []
     for _ in range(2):
@@ -141,11 +141,11 @@ def test_the_database_is_read_in_a_constant_number_of_statements(
     assert costs[0] == costs[1] <= 13
 
 
-def test_the_snapshot_is_one_moment(cloud: SmallCloud, database_url: str) -> None:
+def test_the_snapshot_is_one_moment(cloud: SmallCloud, quiet_url: str) -> None:
     """A delete that commits while the tables are read is in none of them, or in all."""
     host = cloud.host()
     arq, instance = cloud.bind(host)
-    db = Database(database_url)
+    db = Database(quiet_url)
 
     done: list[str] = []
 

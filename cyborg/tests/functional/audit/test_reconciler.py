@@ -31,16 +31,6 @@ def reconciler(
     )
 
 
-@pytest.fixture(autouse=True)
-def _alone(cloud: SmallCloud) -> None:
-    """Conductors of other tests are silent."""
-    cloud.execute(
-        sa.update(Service)
-        .where(Service.binary == CONDUCTOR, Service.host != "control")
-        .values(last_seen_ms=1)
-    )
-
-
 def test_a_pass_repairs_and_the_next_goes_on(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
     leak_handle(cloud, cloud.host())

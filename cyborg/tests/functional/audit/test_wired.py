@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
-from cyborg.db.models import AttachHandle, Service
+from cyborg.db.models import AttachHandle
 from cyborg.model.invariants import Ages
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.stack import Stack
@@ -20,20 +20,22 @@ from cyborg.tests.functional.life.steps import eventually, eventually_offered, h
 
 
 @pytest.fixture
-def auditing(stack: Stack, clean: None, database: Database) -> Iterator[Stack]:
+def auditing(stack: Stack, quiet_url: str) -> Iterator[Stack]:
     """A service of its own whose conductor audits all the time."""
-    with database.writer() as tx:
-        # The conductor that was there first would be the one to audit, in ten minutes.
-        tx.execute(sa.delete(Service))
-    times = replace(stack.times, audit=0.5, ages=Ages(settle=-1))
-    own = replace(stack, times=times, exchange=f"cyborg-{uuid4().hex[:12]}", _endings=[])
+    own = replace(
+        stack,
+        database_url=quiet_url,
+        times=replace(stack.times, audit=0.5, ages=Ages(settle=-1)),
+        exchange=f"cyborg-{uuid4().hex[:12]}",
+        _endings=[],
+    )
     own.start_conductor("auditing")
     yield own
     own.stop()
 
 
 def test_damage_goes_away_by_itself(
-    auditing: Stack, database: Database, placement: PlacementService, tmp_path: Path
+    auditing: Stack, quiet: Database, placement: PlacementService, tmp_path: Path
 ) -> None:
     compute = fresh_host("audited")
     placement.make_compute(compute)
@@ -42,9 +44,9 @@ def test_damage_goes_away_by_itself(
     auditing.start_agent(compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
     eventually_offered(placement, rack.provider(), 2)
     client = Placement(placement.adapter())
-    with database.writer() as tx:
+    with quiet.writer() as tx:
         tx.execute(sa.update(AttachHandle).values(state="held"))
     placement.call("DELETE", f"/resource_providers/{rack.provider()}/traits")
-    eventually(lambda: set(handle_states(database).values()) == {"free"})
+    eventually(lambda: set(handle_states(quiet).values()) == {"free"})
     eventually(lambda: "CUSTOM_CARD" in client.traits(rack.provider())[1])
     eventually(lambda: auditing.auditor().look().findings == ())
