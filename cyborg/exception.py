@@ -118,10 +118,28 @@ class DeviceUnavailable(Conflict):
     sentence = "Device {uuid} behind resource provider {provider} is {status}; it cannot be bound."
 
 
+class DeviceInUse(Conflict):
+    """What is asked for would take a device away from those who hold it."""
+
+    sentence = "Device {uuid} is held by accelerator requests {arqs}."
+
+
 class CannotProgram(Conflict):
     """The driver of this deployable has no programming."""
 
     sentence = "Deployable {uuid} cannot be programmed: driver {driver} does not support it."
+
+
+class CannotAttach(Conflict):
+    """Accelerators of an instance cannot be attached or detached as it is now."""
+
+    sentence = "Accelerators of instance {instance} cannot be changed: {reason}."
+
+
+class OperationTaken(Conflict):
+    """An operation id that a client chose has begun something else."""
+
+    sentence = "Operation {uuid} has been begun by another request."
 
 
 class StaleEpoch(Conflict):
@@ -148,6 +166,12 @@ class OutcomeUnknown(Unavailable):
     """No answer in time: the change may or may not have happened; repeating is safe."""
 
     sentence = "{peer} did not answer in time; outcome unknown, repeating is safe."
+
+
+class UnknownVerb(Unavailable):
+    """A peer is of another release and has no such verb; nothing was changed."""
+
+    sentence = "{peer} is not available: it is of another release and does not know {verb}."
 
 
 class PeerFault(CyborgError):
@@ -183,5 +207,11 @@ class ConfigError(CyborgError):
 
 class SchemaError(CyborgError):
     """The database schema is not one that this command can work on."""
+
+    sentence = "{reason}"
+
+
+class CommandFailed(CyborgError):
+    """A command of the command line gave up; the sentence says what to do next."""
 
     sentence = "{reason}"

@@ -5,8 +5,10 @@ oslo.service's launcher forks, which cuts threads; all that a daemon of ours nee
 """
 
 import logging
+import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -100,6 +102,7 @@ class Daemon:
         self._jobs: list[Periodic] = []
         self._endings: list[Callable[[], None]] = []
         self._ended = threading.Event()
+        self._again = threading.Event()
         self._starters: list[threading.Thread] = []
 
     def serve(self, server: Server) -> None:
@@ -138,7 +141,11 @@ class Daemon:
         LOG.info("%s has ended", self._name)
 
     def run(self) -> int:
-        """Start, wait for SIGTERM or SIGINT, stop; answers the exit status."""
+        """Start, wait for SIGTERM or SIGINT, stop; answers the exit status.
+
+        Does not return when the daemon is to begin anew: then this process executes the same
+        command line again, with the code that is installed by then, under the same pid.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # A container runtime's reload must not end a daemon that has nothing to reload.
@@ -148,9 +155,22 @@ class Daemon:
             pass
         LOG.info("%s is told to end, and finishes what is in hand", self._name)
         self.stop()
+        if self.beginning_anew:
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
         return 0
 
+    def begin_anew(self) -> None:
+        """Have ``run`` finish what is in hand and execute the program again; returns at once."""
+        self._again.set()
+        self._ended.set()
+
+    @property
+    def beginning_anew(self) -> bool:
+        """Whether it was asked to begin anew, and nobody has told it to end since."""
+        return self._again.is_set()
+
     def _on_signal(self, number: int, frame: object) -> None:
+        self._again.clear()
         self._ended.set()
 
 

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's composition root: what it is made of, and what runs in it."""
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cyborg.agent.cache import Cache
+from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.endpoint import Endpoint
+from cyborg.agent.fleet import Fleet, Load, none_else
 from cyborg.agent.heart import Heart, Identity, Intervals
+from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
 from cyborg.agent.reporter import Reporter
+from cyborg.agent.shelf import Shelf
+from cyborg.agent.tending import Tender
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.reconcile import Publisher
@@ -19,8 +24,6 @@ from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, Bus
 from cyborg.service import Daemon, Periodic
-
-LOG = logging.getLogger(__name__)
 
 #: How long one question of the conductor waits for the end of an operation, in seconds.
 _OPERATION_PATIENCE = 10.0
@@ -40,6 +43,63 @@ class Settings:
     state_path: Path
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What does an agent's work: by itself, and when it is asked."""
+
+    heart: Heart
+    operations: Operations
+    discoveries: Discoveries
+
+
+def make_parts(
+    *,
+    settings: Settings,
+    conductor: ReportClient,
+    loaded: Sequence[Loaded],
+    placement: Placement,
+    glance: Callable[[], Glance],
+    load: Load = none_else,
+    clock: Callable[[], float] = time.monotonic,
+) -> Parts:
+    """The parts, which connect to nothing before they are used; reads what is under state_path.
+
+    ``loaded`` are the drivers of the configuration, ``load`` is how others come in later.
+    """
+    fleet = Fleet(loaded, load)
+    shelf = Shelf(settings.state_path)
+    journal = Journal(shelf, settings.host)
+    journal.tell()
+    cache = Cache(shelf, settings.host)
+    if cache.desired is not None:
+        fleet.follow(cache.desired.drivers)
+    operations = Operations(
+        drivers=fleet.drivers,
+        journal=journal,
+        glance=glance,
+        images=settings.state_path,
+        patience=_OPERATION_PATIENCE,
+        look_again=lambda: heart.look_again(),
+    )
+    discoveries = Discoveries(patience=_OPERATION_PATIENCE)
+    heart = Heart(
+        identity=_identity(settings),
+        intervals=Intervals(settings.scan, settings.full_check),
+        fleet=fleet,
+        reporter=Reporter(fleet),
+        tender=Tender(
+            drivers=fleet.drivers, operations=operations, journal=journal, conductor=conductor
+        ),
+        discoveries=discoveries,
+        cache=cache,
+        conductor=conductor,
+        placement=placement,
+        publisher=Publisher(placement),
+        clock=clock,
+    )
+    return Parts(heart, operations, discoveries)
+
+
 def assemble(
     *,
     settings: Settings,
@@ -47,36 +107,46 @@ def assemble(
     loaded: Sequence[Loaded],
     placement: Placement,
     glance: Callable[[], Glance],
+    load: Load,
 ) -> Daemon:
     """An agent, ready to be started; it connects to nothing before."""
-    drivers = {one.name: one.driver for one in loaded if one.driver is not None}
-    failures = {one.name: one.error for one in loaded if one.error is not None}
-    for name, reason in failures.items():
-        LOG.error("Driver %s cannot be used: %s", name, reason)
-    conductor = ReportClient(bus, timeout=settings.rpc_timeout)
-    operations = Operations(
-        drivers=drivers,
-        glance=glance,
-        images=settings.state_path,
-        patience=_OPERATION_PATIENCE,
-    )
-    identity = Identity(
-        settings.host, settings.provider_names, settings.version, f"{AGENT_TOPIC}@{settings.host}"
-    )
-    heart = Heart(
-        identity=identity,
-        intervals=Intervals(settings.scan, settings.full_check),
-        reporter=Reporter(drivers=drivers, failures=failures),
+    conductor = ReportClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
+    parts = make_parts(
+        settings=settings,
         conductor=conductor,
+        loaded=loaded,
         placement=placement,
-        publisher=Publisher(placement),
-        clock=time.monotonic,
+        glance=glance,
+        load=load,
     )
-    beats = Periodic("heartbeat", heart.beat, interval=settings.heartbeat, jitter=0.05)
+    beats = Periodic("heartbeat", parts.heart.beat, interval=settings.heartbeat, jitter=0.05)
     daemon = Daemon(AGENT)
+
+    def reload(epoch: int) -> None:
+        # A question that comes late must not end the agent that came after.
+        if parts.heart.lives_as(epoch):
+            daemon.begin_anew()
+
+    endpoint = Endpoint(
+        parts.operations,
+        discoveries=parts.discoveries,
+        on_poke=beats.wake,
+        check=parts.heart.check,
+        reload=reload,
+    )
     daemon.at_end(bus.close)
     daemon.at_end(conductor.close)
-    daemon.at_end(operations.stop)
-    daemon.serve(bus.server(AGENT_TOPIC, settings.host, Endpoint(operations, on_poke=beats.wake)))
+    daemon.at_end(parts.operations.stop)
+    daemon.serve(bus.server(AGENT_TOPIC, settings.host, endpoint))
     daemon.every(beats)
     return daemon
+
+
+def _identity(settings: Settings) -> Identity:
+    return Identity(
+        settings.host, settings.provider_names, settings.version, _endpoint(settings.host)
+    )
+
+
+def _endpoint(host: str) -> str:
+    return f"{AGENT_TOPIC}@{host}"

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's one round: look, say hello, report what changed, keep Placement as desired.
 
-Every part may be missing: without the bus or a conductor the agent keeps looking, without
-Placement (or the compute's provider in it) it keeps reporting; the round after they return puts
-everything right.
+Every part may be missing: without the bus or a conductor the agent keeps looking and takes back in
+Placement what is not there any more, without Placement (or the compute's provider in it) it keeps
+reporting; the round after they return puts everything right.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cyborg import exception
+from cyborg.agent.cache import Cache
+from cyborg.agent.discoveries import Discoveries, findings
+from cyborg.agent.fleet import Fleet
 from cyborg.agent.reporter import Reporter
+from cyborg.agent.tending import Tender
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.reconcile import Publisher
 from cyborg.drivers.base import Surroundings
+from cyborg.model.names import AGENT
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.model.report import Desired, Hello, Report, Welcome
+from cyborg.model.work import DiscoveryTask
 from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
@@ -50,12 +57,16 @@ class _Memory:
     report: Report | None = None
     scanned: float | None = None
     desired: Desired | None = None
+    tended: float | None = None
     published: int | None = None
     checked: float | None = None
     refused: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     #: The compute's tree in Placement, in a round that checks all of it.
     tree: dict[str, Node] | None = None
+    #: The last hello was not answered; providers that have been reserved since then.
+    cut_off: bool = False
+    withheld: set[str] = field(default_factory=set)
 
 
 class Heart:
@@ -66,7 +77,11 @@ class Heart:
         *,
         identity: Identity,
         intervals: Intervals,
+        fleet: Fleet,
         reporter: Reporter,
+        tender: Tender,
+        discoveries: Discoveries,
+        cache: Cache,
         conductor: ReportClient,
         placement: Placement,
         publisher: Publisher,
@@ -74,26 +89,70 @@ class Heart:
     ) -> None:
         self._identity = identity
         self._intervals = intervals
+        self._fleet = fleet
         self._reporter = reporter
+        self._tender = tender
+        self._discoveries = discoveries
+        self._cache = cache
         self._conductor = conductor
         self._placement = placement
         self._publisher = publisher
         self._clock = clock
         self._memory = _Memory()
+        self._asked = threading.Event()
+
+    def look_again(self) -> None:
+        """Have the next round ask the drivers, whenever that is due; any thread may."""
+        self._asked.set()
 
     def beat(self) -> None:
         """One round; raises what kept it from its end, after doing all that was possible."""
         memory = self._memory
+        asked = self._discoveries.waiting()
+        before = memory.report or self._cache.report
         missing = self._look_around()
         # What guests hold must be known before the first look: it would seem lost otherwise.
-        welcome = self._greet()
-        if memory.report is None or self._due(memory.scanned, self._intervals.scan):
-            memory.report, memory.scanned = self._scan(), self._clock()
-        self._report(welcome, memory.report)
+        welcome = self._greet_or_watch()
+        if asked:
+            self._load_drivers()
+            memory.scanned = None
+        self._look()
+        assert memory.report is not None
+        kept_out = self._report(welcome, memory.report)
+        if asked:
+            self._answer(asked, before, kept_out)
+        untended = self._tend(welcome.epoch)
         if memory.root is not None:
             self._publish(known_before=welcome.digest is not None)
-        elif missing is not None:
-            raise missing
+        for trouble in (untended, missing if memory.root is None else None):
+            if trouble is not None:
+                raise trouble
+
+    def _answer(
+        self, asked: Sequence[DiscoveryTask], before: Report | None, kept_out: Mapping[str, str]
+    ) -> None:
+        """Tell whoever asked what this round has found."""
+        assert self._memory.report is not None
+        found = findings(
+            before, self._memory.report, kept_out=kept_out, refusals=self._fleet.refusals
+        )
+        for task in asked:
+            self._discoveries.answer(task, found)
+
+    def check(self, epoch: int) -> None:
+        """Raise StaleEpoch when ``epoch`` shows that another agent has taken this host over.
+
+        An agent that has not been greeted yet is the newest there is.
+        """
+        mine = self._memory.epoch
+        if mine is not None and mine < epoch:
+            raise exception.StaleEpoch(
+                epoch=mine, binary=AGENT, host=self._identity.host, current=epoch
+            )
+
+    def lives_as(self, epoch: int) -> bool:
+        """Whether this agent was greeted with just this epoch."""
+        return self._memory.epoch == epoch
 
     def _look_around(self) -> exception.CyborgError | None:
         """Find the compute's provider, and what Nova claims below it; answers why it cannot."""
@@ -114,27 +173,89 @@ class Heart:
         """Say hello, and fetch what is desired when that is news."""
         memory, me = self._memory, self._identity
         names = (memory.root[1],) if memory.root else me.provider_names
+        drivers = tuple(self._fleet.hellos.values())
         welcome = self._conductor.hello(
-            Hello(me.host, names, me.version, me.endpoint, memory.epoch)
+            Hello(me.host, names, me.version, me.endpoint, memory.epoch, drivers=drivers)
         )
+        if memory.epoch not in (None, welcome.epoch):
+            # Another process had this host meanwhile: Placement may show what that one saw.
+            memory.checked = None
         memory.epoch = welcome.epoch
         self._want(welcome.desired_generation)
         return welcome
 
-    def _scan(self) -> Report:
-        desired = self._memory.desired
-        kept = frozenset(one.name for one in desired.tree.providers) if desired else frozenset()
-        return self._reporter.scan(Surroundings(claims=self._memory.claims, kept=kept))
+    def _greet_or_watch(self) -> Welcome:
+        """Say hello; without an answer look on, then raise what kept it from coming."""
+        memory = self._memory
+        try:
+            welcome = self._greet()
+        except exception.StaleEpoch:
+            # This host is another agent's now, and Placement too.
+            raise
+        except exception.CyborgError:
+            memory.cut_off = True
+            self._watch()
+            raise
+        if memory.cut_off:
+            LOG.info("The conductor answers again: all of this host is looked at anew")
+            memory.cut_off, memory.withheld = False, set()
+            memory.scanned = memory.tended = memory.checked = None
+        return welcome
 
-    def _report(self, welcome: Welcome, report: Report) -> None:
-        """Hand the report in unless the conductor has it already."""
-        if report.digest() == welcome.digest:
+    def _watch(self) -> None:
+        """Reserve in Placement what the host does not show any more; offer nothing.
+
+        What comes back meanwhile is offered when the conductor has heard of it.
+        """
+        memory, desired = self._memory, self._known
+        if desired is None:
             return
+        self._look()
+        assert memory.report is not None
+        there = memory.report.deployables() | desired.refused.keys() | memory.refused.keys()
+        gone = {one.uuid: one.name for one in desired.tree.providers if one.name not in there}
+        try:
+            for uuid in self._publisher.withhold(sorted(gone.keys() - memory.withheld)):
+                LOG.warning("%s is not there any more: Placement offers none of it", gone[uuid])
+        except exception.CyborgError as error:
+            LOG.debug("Nothing is taken back in Placement yet: %s", error)
+        else:
+            memory.withheld |= gone.keys()
+
+    @property
+    def _known(self) -> Desired | None:
+        """What the conductor wants, as far as it ever said."""
+        return self._memory.desired or self._cache.desired
+
+    def _look(self) -> None:
+        """Ask the drivers, if it is time."""
+        memory, known = self._memory, self._known
+        asked = self._asked.is_set()
+        if memory.report and not (asked or self._due(memory.scanned, self._intervals.scan)):
+            return
+        # Before the drivers are asked: what changes while they answer is looked at again.
+        self._asked.clear()
+        kept = frozenset(one.name for one in known.tree.providers) if known else frozenset()
+        report = self._reporter.scan(Surroundings(claims=memory.claims, kept=kept))
+        if memory.report is None and self._cache.report is not None:
+            for name in sorted(self._cache.report.deployables() - report.deployables()):
+                LOG.warning("%s was there when this host was last reported, and is not now", name)
+        memory.report, memory.scanned = report, self._clock()
+
+    def _report(self, welcome: Welcome, report: Report) -> dict[str, str]:
+        """Hand the report in unless the conductor has it already; answers what it does not keep."""
+        if report.digest() == welcome.digest:
+            self._cache.keep(report=report)
+            return {}
         taken = self._conductor.report(self._identity.host, welcome.epoch, report)
+        self._cache.keep(report=report)
+        # What came back may have lost what was prepared on it.
+        self._memory.tended = None
         LOG.info("Reported %d device(s)", sum(len(one.devices) for one in report.drivers))
         for name, reason in taken.refused.items():
             LOG.warning("The conductor does not keep %s: %s", name, reason)
         self._want(taken.desired_generation)
+        return taken.refused
 
     def _want(self, generation: int) -> None:
         memory = self._memory
@@ -143,9 +264,32 @@ class Heart:
             before = memory.desired
             memory.desired = self._conductor.desired(self._identity.host, memory.epoch)
             memory.refused = dict(memory.desired.refused)
+            self._cache.keep(desired=memory.desired)
+            self._load_drivers()
             if before is not None and before.tree == memory.desired.tree:
                 # Not the wish is news but what Placement shows: look at all of it again.
-                memory.checked = None
+                memory.checked = memory.tended = None
+
+    def _load_drivers(self) -> None:
+        """Load and drop drivers as it is desired; what they show is looked at in this round."""
+        memory = self._memory
+        if memory.desired is not None and self._fleet.follow(memory.desired.drivers):
+            memory.scanned = memory.tended = None
+
+    def _tend(self, epoch: int) -> exception.CyborgError | None:
+        """Have put right what is prepared on the host; answers why that could not be begun."""
+        memory = self._memory
+        if not self._due(memory.tended, self._intervals.full_check):
+            return None
+        trouble = None
+        try:
+            self._tender.tend(self._identity.host, epoch)
+        except exception.Unavailable as error:
+            return error
+        except exception.CyborgError as error:
+            trouble = error
+        memory.tended = self._clock()
+        return trouble
 
     def _publish(self, *, known_before: bool) -> None:
         """Make Placement show what is desired, and tell which providers it refuses."""
@@ -167,12 +311,36 @@ class Heart:
             result = self._publisher.check(desired.tree, listing=memory.tree)
         memory.checked = self._clock() if full else memory.checked
         outcomes = result.outcomes
-        if not any(one.verdict is Verdict.FAILED for one in outcomes):
-            memory.published = desired.generation
         refused = {one.name: one.reason for one in outcomes if one.verdict is Verdict.REFUSED}
+        refused |= self._retire(desired, result.root_uuid)
         if refused != memory.refused:
             self._conductor.published(self._identity.host, memory.epoch, refused)
             memory.refused = refused
+        if not any(one.verdict is Verdict.FAILED for one in outcomes):
+            memory.published = desired.generation
+
+    def _retire(self, desired: Desired, root: str) -> dict[str, str]:
+        """Remove providers that are given up, and tell; answers which have to stay, and why."""
+        memory = self._memory
+        gone: list[str] = []
+        staying: dict[str, str] = {}
+        for one in desired.retired:
+            try:
+                self._publisher.retire(one.uuid, root=root)
+                gone.append(one.name)
+            except (exception.Conflict, exception.Unavailable) as error:
+                # A 500 is what this one request did to Placement; anything else meets all of them.
+                if error.fields.get("http", 500) != 500:
+                    raise
+                staying[one.name] = f"it cannot be removed: {error}"
+                if memory.refused.get(one.name) != staying[one.name]:
+                    LOG.warning("Provider %s: %s", one.name, staying[one.name])
+        if gone:
+            assert memory.epoch is not None
+            self._conductor.retired(self._identity.host, memory.epoch, gone)
+        if not staying:
+            memory.desired = replace(desired, retired=())
+        return staying
 
     def _due(self, since: float | None, interval: float) -> bool:
         return since is None or self._clock() - since >= interval

@@ -1,47 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looking at the host: every driver is asked by itself, and one that fails stops no other."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
 
 from cyborg import exception
+from cyborg.agent.fleet import Fleet
 from cyborg.agent.guard import guarded
 from cyborg.drivers.base import Driver, Surroundings
 from cyborg.model import wire
-from cyborg.model.device import Device
+from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.report import DriverReport, DriverState, Report
+
+T = TypeVar("T", Device, Hardware, Backend)
 
 
 class Reporter:
     """Asks the drivers of this host.
 
-    ``drivers`` are those that are loaded, by name; ``failures`` the enabled names that could not
-    be, with the reason.
+    Those that are installed and not in force are asked once, for the hardware that they know; what
+    they find is offered to nobody.
     """
 
-    def __init__(self, *, drivers: Mapping[str, Driver], failures: Mapping[str, str]) -> None:
-        self._drivers = drivers
-        self._failures = failures
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._stopped: dict[str, DriverReport] = {}
 
     def scan(self, surroundings: Surroundings) -> Report:
         """What the host has now, as its drivers see it."""
-        found = [self._ask(name, driver, surroundings) for name, driver in self._drivers.items()]
+        fleet = self._fleet
+        found = [self._ask(name, driver, surroundings) for name, driver in fleet.drivers.items()]
         failed = [
-            DriverReport(name, DriverState.FAILED, error=reason)
-            for name, reason in self._failures.items()
+            DriverReport(name, self._without_driver(name), error=reason)
+            for name, reason in fleet.failures.items()
         ]
-        return Report(tuple(found + failed))
+        self._stopped = {
+            name: self._stopped.get(name) or _idle(self._ask(name, driver, surroundings))
+            for name, driver in fleet.idle.items()
+        }
+        return Report(tuple(map(self._introduced, (*found, *failed, *self._stopped.values()))))
 
     def _ask(self, name: str, driver: Driver, surroundings: Surroundings) -> DriverReport:
         try:
-            devices = guarded(name, "discover", lambda: _devices(driver, surroundings))
+            devices = _taken(name, "discover", lambda: driver.discover(surroundings), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return DriverReport(name, DriverState.FAILED, error=str(error))
-        return DriverReport(name, DriverState.READY, devices)
+        report = DriverReport(name, DriverState.READY, devices)
+        try:
+            return replace(
+                report,
+                hardware=_hardware(name, driver, surroundings, devices),
+                backends=_taken(name, "backends", driver.backends, Backend),
+            )
+        except (exception.DriverFailed, exception.DriverCannot) as error:
+            # The devices stand: guests may have them.
+            return replace(report, error=str(error))
+
+    def _without_driver(self, name: str) -> DriverState:
+        """The state of a name that could not be loaded: only what is enabled can fail."""
+        hello = self._fleet.hellos.get(name)
+        return DriverState.FAILED if hello is None else hello.status
+
+    def _introduced(self, report: DriverReport) -> DriverReport:
+        """The report with what the driver said of itself."""
+        hello = self._fleet.hellos.get(report.driver)
+        if hello is None:
+            return report
+        return replace(report, endpoint=hello.endpoint, type=hello.type, version=hello.version)
 
 
-def _devices(driver: Driver, surroundings: Surroundings) -> tuple[Device, ...]:
+def _idle(report: DriverReport) -> DriverReport:
+    """What a driver that is not enabled tells: hardware, none of which is offered."""
+    known = report.hardware
+    if known is not None:
+        why = f"{report.driver} is not enabled"
+        known = tuple(
+            replace(one, offered=False, reason=why) if one.offered else one for one in known
+        )
+    return replace(report, state=DriverState.STOPPED, devices=(), hardware=known)
+
+
+def _hardware(
+    name: str, driver: Driver, surroundings: Surroundings, devices: Iterable[Device]
+) -> tuple[Hardware, ...]:
+    """All hardware that the driver knows; nothing is read again where devices are all there is."""
+    if getattr(driver.hardware, "__func__", None) is Driver.hardware:
+        return tuple(Hardware.of(one) for one in devices)
+    return _taken(name, "hardware", lambda: driver.hardware(surroundings), Hardware)
+
+
+def _taken(name: str, verb: str, call: Callable[[], Iterable[T]], kind: type[T]) -> tuple[T, ...]:
     """What a driver found, in the form in which the conductor will read it.
 
     One driver's odd values must not keep the conductor from reading the others' devices.
     """
-    return tuple(wire.load(Device, wire.dump(one)) for one in driver.discover(surroundings))
+    return guarded(name, verb, lambda: tuple(wire.load(kind, wire.dump(one)) for one in call()))

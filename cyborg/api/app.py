@@ -18,16 +18,26 @@ from cyborg import exception
 from cyborg.api.controllers.root import Root
 from cyborg.api.controllers.v2.arqs import Arqs
 from cyborg.api.controllers.v2.attributes import Attributes
+from cyborg.api.controllers.v2.backends import Backends
 from cyborg.api.controllers.v2.deployables import Deployables
 from cyborg.api.controllers.v2.device_profiles import DeviceProfiles
 from cyborg.api.controllers.v2.devices import Devices
+from cyborg.api.controllers.v2.drivers import Drivers
+from cyborg.api.controllers.v2.hardware import Hardware
+from cyborg.api.controllers.v2.instances import Instances
+from cyborg.api.controllers.v2.operations import Operations
+from cyborg.api.controllers.v2.services import Services
+from cyborg.api.controllers.v2.usage import Usage
 from cyborg.api.expose import Rules
 from cyborg.api.health import Health
 from cyborg.api.hooks import Envelope
 from cyborg.api.middleware import auth_token
+from cyborg.api.presence import INTERVAL, Presence
 from cyborg.api.request import Request
 from cyborg.db.engine import Reader
+from cyborg.db.watch import Watch
 from cyborg.model.device_profile import Limits
+from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.policy import Policy
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus
@@ -58,7 +68,10 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
     """
     paste_file = conf.find_file(conf.api.api_paste_config)
     if paste_file is None:
-        return build(conf, reader=Reader.from_conf(conf), conductor=_conductor(conf))
+        reader = Reader.from_conf(conf)
+        watch = Watch(reader)
+        conductor = _conductor(conf, watch)
+        return _present(build(conf, reader=reader, conductor=conductor), conf, conductor, watch)
     LOG.info("The pipeline of filters is that of %s", paste_file)
     try:
         app: WsgiApp = deploy.loadapp(f"config:{paste_file}")
@@ -87,7 +100,10 @@ def app_factory(global_conf: dict[str, Any], **local_conf: Any) -> WsgiApp:
     """Paste's factory of what stands behind the filters."""
     _set_cors_defaults()
     conf = cfg.CONF
-    return core(conf, reader=Reader.from_conf(conf), conductor=_conductor(conf))
+    reader = Reader.from_conf(conf)
+    watch = Watch(reader)
+    conductor = _conductor(conf, watch)
+    return _present(core(conf, reader=reader, conductor=conductor), conf, conductor, watch)
 
 
 def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
@@ -105,6 +121,13 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
             "deployables": Deployables(rules, reader, conductor),
             "device_profiles": DeviceProfiles(rules, reader, conductor, limits=limits),
             "devices": Devices(rules, reader, conductor),
+            "backends": Backends(rules, reader),
+            "drivers": Drivers(rules, reader, conductor),
+            "hardware": Hardware(rules, reader),
+            "instances": Instances(rules, conductor),
+            "operations": Operations(rules, reader),
+            "services": Services(rules, reader, conductor, down_after=_down_after(conf)),
+            "usage": Usage(rules, reader),
         },
         rules.public_endpoint,
     )
@@ -118,8 +141,29 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
     return Health(app, conf, reader=reader, conductor=conductor)
 
 
-def _conductor(conf: cfg.ConfigOpts) -> ConductorClient:
-    return ConductorClient(Bus(conf), timeout=conf.rpc_response_timeout)
+def _down_after(conf: cfg.ConfigOpts) -> dict[str, int]:
+    """After how many milliseconds of silence a process of a binary counts as down."""
+    return {
+        AGENT: int(3000 * conf.agent.heartbeat_interval),
+        API: int(3000 * INTERVAL),
+        CONDUCTOR: int(1000 * conf.conductor.lease),
+    }
+
+
+def _conductor(conf: cfg.ConfigOpts, watch: Watch) -> ConductorClient:
+    return ConductorClient(Bus(conf), timeout=conf.rpc_response_timeout, now_ms=watch.now_ms)
+
+
+def _present(
+    app: WsgiApp, conf: cfg.ConfigOpts, conductor: ConductorClient, watch: Watch
+) -> WsgiApp:
+    return Presence(
+        app,
+        conductor=conductor,
+        watch=watch,
+        host=conf.host,
+        endpoint=conf.api.public_endpoint,
+    )
 
 
 def _set_cors_defaults() -> None:
@@ -129,7 +173,8 @@ def _set_cors_defaults() -> None:
             "X-Service-Token",
             "X-OpenStack-Request-ID",
             "OpenStack-API-Version",
+            "Idempotency-Key",
         ],
-        expose_headers=["X-OpenStack-Request-ID", "OpenStack-API-Version"],
+        expose_headers=["X-OpenStack-Request-ID", "OpenStack-API-Version", "Location"],
         allow_methods=["GET", "HEAD", "POST", "PATCH", "DELETE"],
     )

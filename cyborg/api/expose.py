@@ -21,15 +21,18 @@ import wsme.types
 from wsme.rest import args
 
 from cyborg import exception
-from cyborg.api import bodies, microversion, queries, types
+from cyborg.api import bodies, microversion, queries, rendering, types
 from cyborg.api.links import Links
 from cyborg.api.request import Request
 from cyborg.model.caller import Caller
+from cyborg.model.operation import Operation
 from cyborg.policy import Policy
 
 LOG = logging.getLogger(__name__)
 
 JSON = "application/json"
+#: The header by which a client chooses the operation id of a long verb.
+IDEMPOTENCY_KEY = "Idempotency-Key"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Call:
     operation: str
     minor: int
     links: Links
+    #: The caller may do this with what the own project's requests hold, and nothing else.
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,28 +71,41 @@ def expose(
     *path: types.Strict,
     query: type[wsme.types.Base] = types.NoQuery,
     body: types.Strict | None = None,
+    strict: types.Strict | None = None,
     status: int = 200,
+    since: int = microversion.BASE,
+    long: bool = False,
+    own: str | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., webob.Response]]:
     """Make a method the handler of a request.
 
     It is called as ``method(self, call, *path, query, body)``, with ``query`` (a dict of what was
     given) and ``body`` only where they are declared, once the policy rule allowed it and
-    everything that came in is what was declared. What it returns becomes the JSON answer; None an
-    answer without a body. Whatever it raises becomes an error answer (see ``fault``).
+    everything that came in is what was declared; from microversion 2.4 on a body is checked by
+    ``strict`` where that is given. Below microversion 2.``since`` there is no such resource. From
+    2.4 on whoever ``rule`` refuses may still pass by the rule ``own``, for what the own project
+    holds. What it returns becomes the JSON answer; None an answer without a body. Whatever it
+    raises becomes an error answer (see ``fault``).
+
+    A ``long`` verb returns the Operation that it began: the answer is 202 with where to follow it,
+    and the client may choose its id.
     """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., webob.Response]:
         def handle(
             self: Controller, req: Request, resp: webob.Response, *segments: str
         ) -> webob.Response:
-            call = _call(self.rules, req, rule)
+            _check_since(req, since)
+            call = _call(self.rules, req, rule, own, long=long)
             given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
             asked = _checked(functools.partial(types.query, query), queries.read(req.GET))
             if query is not types.NoQuery:
                 given.append(asked)
             if body is not None:
-                given.append(_checked(body.read, bodies.read(req)))
-            return answer(status, method(self, call, *given))
+                shape = strict if strict and call.minor >= microversion.STRICT_BODIES else body
+                given.append(_checked(shape.read, bodies.read(req)))
+            result = method(self, call, *given)
+            return _accepted(call, result) if long else answer(status, result)
 
         handle.__name__ = method.__name__
         exposed = pecan.expose(content_type=JSON)(handle)
@@ -96,6 +114,11 @@ def expose(
         return cast(Callable[..., webob.Response], exposed)
 
     return decorate
+
+
+def _check_since(req: Request, since: int) -> None:
+    if (req.minor or microversion.BASE) < since:
+        raise webob.exc.HTTPNotFound(f"There is no such resource below microversion 2.{since}.")
 
 
 def answer(status: int, content: Any) -> webob.Response:
@@ -107,6 +130,13 @@ def answer(status: int, content: Any) -> webob.Response:
     return webob.Response(
         status=status, body=json.dumps(content).encode(), content_type=JSON, charset="UTF-8"
     )
+
+
+def _accepted(call: Call, begun: Operation) -> webob.Response:
+    prefix = call.links.self_of(rendering.OPERATIONS)
+    response = answer(202, rendering.operation(begun, prefix))
+    response.headers["Location"] = prefix + begun.uuid
+    return response
 
 
 def fault(error: Exception, request_id: str) -> webob.Response:
@@ -139,17 +169,29 @@ def _fault(status: int, sentence: str) -> webob.Response:
     return answer(status, {"error_message": json.dumps(detail)})
 
 
-def _call(rules: Rules, req: Request, rule: str) -> Call:
+def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool) -> Call:
     context = req.identity()
+    minor = microversion.BASE if req.minor is None else req.minor
+    limited = False
+    try:
+        everywhere = rules.policy.authorize(context, rule)
+    except exception.Forbidden:
+        if own is None or minor < microversion.OPERATORS:
+            raise
+        rules.policy.authorize(context, own)
+        everywhere, limited = False, True
     caller = Caller(
         project_id=context.project_id,
         user_id=context.user_id,
         request_id=req.request_id,
-        everywhere=rules.policy.authorize(context, rule),
+        everywhere=everywhere,
         service=context.is_service(rules.service_roles),
     )
-    minor = microversion.BASE if req.minor is None else req.minor
-    return Call(caller, str(uuid4()), minor, Links.of(req, rules.public_endpoint))
+    key = req.headers.get(IDEMPOTENCY_KEY) if long else None
+    operation = (
+        str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
+    )
+    return Call(caller, operation, minor, Links.of(req, rules.public_endpoint), limited)
 
 
 def _segment(kind: types.Strict, raw: str) -> Any:

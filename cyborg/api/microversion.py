@@ -5,6 +5,9 @@
 * 2.1: ``/project_id`` may be patched.
 * 2.2: device profiles are shown by name (here at every microversion).
 * 2.3: devices show ``status``.
+* 2.4: ARQs tell ``fault`` and ``events`` when shown, devices ``status_reason``; keys that nobody
+  knows are refused in the bodies of device profiles and attributes; the operators' resources.
+  Still open.
 """
 
 import re
@@ -22,7 +25,10 @@ _NUMBER = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 BASE: Final = 0
 PROJECT_ID: Final = 1
 DEVICE_STATUS: Final = 3
-LATEST: Final = 3
+REASONS: Final = 4
+STRICT_BODIES: Final = 4
+OPERATORS: Final = 4
+LATEST: Final = 4
 
 MINIMUM: Final = f"{_MAJOR}.{BASE}"
 MAXIMUM: Final = f"{_MAJOR}.{LATEST}"

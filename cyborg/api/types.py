@@ -129,6 +129,20 @@ class Word(Strict):
         return value
 
 
+class Flag(Strict):
+    """Yes or no, in JSON or as the words ``true`` and ``false`` in any case."""
+
+    name = "boolean"
+
+    def read(self, value: Any) -> bool:
+        word = value.lower() if isinstance(value, str) else value
+        if word is True or word == "true":
+            return True
+        if word is False or word == "false":
+            return False
+        raise Wrong("it must be true or false")
+
+
 class Commas(Strict):
     """Values with commas between them; blanks and repetitions fall away, order stays."""
 
@@ -162,6 +176,36 @@ class Items(Strict):
         return [located(f"[{index}]", self.item.read, one) for index, one in enumerate(value)]
 
 
+class Names(Items):
+    """A JSON list in which each item stands once; what is repeated falls away."""
+
+    def read(self, value: Any) -> list[Any]:
+        return list(dict.fromkeys(super().read(value)))
+
+
+class Members(Strict):
+    """A JSON object whose members, of any name, are of one kind; or null where that is said."""
+
+    name = "object"
+
+    def __init__(self, item: Strict, *, nullable: bool = False, maximum: int = 100) -> None:
+        self.item = item
+        self.nullable = nullable
+        self.maximum = maximum
+
+    def read(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Wrong("an object is needed")
+        if len(value) > self.maximum:
+            raise Wrong(f"an object of at most {self.maximum} members is needed")
+        found = {}
+        for key, one in value.items():
+            located(key, NAME.read, key)
+            none = one is None and self.nullable
+            found[key] = None if none else located(key, self.item.read, one)
+        return found
+
+
 class Object(Strict):
     """A JSON object with the attributes of a wsme type; what else it holds is ignored.
 
@@ -178,6 +222,24 @@ class Object(Strict):
         if not isinstance(value, Mapping):
             raise Wrong("an object is needed")
         return members(self.declared, value, json.fromjson, closed=self.closed)
+
+
+class Change(Object):
+    """A JSON object that names at least one attribute of a wsme type, and no others.
+
+    A null is kept: it takes away what is there, where a rule further in allows that.
+    """
+
+    def __init__(self, declared: type[wsme.types.Base]) -> None:
+        super().__init__(declared, closed=True)
+
+    def read(self, value: Any) -> dict[str, Any]:
+        found = super().read(value)
+        found |= {name: None for name in value if value[name] is None}
+        if not found:
+            known = ", ".join(sorted(one.name for one in wsme.types.list_attributes(self.declared)))
+            raise Wrong(f"at least one of {known} is needed")
+        return found
 
 
 def query(declared: type[wsme.types.Base], given: Mapping[str, str]) -> dict[str, Any]:
@@ -220,8 +282,11 @@ def located(place: str, reader: Callable[[Any], Any], value: Any) -> Any:
 
 UUID_TYPE = Uuid()
 INTEGER = Integer()
+FLAG = Flag()
 NAME = Text(255)
 ANYTHING = Anything()
+#: Compute hosts by name, each once.
+HOSTS = Names(Text(255, minimum=1), minimum=1, maximum=1000)
 
 
 class Listing(wsme.types.Base):
@@ -231,6 +296,12 @@ class Listing(wsme.types.Base):
     marker = wsme.wsattr(UUID_TYPE)
     sort_key = wsme.wsattr(NAME)
     sort_dir = wsme.wsattr(NAME)
+
+
+class Patience(wsme.types.Base):
+    """The query parameter of long verbs: whether hosts whose agent is down may come later."""
+
+    wait = wsme.wsattr(FLAG)
 
 
 class NoQuery(wsme.types.Base):

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's REST API, as far as accelerators need it: telling how a bind ended, asking who owns."""
+"""Nova's REST API, as far as accelerators need it.
+
+Telling how a bind ended, asking who owns a server and how it is, and having it rebooted.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
 
+import requests
 from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
@@ -23,6 +27,27 @@ class BindEvent:
     instance_uuid: str
     arq_uuid: str
     succeeded: bool
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server as Nova shows it to an administrator.
+
+    ``node`` is the hypervisor's hostname, the name of its provider in Placement; None while the
+    server has no host. ``task`` is what Nova is doing with it. ``extra_specs`` are its flavor's.
+    """
+
+    uuid: str
+    project_id: str
+    status: str
+    task: str | None
+    node: str | None
+    extra_specs: dict[str, str]
+
+    @property
+    def profile(self) -> str | None:
+        """The device profile that its flavor names."""
+        return self.extra_specs.get("accel:device_profile")
 
 
 class EventVerdict(StrEnum):
@@ -79,11 +104,56 @@ class Nova:
         }
         return [_verdict(codes.get((one.instance_uuid, one.arq_uuid))) for one in events]
 
+    def server(self, instance_uuid: str) -> Server | None:
+        """A server as it is now, None when there is none.
+
+        Raises exception.Unavailable when Nova does not say, or does not show all of it.
+        """
+        answer = self._get(instance_uuid)
+        if answer is None:
+            return None
+        shown = http.document(_PEER, answer)["server"]
+        try:
+            return Server(
+                uuid=instance_uuid,
+                project_id=str(shown["tenant_id"]),
+                status=str(shown["status"]),
+                task=shown["OS-EXT-STS:task_state"],
+                node=shown["OS-EXT-SRV-ATTR:hypervisor_hostname"],
+                extra_specs=dict(shown["flavor"]["extra_specs"]),
+            )
+        except KeyError as missing:
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"it does not show {missing} of servers to this account"
+            ) from None
+
+    def reboot(self, instance_uuid: str) -> bool:
+        """Have Nova begin a hard reboot, which hands the guest what is listed for it then.
+
+        False when the server is gone, or in a state that forbids it just now. Raises
+        exception.Unavailable; whether it has begun is unknown then.
+        """
+        path = f"/servers/{quote(instance_uuid, safe='')}/action"
+        body = {"reboot": {"type": "HARD"}}
+        answer = http.ask(_PEER, self._adapter, "POST", path, json=body, microversion=MICROVERSION)
+        if answer.status_code not in (202, 404, 409):
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"POST {path} was answered {answer.status_code}"
+            )
+        return answer.status_code == 202
+
     def server_project(self, instance_uuid: str) -> str | None:
         """The project that owns a server, None when there is no such server.
 
         Raises exception.Unavailable when Nova does not say.
         """
+        answer = self._get(instance_uuid)
+        if answer is None:
+            return None
+        return str(http.document(_PEER, answer)["server"]["tenant_id"])
+
+    def _get(self, instance_uuid: str) -> requests.Response | None:
+        """Nova's answer about a server, None when there is none; raises Unavailable."""
         path = f"/servers/{quote(instance_uuid, safe='')}"
         answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
         if answer.status_code == 404:
@@ -92,7 +162,7 @@ class Nova:
             raise exception.Unavailable(
                 peer=_PEER, reason=f"GET {path} was answered {answer.status_code}"
             )
-        return str(http.document(_PEER, answer)["server"]["tenant_id"])
+        return answer
 
 
 def _event(event: BindEvent) -> dict[str, str]:

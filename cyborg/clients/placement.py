@@ -76,6 +76,10 @@ class Placement:
         body = {"uuid": uuid, "name": name, "parent_provider_uuid": parent_uuid}
         return int(self._json("POST", "/resource_providers", body)["generation"])
 
+    def rename(self, uuid: str, name: str) -> None:
+        """Call a provider otherwise; conflicts as ``create``."""
+        self._call("PUT", _provider(uuid), {"name": name})
+
     def inventories(self, uuid: str) -> tuple[int, dict[str, Inventory]]:
         """Generation and inventories by resource class."""
         found = self._json("GET", _provider(uuid, "inventories"))
@@ -147,14 +151,16 @@ class Placement:
     def _json(self, method: str, path: str, body: object = None) -> Any:
         return http.document(_PEER, self._call(method, path, body))
 
-    def _call(self, method: str, path: str, body: object = None) -> Any:
+    def _call(
+        self, method: str, path: str, body: object = None, *, microversion: str = MICROVERSION
+    ) -> Any:
         arguments = {} if body is None else {"json": body}
         answer = http.ask(
             _PEER,
             self._adapter,
             method,
             path,
-            microversion=MICROVERSION,
+            microversion=microversion,
             headers={"Accept": "application/json"},
             **arguments,
         )

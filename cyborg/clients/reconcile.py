@@ -7,7 +7,7 @@ others set, global traits and classes (they are created where lacking, never del
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cyborg import exception
@@ -107,11 +107,21 @@ class Publisher:
         survey = Survey(self._placement, self._vocabulary, root, listing)
         return self._settle_all(_Pass(tree, frozenset(retired_traits), survey))
 
-    def retire(self, uuid: str) -> None:
+    def withhold(self, uuids: Iterable[str]) -> list[str]:
+        """Reserve all units of these providers; answers for which that was news.
+
+        For devices that nobody can vouch for now. Nothing is created and nothing is offered, and
+        traits stay; the next ``check`` brings back what is desired. Costs one request for each
+        provider that is reserved already. One that is not there or cannot be written stops no
+        other. Raises exception.Unavailable when Placement is not there.
+        """
+        return [uuid for uuid in uuids if self._withhold_quietly(uuid)]
+
+    def retire(self, uuid: str, *, root: str | None = None) -> None:
         """Delete one of our providers, its inventory first; calling twice does no harm.
 
-        Raises exception.Conflict while it has allocations or children, and for a provider
-        without parent, which is never ours.
+        Raises exception.Conflict while it has allocations or children, for a provider without
+        parent, which is never ours, and for one that is not in the tree of ``root``, if given.
         """
         node = self._placement.find_by_uuid(uuid)
         if node is None:
@@ -119,6 +129,8 @@ class Publisher:
             return
         if node.parent_uuid is None:
             raise exception.Conflict(reason=f"{node.name} is a root provider and not ours")
+        if root is not None and node.root_uuid != root:
+            raise exception.Conflict(reason=f"{node.name} is another compute's now")
         try:
             self._placement.delete_inventories(uuid)
             self._placement.delete_provider(uuid)
@@ -126,6 +138,31 @@ class Publisher:
             _LOG.debug("Provider %s went away while it was deleted", uuid)
         self._forget(uuid)
         _LOG.info("Deleted provider %s (%s) from Placement", node.name, uuid)
+
+    def _withhold_quietly(self, uuid: str) -> bool:
+        try:
+            return self._withhold(uuid)
+        except exception.NotFound:
+            return False
+        except (exception.Conflict, exception.Invalid) as fault:
+            _LOG.warning("Provider %s cannot be reserved in Placement: %s", uuid, fault)
+            return False
+
+    def _withhold(self, uuid: str) -> bool:
+        for _ in range(_ATTEMPTS):
+            generation, inventories = self._placement.inventories(uuid)
+            wanted = {name: {**one, "reserved": one["total"]} for name, one in inventories.items()}
+            if wanted == inventories:
+                return False
+            self._seen.pop(uuid, None)
+            try:
+                self._placement.set_inventories(uuid, generation, wanted)
+            except exception.Conflict as fault:
+                if fault.fields.get("code") != CONCURRENT_UPDATE:
+                    raise
+            else:
+                return True
+        raise exception.Conflict(reason=f"it changed {_ATTEMPTS} times while being written")
 
     def _root(self, tree: ProviderTree) -> str:
         if tree.root_name not in self._roots:
@@ -213,6 +250,7 @@ class Publisher:
             self._ours[desired.uuid] = ours | desired.traits
             self._seen[desired.uuid] = self._write(desired.uuid, change)
         self._ours[desired.uuid] = desired.traits
+        this.survey.name(desired)
         if todo:
             _LOG.info("Placement shows %s as desired now", desired.name)
 

@@ -32,6 +32,7 @@ class Survey:
         self._listed = listing is not None
         self._learned = False
         self._present = set(listing or ())
+        self._names = {uuid: node.name for uuid, node in (listing or {}).items()}
 
     def there(self, uuid: str) -> None:
         """Somebody saw this provider in the host's tree."""
@@ -40,6 +41,29 @@ class Survey:
     def gone(self, uuid: str) -> None:
         """Somebody saw that this provider is not there any more."""
         self._present.discard(uuid)
+        self._names.pop(uuid, None)
+
+    def name(self, desired: Provider) -> None:
+        """Give a provider its name back if somebody took it.
+
+        One that another provider has now is left to a human: nothing but reading hangs on names.
+        """
+        called = self._names.get(desired.uuid, desired.name)
+        if called == desired.name:
+            return
+        try:
+            self._placement.rename(desired.uuid, desired.name)
+        except exception.Conflict as fault:
+            if fault.fields.get("code") != DUPLICATE_NAME:
+                raise
+            _LOG.warning(
+                "Provider %s stays %s in Placement: another one is called %s now",
+                desired.uuid,
+                called,
+                desired.name,
+            )
+            return
+        _LOG.info("Provider %s is called %s again in Placement", desired.uuid, desired.name)
 
     def learn(self, desired: Provider, tree: ProviderTree) -> None:
         """Before a first write: make the words of the whole tree exist at once.

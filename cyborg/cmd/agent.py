@@ -13,7 +13,7 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.keystone import Sessions
 from cyborg.clients.placement import Placement
 from cyborg.drivers import loader
-from cyborg.drivers.host import LocalHost
+from cyborg.drivers.host import Host, LocalHost
 from cyborg.model.names import AGENT
 from cyborg.rpc.transport import Bus
 
@@ -33,17 +33,25 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
     )
 
 
+def _drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.Loaded]:
+    """The enabled drivers, and the others that are installed; raises ConfigError."""
+    enabled = loader.load(conf.agent.enabled_drivers, host, conf)
+    return enabled + loader.load_others([one.name for one in enabled], host, conf)
+
+
 def main() -> int:
     """Run until told to end; answers the exit status."""
     try:
         conf = configuration.prepare(sys.argv[1:], prog=AGENT)
         sessions = Sessions(conf)
+        machine = LocalHost()
         with configuration.checked(conf):
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf),
-                loaded=loader.load(conf.agent.enabled_drivers, LocalHost(), conf),
+                loaded=_drivers(conf, machine),
                 placement=Placement(sessions.placement()),
+                load=lambda name, options: loader.load_with(name, machine, conf, options=options),
                 glance=lambda: Glance(sessions.glance(), conf.glance.num_retries),
             )
     except exception.ConfigError as error:

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         configuration.prepare(rest, prog=PROG, conf=conf)
         db = Database.from_conf(conf)
-        _check_schema(db)
+        schema.check(db)
         report = audit(
             make_auditor(conf, db),
             # Conductors look for work by themselves, every second.
@@ -137,15 +137,6 @@ def audit(auditor: Auditor, repairs: Repairs | None, *, host: str | None, limit:
     if repairs is None or verdict.unasked:
         return Report(verdict)
     return Report(verdict, tuple(repairs.repair(verdict.findings, limit)))
-
-
-def _check_schema(db: Database) -> None:
-    current, wanted = schema.version(db), schema.head()
-    if current != wanted:
-        raise exception.SchemaError(
-            reason=f"The schema stands at {current}, this release needs {wanted}: run "
-            "'cyborg-dbsync upgrade'."
-        )
 
 
 def show_json(report: Report, out: TextIO) -> None:

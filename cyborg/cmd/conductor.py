@@ -8,13 +8,18 @@ from oslo_config import cfg
 
 from cyborg import conf as configuration
 from cyborg import exception, version
+from cyborg.clients.allocations import Allocations
 from cyborg.clients.keystone import Sessions
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
 from cyborg.cmd.audit import make_auditor
 from cyborg.conductor import app
 from cyborg.db.engine import Database
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.transport import Bus
+
+_DAY = 24 * 3600.0
 
 
 def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
@@ -30,6 +35,10 @@ def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
         threads=conf.thread_pool_size,
         audit_interval=conf.audit.interval,
         audit_changes=conf.audit.max_changes,
+        lost_retention=conf.conductor.lost_retention * _DAY,
+        history_retention=conf.conductor.history_retention * _DAY,
+        agent_grace=conf.conductor.agent_grace,
+        auto_enable=frozenset(conf.conductor.auto_enable),
     )
 
 
@@ -37,13 +46,15 @@ def main() -> int:
     """Run until told to end; answers the exit status."""
     try:
         conf = configuration.prepare(sys.argv[1:], prog=CONDUCTOR)
+        sessions = Sessions(conf)
         with configuration.checked(conf):
             db = Database.from_conf(conf)
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf, process=str(os.getpid())),
                 db=db,
-                nova=Nova(Sessions(conf).nova()),
+                peers=app.Peers(Nova(sessions.nova()), Allocations(sessions.placement())),
+                publisher=lambda: Publisher(Placement(sessions.placement())),
                 auditor=lambda: make_auditor(conf, db),
             )
     except exception.ConfigError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-dbsync: makes and upgrades the database schema.
+"""cyborg-dbsync: makes and upgrades the database schema, and deletes old history.
 
 Ends with 0 when what was asked is done, 1 with one sentence when it cannot be done, 2 for a wrong
 command line or an online data migration that failed.
@@ -17,7 +17,7 @@ from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.clients.keystone import Sessions
 from cyborg.clients.nova import Nova
-from cyborg.db import backfill, schema
+from cyborg.db import backfill, history, schema
 from cyborg.db.engine import Database
 
 if TYPE_CHECKING:
@@ -75,6 +75,15 @@ def _add_commands(subparsers: Subparsers) -> None:
     subparsers.add_parser(
         "online_data_migrations", help="Fill what an upgrade left; services may run."
     ).set_defaults(run=_online_data_migrations)
+    purge = subparsers.add_parser("purge", help="Delete old history; services may run.")
+    purge.add_argument(
+        "--older-than",
+        type=_days,
+        metavar="DAYS",
+        help="What is older goes; [conductor] history_retention unless given.",
+    )
+    purge.add_argument("--dry-run", action="store_true", help="Only say how much would go.")
+    purge.set_defaults(run=_purge)
 
 
 def _upgrade(db: Database, conf: cfg.ConfigOpts) -> int:
@@ -127,6 +136,35 @@ def online_data_migrations(db: Database, project_of: Callable[[str], str | None]
         print(f"Failed to backfill device_state: {error}")
         status = 2
     return status
+
+
+def _days(word: str) -> int:
+    days = int(word)
+    if days < 1:
+        raise argparse.ArgumentTypeError("at least one day is kept")
+    return days
+
+
+def _purge(db: Database, conf: cfg.ConfigOpts) -> int:
+    days = conf.command.older_than or conf.conductor.history_retention
+    if not days:
+        print("Nothing is deleted: [conductor] history_retention is 0. See --older-than.")
+        return 0
+    schema.check(db)
+    before = history.cutoff(db, days * history.DAY_MS)
+    found = history.count(db, before)
+    if conf.command.dry_run:
+        for kept, count in found.items():
+            print(f"{kept}: {count} older than {days} day(s) would be deleted")
+        return 0
+
+    def progress(kept: history.Kept, so_far: int) -> None:
+        # Not to standard output: that is for the answer.
+        print(f"{kept}: {so_far} of {found[kept]}", file=sys.stderr)
+
+    for kept, count in history.purge(db, before, history.Purge(tell=progress)).items():
+        print(f"{kept}: {count} older than {days} day(s) deleted")
+    return 0
 
 
 if __name__ == "__main__":

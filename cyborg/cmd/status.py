@@ -16,8 +16,11 @@ from oslo_upgradecheck import common_checks, upgradecheck
 
 from cyborg import conf as configuration
 from cyborg import exception
-from cyborg.db import backfill, schema
+from cyborg.api import presence
+from cyborg.cmd.audit import ages
+from cyborg.db import backfill, schema, services
 from cyborg.db.engine import Reader
+from cyborg.model.names import AGENT, API, CONDUCTOR
 
 PROG = "cyborg-status"
 
@@ -64,10 +67,46 @@ class Checks(upgradecheck.UpgradeCommands):
             )
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
+    def waiting_devices(self) -> upgradecheck.Result:
+        """No device waits for an operator while none is enabled by itself."""
+        try:
+            waiting = backfill.inactive_devices(Reader.from_conf(self._conf))
+        except _MISSING as error:
+            return _failure(f"The table devices cannot be read: {_sentence(error)}")
+        if not waiting or self._conf.conductor.auto_enable:
+            return upgradecheck.Result(upgradecheck.Code.SUCCESS)
+        return upgradecheck.Result(
+            upgradecheck.Code.WARNING,
+            f"{waiting} device(s) wait to be enabled, and [conductor] auto_enable is empty: enable "
+            "them by the API, and name the drivers there whose devices need no operator's word.",
+        )
+
+    def one_release(self) -> upgradecheck.Result:
+        """All processes that live are of one release."""
+        try:
+            db = Reader.from_conf(self._conf)
+            with db.reader() as tx:
+                seen = services.listed(tx, db.now, _down_after(self._conf))
+        except _MISSING as error:
+            return _failure(f"The table services cannot be read: {_sentence(error)}")
+        hosts: dict[str, list[str]] = {}
+        for one in seen:
+            if one.up:
+                name = f"{one.process.binary} on {one.process.host}"
+                hosts.setdefault(one.process.version, []).append(name)
+        if len(hosts) < 2:
+            return upgradecheck.Result(upgradecheck.Code.SUCCESS)
+        listing = "; ".join(f"{release}: {', '.join(hosts[release])}" for release in sorted(hosts))
+        return upgradecheck.Result(
+            upgradecheck.Code.WARNING, f"Services of several releases are running. {listing}."
+        )
+
     _upgrade_checks = (
         ("Policy File JSON to YAML Migration", policy_file),
         ("Schema at head", at_head),
         ("Device state backfill", device_states),
+        ("Devices that wait", waiting_devices),
+        ("Services of one release", one_release),
     )
 
 
@@ -86,6 +125,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Its own main() would set this; --json is looked up there.
     upgradecheck.CONF = conf
     return int(upgradecheck.run(conf))
+
+
+def _down_after(conf: cfg.ConfigOpts) -> dict[str, int]:
+    """After which silence, in milliseconds, a process of each kind counts as down."""
+    known = ages(conf)
+    return {
+        AGENT: known.agent_silence,
+        API: int(3 * presence.INTERVAL * 1000),
+        CONDUCTOR: known.conductor_silence,
+    }
 
 
 def _failure(details: str) -> upgradecheck.Result:

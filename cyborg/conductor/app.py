@@ -2,28 +2,44 @@
 """The conductor's composition root: what it is made of, and what runs in it."""
 
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.reconcile import Publisher
+from cyborg.conductor.allotting import Allotment
 from cyborg.conductor.arqs import Maker
+from cyborg.conductor.attaching import Attacher
+from cyborg.conductor.attachwork import AttachWork
 from cyborg.conductor.attributes import Attributes
 from cyborg.conductor.audit import Auditor
 from cyborg.conductor.binding import Binder
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
+from cyborg.conductor.discovering import Asker, Explorer
 from cyborg.conductor.discovery import Discovery
+from cyborg.conductor.drivers import Drivers
+from cyborg.conductor.driverwork import DriverWork
 from cyborg.conductor.endpoint import Endpoint, UseCases
+from cyborg.conductor.forgetting import Forgetter, Processes
+from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.hostwork import HostWork
+from cyborg.conductor.housekeeping import Housekeeper
+from cyborg.conductor.installing import Installer
+from cyborg.conductor.operations import Operations
 from cyborg.conductor.outbox import Outbox
 from cyborg.conductor.profiles import Profiles
 from cyborg.conductor.reconciler import Reconciler
 from cyborg.conductor.releasing import Deleter
 from cyborg.conductor.repairs import Repairs
+from cyborg.conductor.retirement import Retirement
 from cyborg.conductor.services import Greeter, Lease
+from cyborg.conductor.withholding import Withholder
 from cyborg.conductor.work import Ledger, Worker
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
@@ -31,11 +47,24 @@ from cyborg.service import Daemon, Periodic
 
 #: How long one question to an agent may take, in seconds; a task may take many questions.
 _AGENT_PATIENCE = 15.0
+#: How often the conductor looks for agents that are silent for too long, in seconds.
+_AGENTS_INTERVAL = 60.0
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The services that a conductor itself asks and tells."""
+
+    nova: Nova
+    placement: Allocations
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Plain values from the configuration; times in seconds."""
+    """Plain values from the configuration; times in seconds.
+
+    A retention of 0 is one without end.
+    """
 
     host: str
     process: str
@@ -47,14 +76,47 @@ class Settings:
     threads: int
     audit_interval: float = 600.0
     audit_changes: int = 50
+    housekeeping_interval: float = 600.0
+    lost_retention: float = 0.0
+    history_retention: float = 0.0
+    #: 0: dead agents' devices stay on offer.
+    agent_grace: float = 3600.0
+    #: Drivers whose new devices need no operator's word; ``*`` is every one.
+    auto_enable: frozenset[str] = frozenset()
+
+    @property
+    def down_after(self) -> dict[str, int]:
+        """After how many milliseconds of silence a process of a binary is down."""
+        return {
+            AGENT: self.agent_down_ms,
+            API: self.agent_down_ms,
+            CONDUCTOR: int(self.lease * 1000),
+        }
+
+    @property
+    def lost_ms(self) -> int:
+        """After how many milliseconds what is lost is given up; 0 is never."""
+        return int(self.lost_retention * 1000)
+
+    @property
+    def agent_down_ms(self) -> int:
+        """How many milliseconds an agent may be silent and count as up."""
+        return int(self.agent_down_after * 1000)
 
 
 def assemble(
-    *, settings: Settings, db: Database, bus: Bus, nova: Nova, auditor: Callable[[], Auditor]
+    *,
+    settings: Settings,
+    db: Database,
+    bus: Bus,
+    peers: Peers,
+    auditor: Callable[[], Auditor],
+    publisher: Callable[[], Publisher],
 ) -> Daemon:
     """A conductor, ready to be started; it connects to nothing before.
 
-    ``auditor`` is called when it is this conductor's turn to audit.
+    ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it is to
+    take back in Placement what a dead agent offered.
     """
     process = Process(
         settings.host,
@@ -65,8 +127,15 @@ def assemble(
     )
     agents = AgentClient(bus, timeout=_AGENT_PATIENCE)
     lease = Lease(db=db, process=process)
-    worker = make_worker(settings=settings, db=db, agents=agents, nova=nova, lease=lease)
-    cases = use_cases(settings=settings, db=db, agents=agents, wake=worker.wake)
+    worker = make_worker(settings=settings, db=db, agents=agents, peers=peers, lease=lease)
+    forgetter = Forgetter(
+        db=db,
+        ledger=Ledger(db=db),
+        publisher=publisher,
+        down_after=settings.agent_down_ms,
+    )
+    worker.handle(WorkKind.FORGET, forgetter.forget)
+    cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
@@ -76,39 +145,105 @@ def assemble(
     daemon.serve(bus.server(CONDUCTOR_TOPIC, settings.host, Endpoint(cases)))
     daemon.every(Periodic("lease", lease.renew, interval=settings.heartbeat))
     daemon.every(worker.turns(settings.heartbeat))
-    reconciler = Reconciler(
-        db=db,
-        lease=lease,
-        auditor=auditor,
-        repairs=Repairs(db=db, wake=worker.wake),
-        lease_ms=int(settings.lease * 1000),
-        limit=settings.audit_changes,
-    )
-    daemon.every(Periodic("audit", reconciler.run_once, interval=settings.audit_interval))
+    daemon.every(_audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
+    daemon.every(_keep_house(settings, db, lease, cases.retirement))
+    if settings.agent_grace:
+        daemon.every(_look_for_agents(settings, db, lease, publisher))
     return daemon
 
 
+def _audit(
+    settings: Settings, lease: Lease, auditor: Callable[[], Auditor], repairs: Repairs
+) -> Periodic:
+    """The job that compares everything with everything."""
+    reconciler = Reconciler(
+        lease=lease,
+        auditor=auditor,
+        repairs=repairs,
+        lease_ms=int(settings.lease * 1000),
+        limit=settings.audit_changes,
+    )
+    return Periodic("audit", reconciler.run_once, interval=settings.audit_interval)
+
+
+def _keep_house(settings: Settings, db: Database, lease: Lease, retirement: Retirement) -> Periodic:
+    """The job that gives up what is past its time."""
+    housekeeper = Housekeeper(
+        db=db,
+        lease=lease,
+        retirement=retirement,
+        lease_ms=int(settings.lease * 1000),
+        history_retention=int(settings.history_retention * 1000),
+    )
+    return Periodic("housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval)
+
+
+def _look_for_agents(
+    settings: Settings, db: Database, lease: Lease, publisher: Callable[[], Publisher]
+) -> Periodic:
+    """The job that takes back what dead agents offered."""
+    withholder = Withholder(
+        db=db,
+        lease=lease,
+        publisher=publisher,
+        grace=int(settings.agent_grace * 1000),
+        lease_ms=int(settings.lease * 1000),
+    )
+    interval = min(_AGENTS_INTERVAL, settings.agent_grace)
+    return Periodic("agents", withholder.run_once, interval=interval)
+
+
 def use_cases(
-    *, settings: Settings, db: Database, agents: AgentClient, wake: Callable[[], None]
+    *,
+    settings: Settings,
+    db: Database,
+    agents: AgentClient,
+    peers: Peers,
+    wake: Callable[[], None],
 ) -> UseCases:
     """What a conductor answers with; ``wake`` is called when work waits after a commit."""
+    operations = Operations(db=db, wake=wake, down_after=settings.agent_down_ms)
+    retirement = Retirement(
+        db=db, lost_retention=settings.lost_ms, down_after=settings.agent_down_ms
+    )
     return UseCases(
         maker=Maker(db=db),
         binder=Binder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
         deleter=Deleter(db=db, wake=wake),
+        attacher=Attacher(
+            db=db,
+            nova=peers.nova,
+            placement=peers.placement,
+            wake=wake,
+            bind_timeout=int(settings.bind_timeout * 1000),
+        ),
         profiles=Profiles(db=db),
-        operator=Operator(db=db, agents=agents, wake=wake),
+        operator=Operator(db=db, agents=agents, retirement=retirement, wake=wake),
         attributes=Attributes(db=db),
-        greeter=Greeter(db=db, down_after=int(settings.agent_down_after * 1000)),
-        discovery=Discovery(db=db),
-        wishes=Wishes(db=db),
+        greeter=Greeter(db=db, down_after=settings.agent_down_ms),
+        discovery=Discovery(db=db, auto_enable=settings.auto_enable, wake=wake),
+        wishes=Wishes(db=db, lost_retention=settings.lost_ms),
+        retirement=retirement,
+        custodian=Custodian(db=db),
+        explorer=Explorer(operations=operations),
+        drivers=Drivers(db=db, operations=operations),
+        processes=Processes(db=db, agents=agents, wake=wake, down_after=settings.down_after),
     )
 
 
 def make_worker(
-    *, settings: Settings, db: Database, agents: AgentClient, nova: Nova, lease: Lease
+    *,
+    settings: Settings,
+    db: Database,
+    agents: AgentClient,
+    peers: Peers,
+    lease: Lease,
+    pool: Callable[..., Executor] = ThreadPoolExecutor,
 ) -> Worker:
-    """What a conductor does after its commits, with a handler for every kind of work."""
+    """What a conductor does after its commits, with a handler for every kind of work.
+
+    ``pool`` makes what runs the handlers of one kind.
+    """
     ledger = Ledger(db=db)
     worker = Worker(
         db=db,
@@ -116,11 +251,27 @@ def make_worker(
         ledger=ledger,
         lease_ms=int(settings.lease * 1000),
         threads=settings.threads,
+        pool=pool,
     )
-    outbox = Outbox(db=db, ledger=ledger, nova=nova)
+    outbox = Outbox(db=db, ledger=ledger, nova=peers.nova)
     hostwork = HostWork(db=db, ledger=ledger, agents=agents, wake=worker.wake)
     worker.handle(WorkKind.NOTIFY, outbox.notify)
     worker.handle(WorkKind.PREPARE, hostwork.prepare)
     worker.handle(WorkKind.RELEASE, hostwork.release)
     worker.handle(WorkKind.PROGRAM, hostwork.program)
+    attachwork = AttachWork(
+        db=db,
+        ledger=ledger,
+        nova=peers.nova,
+        allotment=Allotment(db=db, placement=peers.placement),
+        wake=worker.wake,
+    )
+    worker.handle(WorkKind.ATTACH, attachwork.go_on)
+    worker.handle(WorkKind.DETACH, attachwork.go_on)
+    asker = Asker(db=db, ledger=ledger, agents=agents, down_after=settings.agent_down_ms)
+    fitter = DriverWork(db=db, ledger=ledger, asker=asker, agents=agents, wake=worker.wake)
+    worker.handle(WorkKind.DISCOVER, asker.discover)
+    worker.handle(WorkKind.DRIVER, fitter.configure)
+    worker.handle(WorkKind.UNINSTALL, fitter.uninstall)
+    worker.handle(WorkKind.INSTALL, Installer(db=db, ledger=ledger, agents=agents).install)
     return worker

@@ -22,22 +22,29 @@ class Maker:
     def create(self, caller: Caller, operation: str, profile_name: str) -> list[Arq]:
         """The ARQs that the profile asks for, in group order; raises NotFound.
 
-        Repeating the operation answers the same ARQs: their uuids follow from its id.
+        Repeating the operation answers the same ARQs: their uuids follow from its id. However
+        late that is, those that have been deleted since do not come back.
         """
         with self._db.reader() as tx:
-            wanted = profile_moves.wanted(tx, profile_name)
+            wanted = profile_moves.wanted(tx, profile_name, operation)
         if wanted is None:
             raise exception.NotFound(noun="Device profile", key=profile_name)
         made = _arqs(caller, operation, profile_name, wanted)
+        if wanted.repeated:
+            since = self._made_at(made)
+            return made if since is None else [replace(one, created_at=since) for one in made]
         try:
             self._store(caller, operation, wanted, made)
         except exception.Conflict:
-            with self._db.reader() as tx:
-                since = arq_moves.made_at(tx, [one.uuid for one in made])
+            since = self._made_at(made)
             if since is None:
                 raise
             made = [replace(one, created_at=since) for one in made]
         return made
+
+    def _made_at(self, made: list[Arq]) -> datetime | None:
+        with self._db.reader() as tx:
+            return arq_moves.made_at(tx, [one.uuid for one in made])
 
     @retried
     def _store(

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes that operators add to deployables; reports leave them alone."""
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
-import sqlalchemy as sa
-
 from cyborg import exception
-from cyborg.db import attributes, events
+from cyborg.db import attribute_moves, attributes, events
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Attribute as AttributeRow
-from cyborg.db.models import Deployable
-from cyborg.model.attribute import Attribute, Origin
+from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
 
 _NOUN = "attribute"
@@ -45,8 +40,7 @@ class Attributes:
         made = uuid or str(uuid5(UUID(operation), _NOUN))
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         with self._db.reader() as tx:
-            by = Deployable.id if isinstance(deployable, int) else Deployable.uuid
-            found = tx.execute(sa.select(Deployable.id).where(by == deployable)).scalar()
+            found = attribute_moves.deployable_id(tx, deployable)
         if found is None:
             raise exception.NotFound(noun="Deployable", key=str(deployable))
         attribute = Attribute(made, found, key, value, now)
@@ -62,11 +56,7 @@ class Attributes:
     @retried
     def _store(self, caller: Caller, operation: str, attribute: Attribute) -> None:
         with self._db.writer() as tx:
-            tx.execute(
-                sa.insert(AttributeRow).values(
-                    **{**asdict(attribute), "origin": Origin.OPERATOR.value}
-                )
-            )
+            attribute_moves.insert(tx, attribute)
             entry = events.Entry(_NOUN, attribute.uuid, _CREATED)
             events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
 
@@ -74,8 +64,7 @@ class Attributes:
     def delete(self, caller: Caller, operation: str, uuid: str) -> None:
         """Remove an attribute; raises NotFound."""
         with self._db.writer() as tx:
-            gone = tx.execute(sa.delete(AttributeRow).where(AttributeRow.uuid == uuid))
-            if gone.rowcount == 0:
+            if not attribute_moves.delete(tx, uuid):
                 if events.done_by(tx, operation, _DELETED, [uuid]):
                     return
                 raise exception.NotFound(noun="Attribute", key=uuid)

@@ -29,6 +29,10 @@ LOG = logging.getLogger(__name__)
 _LOOKS = 3
 
 
+class _Scarce(Exception):
+    """Rivals may have handles locked, as this transaction has: it must not wait for them."""
+
+
 @dataclass(frozen=True)
 class _Claim:
     """One ARQ about to be moved: what it asked for, what it gets."""
@@ -67,13 +71,18 @@ class Binder:
 
         Raises what ``ConductorClient.patch_arqs`` lists.
         """
-        for look in range(1, _LOOKS + 1):
+        looks, wait = _LOOKS, False
+        while looks:
             try:
-                self._patch(caller, operation, bindings, unbindings)
+                self._patch(caller, operation, bindings, unbindings, wait=wait)
                 break
+            except _Scarce:
+                # Raised once only: who waits holds no handle before, and gets them in order.
+                wait = True
             except exception.Conflict as error:
+                looks -= 1
                 # Only the database's own Conflict: a rival made the instance's row first.
-                if type(error) is not exception.Conflict or look == _LOOKS:
+                if type(error) is not exception.Conflict or not looks:
                     raise
         self._wake()
 
@@ -84,15 +93,23 @@ class Binder:
         operation: str,
         bindings: Sequence[Binding],
         unbindings: Sequence[str],
+        *,
+        wait: bool,
     ) -> None:
         with self._db.writer() as tx:
-            if bindings and not self._bind(tx, caller, operation, bindings):
+            if bindings and not self._bind(tx, caller, operation, bindings, wait=wait):
                 return
             if unbindings:
                 releasing.unbind(tx, self._db.now, caller, unbindings, operation=operation)
 
     def _bind(
-        self, tx: sa.Connection, caller: Caller, operation: str, bindings: Sequence[Binding]
+        self,
+        tx: sa.Connection,
+        caller: Caller,
+        operation: str,
+        bindings: Sequence[Binding],
+        *,
+        wait: bool,
     ) -> bool:
         """False when this very operation is done already."""
         found = offers.by_provider(tx, (one.device_rp_uuid for one in bindings))
@@ -103,11 +120,20 @@ class Binder:
                 return False
             raise exception.InstanceAlreadyBound(instance=bound[0].uuid)
         rows = self._lock_arqs(tx, caller, bindings)
+        if all(row.operation_id == operation for row in rows.values()):
+            # A new instance has no row to wait for: this operation committed just after the look.
+            return False
+        unbound = any(row.state == State.UNBOUND for row in rows.values())
+        if unbound and events.operation_known(tx, operation):
+            # A late repetition does not bind again what has been unbound since.
+            return False
+        for row in rows.values():
+            arq_moves.check(row, Event.BIND)
         for one in bindings:
             _check(rows[one.arq_uuid], one, found)
         owners = {one.arq_uuid: _owner(caller, one, rows, known) for one in bindings}
         instances.bind(tx, self._db.now, known, _instance_rows(operation, bindings, owners))
-        claims = self._claim(tx, rows, bindings, found)
+        claims = self._claim(tx, rows, bindings, found, wait=wait)
         self._store(tx, caller, operation, claims=claims, owners=owners)
         return True
 
@@ -120,8 +146,6 @@ class Binder:
         missing = sorted(set(uuids) - set(rows))
         if missing:
             raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
-        for row in rows.values():
-            arq_moves.check(row, Event.BIND)
         return rows
 
     def _claim(
@@ -130,13 +154,17 @@ class Binder:
         rows: Mapping[str, Record],
         bindings: Sequence[Binding],
         found: Mapping[str, Record],
+        *,
+        wait: bool,
     ) -> list[_Claim]:
         claims: list[_Claim] = []
         for offer in sorted(found.values(), key=lambda one: int(one.id)):
             wanted = [one for one in bindings if one.device_rp_uuid == offer.rp_uuid]
             # Placement gave these units away already: one that is being cleaned up is as good.
-            handles = attach_handles.claim(tx, offer.id, len(wanted))
+            handles = attach_handles.claim(tx, offer.id, len(wanted), wait=wait)
             if len(handles) < len(wanted):
+                if not wait:
+                    raise _Scarce
                 raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=len(wanted))
             claims += [
                 _Claim(rows[one.arq_uuid], one, offer, handle.id, handle.waits)
@@ -214,6 +242,8 @@ def _check(row: Record, binding: Binding, found: Mapping[str, Record]) -> None:
         status = "lost"
     elif offer.publish_error is not None:
         status = "refused by Placement"
+    elif offer.host_disabled:
+        status = "out of service with its host"
     if status != DeviceStatus.ENABLED:
         raise exception.DeviceUnavailable(
             uuid=offer.device_uuid, provider=binding.device_rp_uuid, status=status

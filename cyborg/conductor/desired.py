@@ -4,20 +4,27 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
+import sqlalchemy as sa
+
 from cyborg.conductor.services import check_epoch
-from cyborg.db import hosts, trees
+from cyborg.db import hosts, retirement, trees
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database
-from cyborg.model.device import DeviceStatus, HandleState
+from cyborg.model.offering import Standing, Unit, reserved
 from cyborg.model.provider import Provider, ProviderTree
-from cyborg.model.report import Desired, DriverState
+from cyborg.model.report import Desired, DriverWish, Retired
 
 
 class Wishes:
-    """Computes desired states."""
+    """Computes desired states.
 
-    def __init__(self, *, db: Database) -> None:
+    What has been lost for ``lost_retention`` milliseconds (0 means never) is given up, and what is
+    lost and an operator wants to be forgotten. Devices of a driver that was uninstalled go at once.
+    """
+
+    def __init__(self, *, db: Database, lost_retention: int = 0) -> None:
         self._db = db
+        self._lost_retention = lost_retention
 
     def desired(self, service_host: str, epoch: int) -> Desired:
         """The provider tree of an agent's host; raises NotFound, StaleEpoch.
@@ -39,6 +46,7 @@ class Wishes:
                 if row.key.startswith("trait"):
                     traits[row.deployable_id].add(row.value)
             drivers = trees.drivers(tx, host.id)
+            leaving = self._leaving(tx, host.id, devices.values(), deployables)
         providers = tuple(
             Provider(
                 uuid=one.rp_uuid,
@@ -50,27 +58,80 @@ class Wishes:
                     devices[one.device_id],
                     drivers.get(devices[one.device_id].driver),
                     handles[one.id],
+                    disabled=host.disabled,
                 ),
                 traits=frozenset(traits[one.id]),
             )
             for one in sorted(deployables, key=lambda row: str(row.name))
+            if one.id not in leaving
+        )
+        retired = tuple(
+            Retired(one.rp_uuid, one.name)
+            for one in children_first(deployables)
+            if one.id in leaving
         )
         refused = {
             one.name: one.publish_error for one in deployables if one.publish_error is not None
         }
-        return Desired(host.desired_generation, ProviderTree(host.name, providers), refused)
+        tree = ProviderTree(host.name, providers)
+        return Desired(host.desired_generation, tree, refused, retired, _wishes(drivers.values()))
+
+    def _leaving(
+        self,
+        tx: sa.Connection,
+        host_id: int,
+        devices: Iterable[Record],
+        deployables: Iterable[Record],
+    ) -> set[int]:
+        """The ids of the deployables that are given up, alone or with their devices."""
+        leaving: set[int] = set()
+        if any(one.lost_ms is not None for one in devices):
+            found = retirement.due(tx, self._db.now, host_id, self._lost_retention)
+            ids = {one.id for one in found}
+            leaving |= {one.id for one in deployables if one.device_id in ids}
+        if any(one.lost_ms is not None for one in deployables):
+            parts = retirement.deployables(tx, self._db.now, host_id, self._lost_retention)
+            leaving |= {one.id for one in parts}
+        return leaving
 
 
-def _reserved(deployable: Record, device: Record, driver: Record, handles: Iterable[Record]) -> int:
-    handles = list(handles)
-    offered = (
-        device.status == DeviceStatus.ENABLED
-        and device.lost_ms is None
-        and deployable.lost_ms is None
-        and (driver is None or driver.state == DriverState.READY)
+def _wishes(drivers: Iterable[Record]) -> tuple[DriverWish, ...]:
+    """What operators want of drivers, in the order of their names."""
+    return tuple(
+        DriverWish(
+            one.name,
+            one.wanted,
+            # Until an operator has spoken, a driver that is not enabled is what its host wants.
+            enabled=one.enabled or one.wanted is None,
+            options=dict(one.options or {}),
+        )
+        for one in sorted(drivers, key=lambda row: str(row.name))
+        if one.wanted is not None or one.options
     )
-    if not offered:
-        return len(handles)
-    return sum(
-        1 for one in handles if one.lost_ms is not None or one.state == HandleState.QUARANTINED
+
+
+def children_first(deployables: Iterable[Record]) -> list[Record]:
+    """Deployables in an order in which each comes before the one that it stands below."""
+    known = {one.id: one for one in deployables}
+
+    def depth(one: Record) -> int:
+        return 0 if one.parent_id not in known else 1 + depth(known[one.parent_id])
+
+    return sorted(known.values(), key=lambda one: (-depth(one), one.name))
+
+
+def _reserved(
+    deployable: Record,
+    device: Record,
+    driver: Record,
+    handles: Iterable[Record],
+    *,
+    disabled: bool,
+) -> int:
+    standing = Standing(
+        device.status,
+        lost=device.lost_ms is not None or deployable.lost_ms is not None,
+        driver=driver.state if driver is not None else None,
+        disabled=disabled,
     )
+    return reserved(standing, (Unit(one.state, one.lost_ms is not None) for one in handles))

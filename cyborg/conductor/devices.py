@@ -2,74 +2,138 @@
 """What operators do to devices: take them out of service, bring them back, program them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import events, hosts, offers, work
+from cyborg.conductor import installing
+from cyborg.conductor.retirement import Retirement
+from cyborg.db import device_moves, events, hosts, offers, work
+from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Device, Host
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
+from cyborg.model.device_life import MOVES, DeviceEvent
+from cyborg.model.labels import changed
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
+_NOTHING: Mapping[str, str | None] = MappingProxyType({})
 #: How long Glance and the host are asked for before a programming counts as failed.
 _PROGRAM_WITHIN_MS = 15 * 60 * 1000
+_SUPERSEDED = "another image was ordered before this one was known to be loaded"
 
 
 class Operator:
     """Changes the administrative state; ``wake`` is called when work waits after a commit."""
 
-    def __init__(self, *, db: Database, agents: AgentClient, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        db: Database,
+        agents: AgentClient,
+        retirement: Retirement,
+        wake: Callable[[], None],
+    ) -> None:
         self._db = db
         self._agents = agents
+        self._retirement = retirement
         self._wake = wake
 
     def set_status(self, caller: Caller, operation: str, uuid: str, status: DeviceStatus) -> None:
         """Enable a device or put it into maintenance; it holds until the next such order.
 
-        The device is not bound from the commit on; Placement follows when its agent has heard of
-        it. Raises NotFound.
+        One that has to be set up first is ``installing`` until its host has done that. A disabled
+        one is not bound from the commit on; Placement follows when its agent has heard of it.
+        Raises NotFound, DeviceInUse (it would be set up under its guests).
         """
-        agent = self._set_status(caller, operation, uuid, status)
+        self.update(caller, operation, uuid, status=status)
+
+    def update(
+        self,
+        caller: Caller,
+        operation: str,
+        uuid: str,
+        *,
+        status: DeviceStatus | None = None,
+        labels: Mapping[str, str | None] = _NOTHING,
+        project: str | None = None,
+    ) -> None:
+        """Set status and labels, both or none; a label of None is taken away.
+
+        With ``project`` the device must be held by requests of it, and only labels may change.
+        Raises NotFound, Forbidden, Invalid (too many labels), and what ``set_status`` raises.
+        """
+        agent = self._update(caller, operation, uuid, status=status, labels=labels, project=project)
+        self._wake()
         if agent is not None:
             self._agents.poke(agent)
 
     @retried
-    def _set_status(
-        self, caller: Caller, operation: str, uuid: str, status: DeviceStatus
+    def _update(
+        self,
+        caller: Caller,
+        operation: str,
+        uuid: str,
+        *,
+        status: DeviceStatus | None,
+        labels: Mapping[str, str | None],
+        project: str | None,
     ) -> str | None:
-        """Answers the agent to poke; None when this operation was done before."""
+        """Answers the agent to poke; None when it has nothing to hear."""
         with self._db.writer() as tx:
-            row = tx.execute(
-                sa.select(
-                    Device.id, Device.host_id, Device.hostname, Device.status, Host.service_host
-                )
-                .join(Host, Host.id == Device.host_id)
-                .where(Device.uuid == uuid)
-            ).one_or_none()
-            if row is None:
+            row = device_moves.of_operator(tx, uuid)
+            if row is None or (project and not device_moves.holds(tx, project, row.id)):
                 raise exception.NotFound(noun="Device", key=uuid)
-            if events.done_by(tx, operation, status.value, [uuid]):
+            if project and status is not None:
+                raise exception.Forbidden(reason="Only operators change the status of a device.")
+            if events.operation_known(tx, operation):
                 return None
-            hosts.want_anew(tx, self._db.now, row.host_id)
-            tx.execute(
-                sa.update(Device)
-                .where(Device.id == row.id)
-                .values(status=status.value, status_reason=None)
-            )
-            entry = events.Entry("device", uuid, status.value, hostname=row.hostname)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+            now = None if status is None else self._order(tx, row, status, operation)
+            if labels:
+                kept = changed(device_moves.labels(tx, row.id), labels)
+                device_moves.label(tx, row.id, kept)
+            done = [one for one in (now, "labelled" if labels else None) if one]
+            entries = [events.Entry("device", uuid, one, hostname=row.hostname) for one in done]
+            events.record(tx, self._db.now, entries, caller=caller, operation=operation)
             agent: str | None = row.service_host
-        LOG.info("Device %s on %s is %s now", uuid, row.hostname, status.value)
+        if now is None:
+            return None
+        LOG.info("Device %s on %s is %s now", uuid, row.hostname, now)
         return agent
 
+    def _order(
+        self, tx: sa.Connection, row: Record, status: DeviceStatus, operation: str
+    ) -> str | None:
+        """Carry out an order; answers the new status, None when a set-up is going on already."""
+        hosts.want_anew(tx, self._db.now, row.host_id)
+        event = _event(row, status)
+        if event is DeviceEvent.INSTALL:
+            _check_unused(tx, row)
+        elif event is DeviceEvent.DISABLE:
+            work.cancel_install(tx, row.id)
+        if not device_moves.move(tx, row.id, event):
+            return None
+        if event is DeviceEvent.INSTALL:
+            installing.begin(tx, self._db.now, [row], operation)
+        return MOVES[event].target.value
+
+    def delete(self, caller: Caller, operation: str, uuid: str) -> None:
+        """Have a lost device forgotten; see ``Retirement.forget``."""
+        agent = self._retirement.forget(caller, operation, uuid)
+        if agent is not None:
+            self._agents.poke(agent)
+
     def program(self, caller: Caller, operation: str, uuid: str, image_uuid: str) -> None:
-        """Note that an image is to be loaded; raises NotFound, CannotProgram."""
+        """Note that an image is to be loaded; raises NotFound, CannotProgram.
+
+        What was to be loaded before, and is not known to be, counts as failed: the last order
+        holds.
+        """
         self._program(caller, operation, uuid, image_uuid)
         self._wake()
 
@@ -99,3 +163,22 @@ class Operator:
             )
             entry = events.Entry("deployable", uuid, "program", reason=image_uuid)
             events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+            # Their ends might come in another order than the host carried them out.
+            for older in work.supersede_program(tx, offer.id, operation):
+                entry = events.Entry("deployable", uuid, "program failed", reason=_SUPERSEDED)
+                events.record(tx, self._db.now, [entry], operation=older)
+
+
+def _event(device: Record, status: DeviceStatus) -> DeviceEvent:
+    """What an order means for this device; what is in service is never set up under its guests."""
+    if status is not DeviceStatus.ENABLED:
+        return DeviceEvent.DISABLE
+    served = device.status in (DeviceStatus.ENABLED, DeviceStatus.INSTALLING)
+    return DeviceEvent.INSTALL if device.unready and not served else DeviceEvent.ENABLE
+
+
+def _check_unused(tx: sa.Connection, device: Record) -> None:
+    """Raise DeviceInUse while accelerator requests hold units of a device."""
+    held = device_moves.holders(tx, device.id)
+    if held:
+        raise exception.DeviceInUse(uuid=device.uuid, arqs=", ".join(held))

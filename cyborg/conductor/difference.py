@@ -19,6 +19,7 @@ from cyborg.db.models import AttachHandle, Attribute, ControlpathId, Deployable,
 from cyborg.model import device as facts
 from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
+from cyborg.model.device_life import first_status
 from cyborg.model.provider import provider_uuid
 
 Row = dict[str, Any]
@@ -53,7 +54,8 @@ class Difference:
 
     host_id: int
     hostname: str
-    status: DeviceStatus
+    #: Drivers whose new devices are in service at once; ``*`` stands for every one.
+    auto_enable: frozenset[str]
     devices: list[Row] = field(default_factory=list)
     control_paths: list[Row] = field(default_factory=list)
     deployables: list[Row] = field(default_factory=list)
@@ -63,6 +65,8 @@ class Difference:
     lost: dict[Any, set[int]] = field(default_factory=dict)
     found: dict[Any, set[int]] = field(default_factory=dict)
     gone_attributes: set[int] = field(default_factory=set)
+    #: The uuids of devices that stood already, by the driver and key that they have now.
+    moved: dict[tuple[str, str], str] = field(default_factory=dict)
     #: (device uuid, what happened) for the history.
     history: list[tuple[str, str]] = field(default_factory=list)
 
@@ -78,15 +82,19 @@ class Difference:
             or self.gone_attributes
         )
 
-    def add_device(self, driver: str, device: facts.Device) -> None:
-        """A device that was never seen on this host."""
-        uuid = str(uuid4())
+    @property
+    def waiting(self) -> int:
+        """How many of the new devices are not put into service at once."""
+        return sum(one["status"] == DeviceStatus.INACTIVE.value for one in self.devices)
+
+    def add_device(self, driver: str, device: facts.Device, uuid: str) -> None:
+        """A device that was never seen on this host, and its uuid from now on."""
         self.devices.append(
             {
                 "uuid": uuid,
                 "host_id": self.host_id,
                 "hostname": self.hostname,
-                "status": self.status.value,
+                "status": first_status(driver, self.auto_enable).value,
                 "driver": driver,
                 "device_key": device.key,
                 "device_state": "available",
@@ -107,6 +115,7 @@ class Difference:
 
     def compare_device(self, row: Record, driver: str, device: facts.Device, known: Known) -> None:
         """A device that was seen before, perhaps by another driver, perhaps lost since."""
+        self.moved[driver, device.key] = row.uuid
         columns = {"driver": driver, **_device_columns(device)}
         self._compare(Device, row, columns)
         if row.lost_ms is not None:
@@ -242,6 +251,7 @@ def _device_columns(device: facts.Device) -> Row:
         "std_board_info": trees.board_text(device.std_board_info),
         "vendor_board_info": device.vendor_board_info,
         "numa_node": device.numa_node,
+        "backend": device.backend,
     }
 
 

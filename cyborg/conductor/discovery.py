@@ -2,18 +2,18 @@
 """Reports: taken in under the host's lock, in one transaction, whatever they bring."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from uuid import uuid4
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from cyborg.conductor import difference
+from cyborg.conductor import difference, installing
 from cyborg.conductor.difference import Difference, Known
+from cyborg.conductor.equipment import Equipment
 from cyborg.conductor.services import check_epoch
-from cyborg.db import events, hosts, trees
+from cyborg.db import device_moves, events, hosts, trees
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Deployable, Driver
+from cyborg.db.models import Deployable
 from cyborg.model.attribute import Origin
 from cyborg.model.device import Device, DeviceStatus
 from cyborg.model.report import Acknowledged, DriverReport, DriverState, Report
@@ -22,26 +22,45 @@ LOG = logging.getLogger(__name__)
 
 
 class Discovery:
-    """Takes in what agents report of their hosts."""
+    """Takes in what agents report of their hosts.
 
-    def __init__(self, *, db: Database) -> None:
+    New devices of the drivers named by ``auto_enable`` (``*``: of all) are put into service, the
+    others wait for an operator. ``wake`` is called when work waits after a commit.
+    """
+
+    def __init__(
+        self, *, db: Database, auto_enable: frozenset[str], wake: Callable[[], None]
+    ) -> None:
         self._db = db
+        self._auto_enable = auto_enable
+        self._wake = wake
 
-    @retried
     def report(self, service_host: str, epoch: int, report: Report) -> Acknowledged:
         """Write what the report changes; raises NotFound (no hello yet), StaleEpoch.
 
         Deployables that cannot be kept, because their name is another's, are refused with the
         reason; everything else of the report stands.
         """
+        taken, unready = self._report(service_host, epoch, report)
+        if unready:
+            self._wake()
+        return taken
+
+    @retried
+    def _report(self, service_host: str, epoch: int, report: Report) -> tuple[Acknowledged, bool]:
+        """Answers as well whether there are new devices to be set up."""
         with self._db.writer() as tx:
-            host = hosts.lock_for_agent(tx, service_host)
+            host = hosts.lock_for_report(tx, service_host)
             check_epoch(host, service_host, epoch)
-            known = Known.read(tx, host.id)
-            new = Difference(host.id, host.name, DeviceStatus.ENABLED)
-            refused = self._compare(tx, report, known, new)
-            changed = self._note_drivers(tx, host.id, report)
+            # Of a host that is news there is nothing to read.
+            known = Known.read(tx, host.id) if host.has_devices else Known()
+            equipment = Equipment.read(tx, host.id) if host.has_drivers else Equipment(host.id)
+            new = Difference(host.id, host.name, self._auto_enable)
+            refused = self._compare(tx, report, known, new, equipment=equipment)
+            changed = equipment.note_drivers(tx, self._db.now, report)
             difference.write(tx, self._db.now, new)
+            equipment.note_hardware(tx, self._db.now, report, _uuids(known, new))
+            unready = _is_unready(report) and self._set_up_first(tx, new)
             entries = [
                 events.Entry("device", uuid, what, hostname=host.name) for uuid, what in new.history
             ]
@@ -51,7 +70,22 @@ class Discovery:
             )
         for uuid, what in new.history:
             LOG.info("Device %s on %s: %s", uuid, host.name, what)
-        return Acknowledged(desired, refused)
+        if new.waiting:
+            LOG.info("%d device(s) of %s wait to be enabled", new.waiting, host.name)
+        return Acknowledged(desired, refused), unready
+
+    def _set_up_first(self, tx: sa.Connection, new: Difference) -> bool:
+        """Begin to set up those of the new devices in service that need it; answers if any do."""
+        if len(new.devices) == new.waiting:
+            return False
+        served = DeviceStatus.ENABLED.value
+        uuids = [one["uuid"] for one in new.devices if one["status"] == served]
+        unready = device_moves.unready(tx, uuids)
+        if not unready:
+            return False
+        device_moves.set_up_first(tx, [one.id for one in unready])
+        installing.begin(tx, self._db.now, unready, None)
+        return True
 
     @retried
     def published(self, service_host: str, epoch: int, refused: Mapping[str, str]) -> None:
@@ -65,7 +99,13 @@ class Discovery:
                     trees.change(tx, Deployable, row.id, {"publish_error": error})
 
     def _compare(
-        self, tx: sa.Connection, report: Report, known: Known, new: Difference
+        self,
+        tx: sa.Connection,
+        report: Report,
+        known: Known,
+        new: Difference,
+        *,
+        equipment: Equipment,
     ) -> dict[str, str]:
         """Fill the difference; answers the refused deployables by name."""
         seen = list(_devices(report))
@@ -74,6 +114,7 @@ class Discovery:
         matched = _match(seen, known.devices)
         refused: dict[str, str] = {}
         used: set[object] = set()
+        taken_uuids = {row.uuid for row in known.devices}
         for index, (driver, device) in enumerate(seen):
             row = matched.get(index)
             reason = _refusal(driver, device, row, taken=taken, used=used)
@@ -83,39 +124,19 @@ class Discovery:
                 continue
             used |= {(driver, device.key), *(one.name for one in device.deployables)}
             if row is None:
-                new.add_device(driver, device)
+                uuid = equipment.uuid_for(driver, device.key, taken_uuids)
+                new.add_device(driver, device, uuid)
             else:
                 new.compare_device(row, driver, device, known)
         kept = {row.id for row in matched.values()}
-        failed = {one.driver for one in report.drivers if one.state is not DriverState.READY}
+        # What is not enabled any more offers nothing; who only fails may see it again.
+        sure = (DriverState.READY, DriverState.STOPPED)
+        failed = {one.driver for one in report.drivers if one.state not in sure}
         for row in known.devices:
             discovered = row.origin == Origin.DISCOVERED.value
             if row.id not in kept and row.driver not in failed and discovered:
                 new.lose_device(row)
         return refused
-
-    def _note_drivers(self, tx: sa.Connection, host_id: int, report: Report) -> bool:
-        """Keep the state of each driver; True when one changed between ready and not."""
-        known = trees.drivers(tx, host_id)
-        fresh = []
-        changed = False
-        for one in report.drivers:
-            old = known.pop(one.driver, None)
-            values = {"state": one.state.value, "error": one.error}
-            if old is None:
-                fresh.append(
-                    {"uuid": str(uuid4()), "host_id": host_id, "name": one.driver, **values}
-                )
-                # Devices of a driver that is news may stand here since an upgrade.
-                changed |= one.state is not DriverState.READY
-            elif (old.state, old.error) != (one.state.value, one.error):
-                trees.change(tx, Driver, old.id, values)
-                changed |= old.state != one.state.value
-        for row in known.values():
-            if row.state != DriverState.STOPPED.value:
-                trees.change(tx, Driver, row.id, {"state": DriverState.STOPPED.value})
-        trees.insert_drivers(tx, fresh)
-        return changed
 
 
 def _devices(report: Report) -> Iterator[tuple[str, Device]]:
@@ -126,6 +147,19 @@ def _devices(report: Report) -> Iterator[tuple[str, Device]]:
 
 def _ready(report: Report) -> list[DriverReport]:
     return [one for one in report.drivers if one.state is DriverState.READY]
+
+
+def _is_unready(report: Report) -> bool:
+    """Whether any hardware has to be set up before it can be used."""
+    return any(one.setup_required for driver in report.drivers for one in driver.hardware or ())
+
+
+def _uuids(known: Known, new: Difference) -> dict[tuple[str, str], str]:
+    """The uuids of all devices of a host by driver and key, those of the report included."""
+    stand = {(row.driver, row.device_key): row.uuid for row in known.devices}
+    came = {(row["driver"], row["device_key"]): row["uuid"] for row in new.devices}
+    moved = {uuid for key, uuid in new.moved.items() if stand.get(key) != uuid}
+    return {key: uuid for key, uuid in stand.items() if uuid not in moved} | came | new.moved
 
 
 def _match(seen: list[tuple[str, Device]], rows: Sequence[Record]) -> dict[int, Record]:

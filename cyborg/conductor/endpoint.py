@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conductor's door on the bus: unpack, hand on, pack."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import oslo_messaging
 
 from cyborg.conductor.arqs import Maker
+from cyborg.conductor.attaching import Attacher
 from cyborg.conductor.attributes import Attributes
 from cyborg.conductor.binding import Binder
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
+from cyborg.conductor.discovering import Explorer
 from cyborg.conductor.discovery import Discovery
+from cyborg.conductor.drivers import INSTALL, UNINSTALL, UPDATE, Drivers
+from cyborg.conductor.forgetting import Processes
+from cyborg.conductor.holdings import Custodian
+from cyborg.conductor.operations import Order
+from cyborg.conductor.peers import hearing
 from cyborg.conductor.profiles import Profiles
 from cyborg.conductor.releasing import Deleter
+from cyborg.conductor.retirement import Retirement
 from cyborg.conductor.services import Greeter
 from cyborg.model import wire
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
-from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.faults import answering
@@ -28,6 +36,8 @@ from cyborg.rpc.transport import VERSION
 
 Context = Mapping[str, Any]
 _answering = answering(CONDUCTOR)
+#: For the verbs of agents.
+_hearing = hearing()
 
 
 @dataclass(frozen=True)
@@ -37,12 +47,18 @@ class UseCases:
     maker: Maker
     binder: Binder
     deleter: Deleter
+    attacher: Attacher
     profiles: Profiles
     operator: Operator
     attributes: Attributes
     greeter: Greeter
     discovery: Discovery
     wishes: Wishes
+    retirement: Retirement
+    custodian: Custodian
+    explorer: Explorer
+    drivers: Drivers
+    processes: Processes
 
 
 class Endpoint:
@@ -82,11 +98,50 @@ class Endpoint:
         self._cases.deleter.by_instance(wire.load(Caller, caller), operation, instance_uuid)
 
     @_answering
+    def attach(
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        instance_uuid: str,
+        profile_name: str | None,
+    ) -> Any:
+        begun = self._cases.attacher.attach(
+            wire.load(Caller, caller), operation, instance_uuid, profile_name
+        )
+        return wire.dump(begun)
+
+    @_answering
+    def detach(
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        instance_uuid: str,
+        arq_uuid: str | None,
+    ) -> Any:
+        begun = self._cases.attacher.detach(
+            wire.load(Caller, caller), operation, instance_uuid, arq_uuid
+        )
+        return wire.dump(begun)
+
+    @_answering
     def create_device_profile(
         self, context: Context, *, caller: Any, operation: str, profile: Any
     ) -> Any:
         wanted = wire.load(DeviceProfile, profile)
         return wire.dump(self._cases.profiles.create(wire.load(Caller, caller), operation, wanted))
+
+    @_answering
+    def update_device_profile(
+        self, context: Context, *, caller: Any, operation: str, key: str, wish: Any
+    ) -> Any:
+        changed = self._cases.profiles.update(
+            wire.load(Caller, caller), operation, key, wire.load(ProfileChange, wish)
+        )
+        return wire.dump(changed)
 
     @_answering
     def delete_device_profiles(
@@ -101,6 +156,31 @@ class Endpoint:
         self._cases.operator.set_status(
             wire.load(Caller, caller), operation, uuid, DeviceStatus(status)
         )
+
+    @_answering
+    def update_device(
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        uuid: str,
+        status: str | None,
+        labels: Mapping[str, str | None],
+        project: str | None,
+    ) -> None:
+        self._cases.operator.update(
+            wire.load(Caller, caller),
+            operation,
+            uuid,
+            status=None if status is None else DeviceStatus(status),
+            labels=labels,
+            project=project,
+        )
+
+    @_answering
+    def delete_device(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
+        self._cases.operator.delete(wire.load(Caller, caller), operation, uuid)
 
     @_answering
     def program_deployable(
@@ -121,19 +201,85 @@ class Endpoint:
         self._cases.attributes.delete(wire.load(Caller, caller), operation, uuid)
 
     @_answering
+    def discover_services(
+        self, context: Context, *, caller: Any, operation: str, **wanted: Any
+    ) -> Any:
+        return wire.dump(
+            self._cases.explorer.discover(wire.load(Caller, caller), operation, **wanted)
+        )
+
+    @_answering
+    def install_driver(
+        self, context: Context, *, caller: Any, operation: str, wait: bool, **wanted: Any
+    ) -> Any:
+        order = Order(wire.load(Caller, caller), operation, INSTALL, wait)
+        return wire.dump(self._cases.drivers.install(order, **wanted))
+
+    @_answering
+    def update_driver(
+        self, context: Context, *, caller: Any, operation: str, wait: bool, **wanted: Any
+    ) -> Any:
+        order = Order(wire.load(Caller, caller), operation, UPDATE, wait)
+        return wire.dump(self._cases.drivers.update(order, **wanted))
+
+    @_answering
+    def uninstall_driver(
+        self, context: Context, *, caller: Any, operation: str, wait: bool, **wanted: Any
+    ) -> Any:
+        order = Order(wire.load(Caller, caller), operation, UNINSTALL, wait)
+        return wire.dump(self._cases.drivers.uninstall(order, **wanted))
+
+    @_answering
+    def set_service_status(
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        uuid: str,
+        disabled: bool,
+        reason: str | None,
+    ) -> None:
+        self._cases.processes.set_status(
+            wire.load(Caller, caller), operation, uuid, reason, disabled=disabled
+        )
+
+    @_answering
+    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
+        self._cases.processes.forget(wire.load(Caller, caller), operation, uuid)
+
+    @_answering
+    def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
+        self._cases.greeter.api_alive(host, version, endpoint)
+
+    @_answering
+    @_hearing
     def hello(self, context: Context, *, hello: Any) -> Any:
         return wire.dump(self._cases.greeter.hello(wire.load(Hello, hello)))
 
     @_answering
+    @_hearing
     def report(self, context: Context, *, host: str, epoch: int, report: Any) -> Any:
         return wire.dump(self._cases.discovery.report(host, epoch, wire.load(Report, report)))
 
     @_answering
+    @_hearing
     def desired(self, context: Context, *, host: str, epoch: int) -> Any:
         return wire.dump(self._cases.wishes.desired(host, epoch))
 
     @_answering
+    @_hearing
+    def holdings(self, context: Context, *, host: str, epoch: int) -> Any:
+        return wire.dump(self._cases.custodian.holdings(host, epoch))
+
+    @_answering
+    @_hearing
     def published(
         self, context: Context, *, host: str, epoch: int, refused: Mapping[str, str]
     ) -> None:
         self._cases.discovery.published(host, epoch, refused)
+
+    @_answering
+    @_hearing
+    def retired(self, context: Context, *, host: str, epoch: int, names: Collection[str]) -> None:
+        self._cases.retirement.retired(host, epoch, names)

@@ -8,26 +8,28 @@ open while it is asked.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor import releasing
+from cyborg.conductor import resolving
 from cyborg.conductor.work import Ledger
-from cyborg.db import arq_moves, attach_handles, events, offers, work
+from cyborg.db import arq_moves, attach_handles, device_moves, events, hosts, offers, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Arq, Deployable
-from cyborg.model.arq import Event, State
-from cyborg.model.device import HandleState
-from cyborg.model.work import HandleTask, ProgramTask, WorkKind
+from cyborg.db.models import Arq
+from cyborg.model.arq import Event
+from cyborg.model.device import UNRELEASED, HandleState
+from cyborg.model.work import HandleTask, ProgramTask
 from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
 #: How soon an agent that is still at it is asked again, in milliseconds.
 _ASK_AGAIN_MS = 1000
+#: How often a host may refuse a release before its handle is in quarantine: what will go away by
+#: itself (a busy card, a guest that is just ending) has done so within the minute that this takes.
+_PATIENCE = 8
+#: Where release work counts the refusals.
+_REFUSALS = "refusals"
 _TIMED_OUT = "the host did not finish the preparation in time"
 
 
@@ -49,7 +51,7 @@ class HostWork:
             self._fail(row, _TIMED_OUT)
             return
         handle = self._handle(row)
-        if handle is not None and handle.state == HandleState.RELEASING:
+        if handle is not None and handle.state in UNRELEASED:
             self._ledger.later(rows, "its last guest's release is going on", pause_ms=_ASK_AGAIN_MS)
             return
         if handle is None or handle.state != HandleState.HELD:
@@ -60,7 +62,7 @@ class HostWork:
                 for arq in arq_moves.lock(tx, Arq.uuid == row.arq_uuid):
                     arq_moves.mark_prepared(tx, arq.id)
             outcome = self._agents.prepare(
-                _agent_of(handle), _task(row, handle), within=row.left_ms / 1000
+                _agent_of(handle), _task(row, handle, row.spec or {}), within=row.left_ms / 1000
             )
             if not outcome.done:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
@@ -71,22 +73,58 @@ class HostWork:
         self._resolve(row, Event.FINISH, None)
 
     def release(self, rows: Sequence[Record]) -> None:
-        """Have the host clean up; the handle is free (or its next holder's) after that."""
+        """Have the host clean up; the handle is free (or its next holder's) after that.
+
+        One that the host refuses to clean up is put into quarantine, and tried again.
+        """
         (row,) = rows
         handle = self._handle(row)
-        if handle is not None and handle.state == HandleState.RELEASING:
-            outcome = self._agents.release(_agent_of(handle), _task(row, handle))
+        if handle is not None and handle.state in UNRELEASED:
+            outcome = self._agents.release(_agent_of(handle), _task(row, handle, {}))
             if not outcome.done:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
                 return
             if outcome.fault is not None:
+                self._refused(row, handle, outcome.fault)
                 raise exception.DriverFailed(
                     driver=handle.driver, verb="release", reason=outcome.fault
                 )
-        with self._ledger.done(rows) as tx:
+        self._released(row, handle)
+
+    @retried
+    def _released(self, row: Record, handle: Record) -> None:
+        shut = handle is not None and handle.state == HandleState.QUARANTINED
+        with self._ledger.done([row]) as tx:
+            if shut:
+                hosts.want_anew(tx, self._db.now, handle.host_id)
             attach_handles.end_release(tx, row.attach_handle_id)
             work.due_now(tx, self._db.now, row.attach_handle_id)
+            if shut:
+                events.record(tx, self._db.now, [_entry(handle, "out of quarantine")])
+        if shut:
+            LOG.info("%s of %s is released after all", handle.handle_key, handle.name)
         self._wake()
+
+    @retried
+    def _refused(self, row: Record, handle: Record, fault: str) -> None:
+        """Count a refusal; the one that is too much puts the handle into quarantine."""
+        refusals = int((row.spec or {}).get(_REFUSALS, 0)) + 1
+        shut = refusals == _PATIENCE and handle.state == HandleState.RELEASING
+        with self._ledger.going_on([row]) as tx:
+            if shut:
+                hosts.want_anew(tx, self._db.now, handle.host_id)
+                if attach_handles.quarantine(tx, handle.id):
+                    events.record(tx, self._db.now, [_entry(handle, "quarantined", fault)])
+            work.note(tx, row, {_REFUSALS: refusals})
+        if shut:
+            LOG.warning(
+                "%s of %s on %s is in quarantine: its host refused to release it %d times: %s",
+                handle.handle_key,
+                handle.name,
+                handle.hostname,
+                refusals,
+                fault,
+            )
 
     def program(self, rows: Sequence[Record]) -> None:
         """Load an image into a deployable and remember which one it holds."""
@@ -98,7 +136,16 @@ class HostWork:
             fault = "image or host could not be reached in time"
         elif offer is not None:
             image = row.spec["image_uuid"]
-            task = ProgramTask(row.uuid, offer.driver, offer.device_key, offer.name, image)
+            task = ProgramTask(
+                row.uuid,
+                offer.driver,
+                offer.device_key,
+                offer.name,
+                image_uuid=image,
+                agent_epoch=offer.agent_epoch or 0,
+                order=row.id,
+                issued_ms=row.created_ms,
+            )
             outcome = self._agents.program(_agent_of(offer), task)
             if not outcome.done:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
@@ -109,11 +156,7 @@ class HostWork:
             entry = events.Entry("deployable", row.spec["deployable"], action, reason=fault)
             events.record(tx, self._db.now, [entry], operation=row.operation_id)
             if fault is None:
-                tx.execute(
-                    sa.update(Deployable)
-                    .where(Deployable.id == row.deployable_id)
-                    .values(bitstream_id=row.spec["image_uuid"])
-                )
+                device_moves.note_image(tx, row.deployable_id, row.spec["image_uuid"])
 
     def _handle(self, row: Record) -> Record:
         with self._db.reader() as tx:
@@ -130,23 +173,10 @@ class HostWork:
         An ARQ that has been unbound or deleted meanwhile took its work row along: Fenced.
         """
         with self._ledger.done([row]) as tx:
-            for arq in arq_moves.lock(tx, Arq.uuid == row.arq_uuid):
-                if arq.state != State.BIND_STARTED:
-                    continue
-                arq_moves.move(tx, event, [arq.id], fault=fault)
-                if event is Event.FAIL:
-                    releasing.free_handles(tx, self._db.now, [arq])
-                    arq_moves.drop_handle(tx, [arq.id])
-                work.add(tx, self._db.now, [_notification(row)])
-                entry = events.Entry(
-                    "arq",
-                    arq.uuid,
-                    State.BOUND if event is Event.FINISH else State.BIND_FAILED,
-                    instance_uuid=arq.instance_uuid,
-                    hostname=arq.hostname,
-                    reason=fault,
-                )
-                events.record(tx, self._db.now, [entry], operation=row.operation_id)
+            rows = arq_moves.lock(tx, Arq.uuid == row.arq_uuid)
+            resolving.resolve(
+                tx, self._db.now, rows, event, fault=fault, operation=row.operation_id
+            )
         self._wake()
 
 
@@ -157,16 +187,11 @@ def _agent_of(row: Record) -> str:
     return str(row.service_host)
 
 
-def _notification(row: Record) -> dict[str, Any]:
-    return {
-        "kind": WorkKind.NOTIFY,
-        "instance_uuid": row.instance_uuid,
-        "arq_uuid": row.arq_uuid,
-        "operation_id": row.operation_id,
-    }
+def _entry(handle: Record, action: str, reason: str | None = None) -> events.Entry:
+    return events.Entry("handle", handle.uuid, action, hostname=handle.hostname, reason=reason)
 
 
-def _task(row: Record, handle: Record) -> HandleTask:
+def _task(row: Record, handle: Record, spec: dict[str, str]) -> HandleTask:
     return HandleTask(
         operation=row.uuid,
         driver=handle.driver,
@@ -174,6 +199,8 @@ def _task(row: Record, handle: Record) -> HandleTask:
         deployable=handle.name,
         handle_key=handle.handle_key,
         handle_uuid=handle.uuid,
-        spec=row.spec or {},
+        spec=spec,
         order=row.id,
+        issued_ms=row.created_ms,
+        agent_epoch=handle.agent_epoch or 0,
     )

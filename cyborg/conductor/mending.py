@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from cyborg.conductor import releasing
-from cyborg.db import arq_moves, attach_handles, events, hosts, instances, work
+from cyborg.conductor import releasing, resolving
+from cyborg.db import arq_moves, attach_handles, attaching, events, hosts, instances, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Host, Work
 from cyborg.model.arq import Event, State
-from cyborg.model.device import HandleState
+from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.work import WorkKind
 
 _FORGOTTEN = "nobody was left to finish this bind; an audit ended it"
@@ -41,13 +41,17 @@ def release_handle(db: Database, uuid: str) -> bool:
     Where binds need preparation it may be prepared still, so that its host cleans up first.
     """
     with db.writer() as tx:
+        host_id = attach_handles.quarantined_on(tx, uuid)
+        if host_id is not None:
+            # Placement is to show one unit more; the host's lock comes before the handle's.
+            hosts.want_anew(tx, db.now, host_id)
         row = _lock_handle(tx, uuid)
         if row is None:
             return False
         leaked = _Leaked(row.id, row.deployable_id, prepared=row.prepare)
         if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
             releasing.free_handles(tx, db.now, [leaked])
-        elif row.state != HandleState.RELEASING or _is_being_released(tx, row.id):
+        elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
             return False
         elif row.prepare:
             work.add(tx, db.now, [releasing.release_work(leaked)])
@@ -100,34 +104,11 @@ def fail_bind(db: Database, arq_uuid: str) -> bool:
     with db.writer() as tx:
         named = tx.execute(sa.select(Arq.instance_uuid).where(Arq.uuid == arq_uuid)).scalars()
         instances.lock(tx, [one for one in named if one is not None])
-        rows = [
-            one
-            for one in arq_moves.lock(tx, Arq.uuid == arq_uuid)
-            if one.state == State.BIND_STARTED
-        ]
+        rows = arq_moves.lock(tx, Arq.uuid == arq_uuid)
         preparing = sa.and_(Work.arq_uuid == arq_uuid, Work.kind == WorkKind.PREPARE.value)
-        if not rows or _is_any(tx, preparing):
+        if _is_any(tx, preparing) or any(_is_being_attached(tx, one) for one in rows):
             return False
-        (row,) = rows
-        arq_moves.move(tx, Event.FAIL, [row.id], fault=_FORGOTTEN)
-        releasing.free_handles(tx, db.now, rows)
-        arq_moves.drop_handle(tx, [row.id])
-        told = {
-            "kind": WorkKind.NOTIFY,
-            "arq_uuid": arq_uuid,
-            "instance_uuid": row.instance_uuid,
-        }
-        work.add(tx, db.now, [told] if row.instance_uuid is not None else [])
-        entry = events.Entry(
-            "arq",
-            arq_uuid,
-            State.BIND_FAILED.value,
-            instance_uuid=row.instance_uuid,
-            hostname=row.hostname,
-            reason=_FORGOTTEN,
-        )
-        events.record(tx, db.now, [entry])
-    return True
+        return resolving.resolve(tx, db.now, rows, Event.FAIL, fault=_FORGOTTEN)
 
 
 @retried
@@ -198,6 +179,10 @@ def _is_being_released(tx: sa.Connection, handle_id: int) -> bool:
     return _is_any(
         tx, sa.and_(Work.attach_handle_id == handle_id, Work.kind == WorkKind.RELEASE.value)
     )
+
+
+def _is_being_attached(tx: sa.Connection, arq: Record) -> bool:
+    return bool(arq.hidden) and attaching.busy(tx, arq.instance_uuid) is not None
 
 
 def _is_any(tx: sa.Connection, term: sa.ColumnElement[bool]) -> bool:

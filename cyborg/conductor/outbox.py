@@ -12,6 +12,7 @@ from cyborg import exception
 from cyborg.clients.nova import BindEvent, EventVerdict, Nova
 from cyborg.conductor.work import Ledger
 from cyborg.db import arq_moves
+from cyborg.db import events as history
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.arq import RESOLVED, State
@@ -33,7 +34,8 @@ class Outbox:
     def notify(self, rows: Sequence[Record]) -> None:
         """Send the states that stand now; raises Unavailable to be called again later.
 
-        ARQs that are gone need no event; when Nova has stopped waiting, the rest is given up.
+        ARQs that are gone need no event. When Nova has stopped waiting, the rest is given up, and
+        that stands in the ARQs' history.
         """
         with self._db.reader() as tx:
             states = arq_moves.states(tx, [row.arq_uuid for row in rows])
@@ -50,14 +52,25 @@ class Outbox:
             if max(row.age_ms for row in rows) < _NOVA_WAITS_MS:
                 raise
             LOG.error("Gave up telling Nova about instance %s: %s", rows[0].instance_uuid, error)
-            verdicts = []
-        for event, verdict in zip(events, verdicts, strict=False):
+            self._finish(rows, [_given_up(event, error) for event in events])
+            return
+        for event, verdict in zip(events, verdicts, strict=True):
             level = logging.WARNING if verdict is EventVerdict.REFUSED else logging.DEBUG
             LOG.log(level, "Nova on ARQ %s: %s", event.arq_uuid, verdict.value)
         self._finish(rows)
 
     @retried
-    def _finish(self, rows: Sequence[Record]) -> None:
+    def _finish(self, rows: Sequence[Record], entries: Sequence[history.Entry] = ()) -> None:
         # Repeated by itself, lest a deadlock here has Nova told twice.
-        with self._ledger.done(rows):
-            pass
+        with self._ledger.done(rows) as tx:
+            history.record(tx, self._db.now, entries)
+
+
+def _given_up(event: BindEvent, error: Exception) -> history.Entry:
+    return history.Entry(
+        "arq",
+        event.arq_uuid,
+        "nova not told",
+        instance_uuid=event.instance_uuid,
+        reason=str(error),
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device profiles: stored as checked by the API, removed only when nothing refers to them."""
+"""Device profiles: stored and changed as the API checked them, removed only when unused."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,15 +9,16 @@ from cyborg import exception
 from cyborg.db import device_profiles, events, profile_moves
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
-from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.device_profile import DeviceProfile, ProfileChange
 
 _NOUN = "device_profile"
 _CREATED = "created"
+_UPDATED = "updated"
 _DELETED = "deleted"
 
 
 class Profiles:
-    """Creates and deletes device profiles."""
+    """Creates, changes and deletes device profiles."""
 
     def __init__(self, *, db: Database) -> None:
         self._db = db
@@ -31,6 +32,20 @@ class Profiles:
             return self._stored_before(operation, profile)
         return made
 
+    def update(
+        self, caller: Caller, operation: str, key: str, wish: ProfileChange
+    ) -> DeviceProfile:
+        """Change the profile with this uuid or name and answer it; raises NotFound, Duplicate.
+
+        ARQs that were made from it keep what they asked for.
+        """
+        try:
+            return self._update(caller, operation, key, wish)
+        except exception.Conflict as error:
+            if type(error) is not exception.Conflict:
+                raise
+        raise exception.Duplicate(noun="Device profile", field="name", value=wish.name)
+
     def delete(self, caller: Caller, operation: str, keys: Sequence[str]) -> None:
         """Remove profiles by uuid or name, all or none; raises NotFound, ProfileInUse."""
         self._delete(caller, operation, list(dict.fromkeys(keys)))
@@ -41,6 +56,25 @@ class Profiles:
             profile_moves.insert(tx, profile)
             entry = events.Entry(_NOUN, profile.uuid, _CREATED)
             events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+
+    @retried
+    def _update(
+        self, caller: Caller, operation: str, key: str, wish: ProfileChange
+    ) -> DeviceProfile:
+        with self._db.writer() as tx:
+            # A repeated one may have to find the profile under the name that it gave it.
+            done = events.treated_by(tx, operation, _UPDATED)
+            rows = profile_moves.lock(tx, [done or key])
+            if not rows:
+                raise exception.NotFound(noun="Device profile", key=key)
+            row = next((one for one in rows if one.uuid == (done or key)), rows[0])
+            if done is None:
+                profile_moves.change(tx, row.id, wish)
+                entry = events.Entry(_NOUN, row.uuid, _UPDATED)
+                events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+            changed = device_profiles.show(tx, row.uuid, row.name)
+        assert changed is not None
+        return changed
 
     def _stored_before(self, operation: str, profile: DeviceProfile) -> DeviceProfile:
         """What this very operation's first try stored; raises Duplicate when it was another's."""

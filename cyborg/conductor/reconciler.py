@@ -8,8 +8,6 @@ from cyborg import exception
 from cyborg.conductor.audit import Auditor
 from cyborg.conductor.repairs import Repairs
 from cyborg.conductor.services import Lease
-from cyborg.db import snapshot
-from cyborg.db.engine import Reader
 from cyborg.model.finding import Finding, Kind, Severity
 
 LOG = logging.getLogger(__name__)
@@ -26,14 +24,12 @@ class Reconciler:
     def __init__(
         self,
         *,
-        db: Reader,
         lease: Lease,
         auditor: Callable[[], Auditor],
         repairs: Repairs,
         lease_ms: int,
         limit: int,
     ) -> None:
-        self._db = db
         self._lease = lease
         self._make = auditor
         self._auditor: Auditor | None = None
@@ -44,8 +40,7 @@ class Reconciler:
 
     def run_once(self) -> None:
         """One pass; raises exception.Unavailable, having repaired nothing, without its peers."""
-        owner = self._lease.owner
-        if owner is None or snapshot.first_conductor(self._db, self._lease_ms) != owner[0]:
+        if not self._lease.comes_first(self._lease_ms):
             # Whoever takes over has looked at nothing yet: neither shall we when it is our turn.
             self._auditor, self._told = None, set()
             return

@@ -5,19 +5,22 @@ None of them waits for an agent: what the database can free is free at once, wha
 clean up becomes ``releasing`` with a work row, in the same transaction.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import arq_moves, attach_handles, events, instances, work
+from cyborg.db import arq_moves, attach_handles, attaching, events, instances, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.model.arq import Event, State
 from cyborg.model.caller import Caller
 from cyborg.model.work import WorkKind
+
+LOG = logging.getLogger(__name__)
 
 _DELETED = "deleted"
 
@@ -107,7 +110,10 @@ class Deleter:
             raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
 
     def by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> None:
-        """Delete every ARQ of an instance that the caller reaches; none is fine."""
+        """Delete every ARQ of an instance that the caller reaches; none is fine.
+
+        An operation that is repeated spares those bound since it was carried out.
+        """
         if self._by_instance(caller, operation, instance_uuid):
             self._wake()
 
@@ -129,11 +135,20 @@ class Deleter:
     @retried
     def _by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> bool:
         with self._db.writer() as tx:
-            scope = arq_moves.of_caller(caller)
+            scope = [*arq_moves.of_caller(caller), ~events.mark_of(operation)]
             # First of all: this also locks the instance against a bind.
-            instances.release(tx, self._db.now, [instance_uuid], going=scope)
+            opened = instances.release(tx, self._db.now, [instance_uuid], going=scope)
             rows = arq_moves.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
-            return self._delete(tx, caller, operation, rows)
+            waiting = self._delete(tx, caller, operation, rows)
+            events.record(tx, self._db.now, _told(instance_uuid, rows), caller=caller)
+            if rows and not opened:
+                # There was no row to lock: the first bind of the instance committed just after.
+                instances.release(tx, self._db.now, [instance_uuid])
+            if not rows and not events.operation_known(tx, operation):
+                # Its mark: whoever repeats this late is to spare what was bound since.
+                entry = events.Entry("instance", instance_uuid, _DELETED)
+                events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+            return waiting
 
     def _delete(
         self, tx: sa.Connection, caller: Caller, operation: str, rows: Sequence[Record]
@@ -146,6 +161,20 @@ class Deleter:
         entries = [_entry(row, _DELETED) for row in rows]
         events.record(tx, self._db.now, entries, caller=caller, operation=operation)
         return any(row.prepared for row in rows)
+
+
+def _told(instance_uuid: str, rows: Sequence[Record]) -> list[events.Entry]:
+    """What an instance that goes on (evacuated, offloaded) will not find again."""
+    gone = sum(1 for one in rows if one.origin == attaching.ATTACHED)
+    if not gone:
+        return []
+    LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, gone)
+    reason = (
+        f"{gone} attached accelerator(s) were deleted with all of the instance's; Nova makes only "
+        "its flavor's anew"
+    )
+    action = "attached ones deleted"
+    return [events.Entry("instance", instance_uuid, action, instance_uuid, reason=reason)]
 
 
 def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heartbeats: agents say hello, conductors keep their own lease."""
+"""Signs of life: agents say hello, APIs that they serve, conductors keep their own lease."""
 
+import contextlib
 import logging
 
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor.equipment import introduce
 from cyborg.db import hosts, services
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT
+from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.model.report import DriverState, Hello, Welcome
 
 LOG = logging.getLogger(__name__)
@@ -20,7 +22,7 @@ _FORGET_MS = 24 * 3600 * 1000
 
 
 class Greeter:
-    """Takes agents' hellos.
+    """Takes agents' hellos and the APIs' signs of life.
 
     ``down_after`` is how long, in milliseconds, an epoch may be silent before another process
     that claims the same host may take it over.
@@ -37,8 +39,24 @@ class Greeter:
         """
         if not hello.provider_names:
             raise exception.Invalid(field="provider_names", reason="at least one is needed")
+        if hello.endpoint.rpartition("@")[2] != hello.host:
+            raise exception.Forbidden(
+                reason=f"{hello.endpoint} cannot speak for host {hello.host}, only for its own."
+            )
         process = Process(hello.host, AGENT, hello.version, hello.endpoint)
         return self._hello(hello, process)
+
+    def api_alive(self, host: str, version: str, endpoint: str) -> None:
+        """Note that the API is served on this host; one statement while its row is there."""
+        # Of workers that start together one makes the row; it serves for all.
+        with contextlib.suppress(exception.Conflict):
+            self._api_alive(Process(host, API, version, endpoint))
+
+    @retried
+    def _api_alive(self, process: Process) -> None:
+        with self._db.writer() as tx:
+            if not services.renew(tx, self._db.now, process):
+                services.register(tx, self._db.now, process, DriverState.READY.value)
 
     @retried
     def _hello(self, hello: Hello, process: Process) -> Welcome:
@@ -52,6 +70,9 @@ class Greeter:
                 LOG.info("Host %s is now %s in Placement", host.name, hello.provider_names[0])
                 hosts.rename(tx, self._db.now, host.id, hello.provider_names[0])
                 host = hosts.of_agent(tx, hello.host)
+            if hello.epoch is None and host.digest is not None:
+                # Of a host that is news, the report that follows tells all.
+                introduce(tx, host.id, hello.drivers)
         return Welcome(epoch, host.digest, host.desired_generation)
 
     def _epoch(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
@@ -87,6 +108,17 @@ class Lease:
     def owner(self) -> tuple[int, int] | None:
         """(services id, epoch); None before the first renewal succeeded."""
         return self._owner
+
+    def comes_first(self, lease_ms: int) -> bool:
+        """Whether this conductor was there before all others that live now.
+
+        It is the one that does what only one should; that two think so for a moment must do no
+        harm. ``lease_ms`` is how long a silent conductor counts as living.
+        """
+        if self._owner is None:
+            return False
+        with self._db.reader() as tx:
+            return services.first(tx, self._db.now, CONDUCTOR, lease_ms) == self._owner[0]
 
     @retried
     def renew(self) -> None:

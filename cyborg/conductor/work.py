@@ -9,7 +9,7 @@ import logging
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -74,11 +74,19 @@ class Ledger:
 class Worker:
     """Runs handlers for due work, ``threads`` of each kind at a time, until stopped.
 
-    ``lease_ms`` is how long a conductor may be silent before its work is taken over.
+    ``lease_ms`` is how long a conductor may be silent before its work is taken over; ``pool``
+    makes what runs the handlers of one kind.
     """
 
     def __init__(
-        self, *, db: Database, lease: Lease, ledger: Ledger, lease_ms: int, threads: int
+        self,
+        *,
+        db: Database,
+        lease: Lease,
+        ledger: Ledger,
+        lease_ms: int,
+        threads: int,
+        pool: Callable[..., Executor] = ThreadPoolExecutor,
     ) -> None:
         self._db = db
         self._lease = lease
@@ -87,8 +95,7 @@ class Worker:
         self._handlers: dict[WorkKind, Handler] = {}
         # A pool for each kind: hosts that do not answer must not keep Nova from being told.
         self._pools = {
-            kind: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=kind.value)
-            for kind in WorkKind
+            kind: pool(max_workers=threads, thread_name_prefix=kind.value) for kind in WorkKind
         }
         self._turns: Periodic | None = None
         self._in_hand: set[Future[None]] = set()
@@ -131,7 +138,10 @@ class Worker:
         """
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-        while wait(self._in_hand, timeout=self._lease_ms / 3000).not_done:
+        # What is called off here is done, but no wait() ever says so.
+        while going := [one for one in self._in_hand if not one.done()]:
+            if not wait(going, timeout=self._lease_ms / 3000).not_done:
+                return
             try:
                 self._lease.renew()
             except exception.CyborgError as error:

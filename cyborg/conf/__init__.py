@@ -3,12 +3,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log
 
 from cyborg import exception, version
-from cyborg.conf import conductor, opts
+from cyborg.conf import conductor, database, opts
 
 PROJECT = "cyborg"
 
@@ -65,11 +66,12 @@ def validate(conf: cfg.ConfigOpts) -> None:
     Raises ``exception.ConfigError``.
     """
     for name in conf:
-        found = _read(conf, name, None)
+        found = read(conf, name, None)
         if isinstance(found, cfg.ConfigOpts.GroupAttr):
             for inner in found:
-                _read(conf, inner, name)
+                read(conf, inner, name)
     conductor.check(conf)
+    database.check(conf)
 
 
 @contextmanager
@@ -86,8 +88,11 @@ def checked(conf: cfg.ConfigOpts) -> Iterator[None]:
     validate(conf)
 
 
-def _read(conf: cfg.ConfigOpts, name: str, group: str | None) -> object:
-    """Return the value of one option (or a group), refusing one that its type does not take."""
+def read(conf: cfg.ConfigOpts, name: str, group: str | None) -> Any:
+    """Return the value of one option (or a group) as its type understands it.
+
+    Raises ``exception.ConfigError`` with one sentence that names option and value.
+    """
     try:
         return conf[name] if group is None else conf[group][name]
     except (cfg.Error, ValueError) as fault:

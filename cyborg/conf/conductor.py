@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [conductor]: how conductors prove that they live."""
+"""Options of [conductor]: how conductors prove that they live, and what they keep for how long."""
 
 from oslo_config import cfg
 
@@ -10,6 +10,10 @@ GROUP = "conductor"
 
 def options() -> list[cfg.Opt]:
     """Return fresh option objects of [conductor]."""
+    return [*_leases(), *_devices(), *_retentions()]
+
+
+def _leases() -> list[cfg.Opt]:
     return [
         cfg.FloatOpt(
             "heartbeat",
@@ -28,8 +32,54 @@ def options() -> list[cfg.Opt]:
     ]
 
 
+def _devices() -> list[cfg.Opt]:
+    return [
+        cfg.ListOpt(
+            "auto_enable",
+            default=[],
+            help="Drivers whose devices are put into service as soon as they are found, by name; "
+            "* stands for all of them. The devices of other drivers are inactive at first: known, "
+            "reserved in Placement and not bound, until an operator enables them. Devices that "
+            "are known already stay as they are.",
+        ),
+        cfg.FloatOpt(
+            "agent_grace",
+            default=3600,
+            min=0,
+            help="Seconds without a heartbeat of a host's agent after which Placement offers none "
+            "of its devices any more whose binds need the agent's work. They come back by "
+            "themselves with the agent. It must be longer than three times [agent] "
+            "heartbeat_interval; 0 keeps them on offer whatever happens.",
+        ),
+    ]
+
+
+def _retentions() -> list[cfg.Opt]:
+    return [
+        cfg.IntOpt(
+            "lost_retention",
+            default=30,
+            min=0,
+            help="Days after which a device, or a part of one, that its host does not show any "
+            "more is given up: its providers leave Placement, unless something is allocated there, "
+            "and its rows the database. Until nova-compute has read its providers again ([compute] "
+            "resource_provider_association_refresh), builds on that host may fail once. With 0 "
+            "lost devices are kept for ever.",
+        ),
+        cfg.IntOpt(
+            "history_retention",
+            default=90,
+            min=0,
+            help="Days after which history is deleted: events, ended operations, and who owned "
+            "an instance that has no accelerators any more. A server that stays shelved for "
+            "longer belongs to whoever unshelves it as far as its accelerator requests are "
+            "concerned. With 0 all of it is kept for ever.",
+        ),
+    ]
+
+
 def check(conf: cfg.ConfigOpts) -> None:
-    """Refuse a lease that would expire between two signs of life.
+    """Refuse a lease that would expire between two signs of life, and a grace that would too.
 
     Raises ``exception.ConfigError``.
     """
@@ -38,6 +88,12 @@ def check(conf: cfg.ConfigOpts) -> None:
         raise exception.ConfigError(
             reason=f"Option [conductor] lease cannot be {lease:g}: it must be longer than "
             f"[conductor] heartbeat, which is {heartbeat:g}."
+        )
+    grace, beats = conf.conductor.agent_grace, 3 * conf.agent.heartbeat_interval
+    if 0 < grace <= beats:
+        raise exception.ConfigError(
+            reason=f"Option [conductor] agent_grace cannot be {grace:g}: it must be longer than "
+            f"three times [agent] heartbeat_interval, which is {beats:g}, or 0."
         )
 
 

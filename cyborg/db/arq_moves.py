@@ -122,6 +122,12 @@ def mark_prepared(tx: sa.Connection, id_: int) -> None:
     tx.execute(sa.update(Arq).where(Arq.id == id_).values(prepared=True))
 
 
+def hide(tx: sa.Connection, ids: Sequence[int], *, hidden: bool) -> None:
+    """Leave ARQs out of their instance's list, or put them into it; their instance stays theirs."""
+    if ids:
+        tx.execute(sa.update(Arq).where(Arq.id.in_(ids)).values(hidden=hidden))
+
+
 def drop_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
     """A failed bind holds nothing; what it was for (instance, provider) stays readable."""
     tx.execute(
@@ -146,6 +152,10 @@ _LOCK = (
         Arq.deployable_id,
         Arq.prepared,
         Arq.group_spec,
+        Arq.operation_id,
+        Arq.origin,
+        Arq.hidden,
+        Arq.fault,
     )
     .order_by(Arq.id)
     .with_for_update()

@@ -26,7 +26,7 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = (
         _R.updated_at,
         _R.hostname,
         _R.device_rp_uuid,
-        _R.instance_uuid,
+        sa.case((~_R.hidden, _R.instance_uuid)),
         sa.case((_BOUND, _H.attach_type), else_=""),
         sa.case((_BOUND, _H.uuid)),
         sa.case((_BOUND, _H.attach_info)),
@@ -37,6 +37,8 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = (
 # Built once: SQLAlchemy takes longer to build them than the database to execute them.
 _SHOW = _VISIBLE.where(_R.uuid == sa.bindparam("uuid"))
 _SHOW_OF_PROJECT = _SHOW.where(_R.project_id == sa.bindparam("project_id"))
+_EXPLAINED = _SHOW.add_columns(_R.fault)
+_EXPLAINED_OF_PROJECT = _SHOW_OF_PROJECT.add_columns(_R.fault)
 #: Filters of the API by name; all compare for equality.
 FILTERS: Mapping[str, sa.ColumnElement[Any]] = {
     "instance": _R.instance_uuid,
@@ -76,9 +78,24 @@ Row = sa.Row[*tuple[Any, ...]]
 
 def show(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
     """The ARQ with this uuid, if it is of this project (None: of any)."""
+    return _one(tx, (_SHOW, _SHOW_OF_PROJECT), uuid, project_id)
+
+
+def explained(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
+    """The same with one value more: why its bind failed, or None."""
+    return _one(tx, (_EXPLAINED, _EXPLAINED_OF_PROJECT), uuid, project_id)
+
+
+def _one(
+    tx: sa.Connection,
+    queries: tuple[sa.Select[*tuple[Any, ...]], sa.Select[*tuple[Any, ...]]],
+    uuid: str,
+    project_id: str | None,
+) -> Row | None:
+    of_all, of_project = queries
     if project_id is None:
-        return tx.execute(_SHOW, {"uuid": uuid}).first()
-    return tx.execute(_SHOW_OF_PROJECT, {"uuid": uuid, "project_id": project_id}).first()
+        return tx.execute(of_all, {"uuid": uuid}).first()
+    return tx.execute(of_project, {"uuid": uuid, "project_id": project_id}).first()
 
 
 def page(
@@ -95,6 +112,9 @@ def page(
     """
     query = listing.paged(tx, _visible(project_id), SORTABLE, wanted)
     query = query.where(*(FILTERS[name] == value for name, value in equal.items()))
+    if "instance" in equal:
+        # Nova hands a guest whatever is listed; what is not ready yet, or on its way out, is not.
+        query = query.where(~_R.hidden)
     if resolved:
         query = query.where(_R.state.in_(_RESOLVED))
     return tx.execute(query).all()
@@ -103,7 +123,10 @@ def page(
 def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) -> bool:
     """Whether no ARQ of the instance is on its way to a final state."""
     query = sa.select(sa.literal(1)).where(
-        _R.instance_uuid == instance_uuid, _R.state.not_in(_RESOLVED), *_of(project_id)
+        _R.instance_uuid == instance_uuid,
+        ~_R.hidden,
+        _R.state.not_in(_RESOLVED),
+        *_of(project_id),
     )
     return tx.execute(query.limit(1)).first() is None
 

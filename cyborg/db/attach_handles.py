@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from cyborg.db.models import Arq, AttachHandle
-from cyborg.model.device import HandleState
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device
+from cyborg.model.device import UNRELEASED, HandleState
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,17 @@ class Claimed:
     waits: bool
 
 
-def claim(tx: sa.Connection, deployable_id: int, count: int) -> list[Claimed]:
+def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> list[Claimed]:
     """Lock up to ``count`` handles of a deployable that are free, or about to be and promised to
     nobody; the free ones come first.
 
-    Handles that a rival has locked are skipped at first. Fewer than asked for prove nothing
-    then, since the rival may roll back: the second look waits for it. Both states are asked for
-    at once, for a handle that becomes free between two questions would be in neither answer.
+    Handles that a rival has locked are skipped, or waited for. Where they are skipped, fewer than
+    asked for prove nothing, since the rival may roll back. Who has skipped must not wait in the
+    same transaction: InnoDB keeps locks even on what it skips. Both states are asked for at once,
+    for a handle that becomes free between two questions would be in neither answer.
     """
-    wanted = {"deployable": deployable_id, "count": count}
-    rows = tx.execute(_CLAIM_SKIPPING, wanted).all()
-    if len(rows) < count:
-        rows = tx.execute(_CLAIM_WAITING, wanted).all()
+    statement = _CLAIM_WAITING if wait else _CLAIM_SKIPPING
+    rows = tx.execute(statement, {"deployable": deployable_id, "count": count})
     claimed = [Claimed(row.id, row.state == HandleState.RELEASING.value) for row in rows]
     return sorted(claimed, key=lambda one: (one.waits, one.id))
 
@@ -51,6 +50,30 @@ def let_go(tx: sa.Connection, clean: Collection[int], used: Collection[int]) -> 
         tx.execute(_LET_GO, {"ids": ids, "used": sorted(used)})
 
 
+def quarantine(tx: sa.Connection, handle_id: int) -> bool:
+    """A handle that cannot be released is given to nobody; who waits for it goes on waiting.
+
+    False when it is not being released, or is in quarantine already.
+    """
+    moved = tx.execute(
+        sa.update(AttachHandle)
+        .where(AttachHandle.id == handle_id, AttachHandle.state == HandleState.RELEASING.value)
+        .values(state=HandleState.QUARANTINED.value)
+    )
+    return int(moved.rowcount) > 0
+
+
+def quarantined_on(tx: sa.Connection, uuid: str) -> int | None:
+    """The id of the host of a handle that is in quarantine; None when it is not, or is gone."""
+    found: int | None = tx.execute(
+        sa.select(Device.host_id)
+        .join(Deployable, Deployable.device_id == Device.id)
+        .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
+        .where(AttachHandle.uuid == uuid, AttachHandle.state == HandleState.QUARANTINED.value)
+    ).scalar()
+    return found
+
+
 def end_release(tx: sa.Connection, handle_id: int) -> None:
     """A released handle becomes free, or held when an ARQ has been waiting for it.
 
@@ -63,7 +86,10 @@ def end_release(tx: sa.Connection, handle_id: int) -> None:
     promised = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
     tx.execute(
         sa.update(AttachHandle)
-        .where(AttachHandle.id == handle_id, AttachHandle.state == HandleState.RELEASING.value)
+        .where(
+            AttachHandle.id == handle_id,
+            AttachHandle.state.in_([one.value for one in UNRELEASED]),
+        )
         .values(state=sa.case((promised, HandleState.HELD.value), else_=HandleState.FREE.value))
     )
 
@@ -85,7 +111,11 @@ _CLAIM = (
     .limit(sa.bindparam("count", type_=sa.Integer))
 )
 _CLAIM_SKIPPING = _CLAIM.with_for_update(skip_locked=True, of=AttachHandle)
-_CLAIM_WAITING = _CLAIM.with_for_update(of=AttachHandle)
+# InnoDB would lock the entries of an index on the state one by one as it waits, those of handles
+# that are held no longer among them: a deadlock with whoever lets go of one.
+_CLAIM_WAITING = _CLAIM.with_hint(
+    AttachHandle, "FORCE INDEX (attach_handles_deployable_id_idx)", "mysql"
+).with_for_update(of=AttachHandle)
 _HOLD = (
     sa.update(AttachHandle)
     .where(AttachHandle.id.in_(_IDS), AttachHandle.state == HandleState.FREE.value)

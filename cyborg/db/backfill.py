@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Instance
-from cyborg.model.device import HandleState
+from cyborg.model.device import DeviceStatus, HandleState
 
 _BATCH = 100
 
@@ -54,6 +54,13 @@ def stateless_devices(db: Reader) -> int:
     """How many devices have no ``device_state`` yet."""
     with db.reader() as tx:
         return tx.scalar(sa.select(sa.func.count()).where(Device.device_state.is_(None))) or 0
+
+
+def inactive_devices(db: Reader) -> int:
+    """How many devices wait for an operator to enable them."""
+    waiting = Device.status == DeviceStatus.INACTIVE.value
+    with db.reader() as tx:
+        return tx.scalar(sa.select(sa.func.count()).where(waiting, Device.lost_ms.is_(None))) or 0
 
 
 def _ownerless(db: Database, after: str) -> list[str]:

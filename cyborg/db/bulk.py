@@ -2,6 +2,7 @@
 """Many rows in few statements: inserts that tell the new ids, on every database."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -13,24 +14,32 @@ Row = Mapping[str, Any]
 Record: TypeAlias = Any
 
 
-def insert(tx: sa.Connection, model: type[Base], rows: Sequence[Row]) -> None:
-    """Insert rows, one statement per thousand of them; none is fine."""
+def insert(
+    tx: sa.Connection, model: type[Base], rows: Sequence[Row], common: Row = MappingProxyType({})
+) -> None:
+    """Insert rows, one statement per thousand of them; none is fine.
+
+    ``common`` are values of all rows, SQL expressions among them.
+    """
     if rows:
-        tx.execute(sa.insert(model), [dict(row) for row in rows])
+        tx.execute(sa.insert(model).values(**common), [dict(row) for row in rows])
 
 
-def insert_ids(tx: sa.Connection, model: Any, rows: Sequence[Row]) -> dict[str, int]:
-    """Insert rows that bring their ``uuid``; answers uuid → id.
+def insert_ids(
+    tx: sa.Connection, model: Any, rows: Sequence[Row], common: Row = MappingProxyType({})
+) -> dict[str, int]:
+    """Insert rows that bring their ``uuid``; answers uuid → id. ``common`` as for ``insert``.
 
     Where the database cannot return what it inserted (MySQL), the ids cost one more statement.
     """
     if not rows:
         return {}
     values = [dict(row) for row in rows]
+    insertion = sa.insert(model).values(**common)
     if tx.dialect.insert_returning:
-        statement = sa.insert(model).returning(model.uuid, model.id)
+        statement = insertion.returning(model.uuid, model.id)
         return {row.uuid: row.id for row in tx.execute(statement, values)}
-    tx.execute(sa.insert(model), values)
+    tx.execute(insertion, values)
     found = tx.execute(
         sa.select(model.uuid, model.id).where(model.uuid.in_([row["uuid"] for row in values]))
     )

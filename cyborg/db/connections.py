@@ -20,6 +20,12 @@ MAX_POOL_SIZE = 20
 WRITES = "cyborg_writes"
 
 
+#: Seconds after which a server ends a transaction in which nothing happens. Ours take milliseconds
+#: and wait for nobody outside, so its process is frozen or cut off; the locks would keep other
+#: conductors from taking its work over. MySQL itself knows no such limit.
+_IDLE_TRANSACTION = 10
+
+
 @dataclass(frozen=True)
 class Settings:
     """How to connect; names and meanings are those of oslo.db's ``[database]`` options.
@@ -109,6 +115,11 @@ def _server_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
     def once_per_connection(dbapi: Any, _record: Any) -> None:
         with dbapi.cursor() as cursor:
             cursor.execute(statement)
+            if engine.dialect.name == "postgresql":
+                limit = f"idle_in_transaction_session_timeout = '{_IDLE_TRANSACTION}s'"
+                cursor.execute(f"SET SESSION {limit}")
+            elif "MariaDB" in dbapi.get_server_info():
+                cursor.execute(f"SET SESSION idle_transaction_timeout = {_IDLE_TRANSACTION}")
         # PostgreSQL would take the setting back with the first rollback.
         dbapi.commit()
 

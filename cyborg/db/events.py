@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The append-only history: who had which device when, and why."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from cyborg.db.models import Event
 from cyborg.model.caller import Caller
 
+#: How many lines of history are told at most.
+TOLD: Final = 50
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of history; ``noun`` is 'arq', 'device', 'device_profile' or 'attribute'."""
+    """One line of history.
+
+    ``noun`` says what it is about: 'arq', 'device', 'deployable', 'handle', 'instance',
+    'device_profile', 'attribute' or 'service'.
+    """
 
     noun: str
     subject_uuid: str
@@ -31,7 +39,10 @@ def record(
     caller: Caller | None = None,
     operation: str | None = None,
 ) -> None:
-    """Append entries in one statement; ``caller`` is None when the service acts by itself."""
+    """Append entries in one statement; ``caller`` is None when the service acts by itself.
+
+    Raises Unavailable when the caller's request has expired: its transaction must not stand.
+    """
     common = {
         "project_id": caller.project_id if caller else None,
         "user_id": caller.user_id if caller else None,
@@ -39,13 +50,47 @@ def record(
         "operation_id": operation,
     }
     rows = [{**vars(entry), **common} for entry in entries]
-    if rows:
+    expires = caller.expires_ms if caller else None
+    if rows and expires is not None:
+        tx.execute(_insert_in_time(now), [{**row, "expires": expires} for row in rows])
+    elif rows:
         tx.execute(_insert(now), rows)
 
 
 @cache
 def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
     return sa.insert(Event).values(at_ms=now)
+
+
+@cache
+def _insert_in_time(now: sa.ColumnElement[int]) -> sa.Insert:
+    """The same, which no database takes when it is too late: there is no moment for it.
+
+    It costs no statement more, and the clock is looked at when all else has been done.
+    """
+    late = now >= sa.bindparam("expires", type_=sa.BigInteger)
+    return sa.insert(Event).values(at_ms=sa.case((late, sa.null()), else_=now))
+
+
+def of_subject(tx: sa.Connection, noun: str, uuid: str) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+    """The last ``TOLD`` lines of history of one thing, the newest first."""
+    return tx.execute(_OF_SUBJECT, {"noun": noun, "uuid": uuid}).all()
+
+
+_OF_SUBJECT: sa.Select[*tuple[Any, ...]] = (
+    sa.select(
+        Event.at_ms,
+        Event.action,
+        Event.hostname,
+        Event.instance_uuid,
+        Event.reason,
+        Event.request_id,
+        Event.user_id,
+    )
+    .where(Event.subject_uuid == sa.bindparam("uuid"), Event.noun == sa.bindparam("noun"))
+    .order_by(Event.id.desc())
+    .limit(TOLD)
+)
 
 
 def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]) -> set[str]:
@@ -60,7 +105,20 @@ def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]
     return set(rows.scalars())
 
 
+def treated_by(tx: sa.Connection, operation: str, action: str) -> str | None:
+    """The one subject that this operation has treated so; None when it has not yet."""
+    return tx.execute(
+        sa.select(Event.subject_uuid)
+        .where(Event.operation_id == operation, Event.action == action)
+        .limit(1)
+    ).scalar_one_or_none()
+
+
+def mark_of(operation: str) -> sa.Exists:
+    """Whether this operation has left its mark, as a term of another statement."""
+    return sa.exists().where(Event.operation_id == operation)
+
+
 def operation_known(tx: sa.Connection, operation: str) -> bool:
     """Whether this operation has left its mark, so that it is being repeated now."""
-    mark = sa.select(sa.exists().where(Event.operation_id == operation))
-    return bool(tx.execute(mark).scalar_one())
+    return bool(tx.execute(sa.select(mark_of(operation))).scalar_one())

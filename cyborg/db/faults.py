@@ -13,6 +13,8 @@ _TRANSIENT = (db_exc.DBDeadlock, db_exc.DBConnectionError, db_exc.DBConsistencyE
 # PostgreSQL: serialization_failure and lock_not_available. SQLite: SQLITE_BUSY, low byte.
 _TRANSIENT_SQLSTATES = frozenset({"40001", "55P03"})
 _SQLITE_BUSY = 5
+# MySQL and MariaDB: the server is about to end, or only reads for now, as in a failover.
+_TRANSIENT_MYSQL = frozenset({1053, 1290})
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -23,11 +25,20 @@ def is_transient(error: BaseException | None) -> bool:
         error = error.inner_exception
     if not isinstance(error, sa.exc.DBAPIError):
         return False
+    if isinstance(error, sa.exc.OperationalError) and error.statement is None:
+        # It broke while connecting, or at the end; only some of these have names of their own.
+        return True
     return (
         error.connection_invalidated
+        or _mysql_code(error.orig) in _TRANSIENT_MYSQL
         or getattr(error.orig, "pgcode", None) in _TRANSIENT_SQLSTATES
         or getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == _SQLITE_BUSY
     )
+
+
+def _mysql_code(error: object) -> object:
+    arguments = getattr(error, "args", ())
+    return arguments[0] if arguments else None
 
 
 @contextmanager
@@ -36,8 +47,8 @@ def translated() -> Iterator[None]:
 
     A duplicate or a broken reference becomes Conflict, a value that the database cannot hold
     Invalid, a lost connection or a deadlock Unavailable (with the original as its cause, from
-    which ``is_transient`` tells that repeating helps). Anything else passes as it is: it is a
-    fault of ours.
+    which ``is_transient`` tells that repeating helps), and so does a request that has expired (see
+    ``events.record``). Anything else passes as it is: it is a fault of ours.
     """
     try:
         yield
@@ -53,6 +64,10 @@ def translated() -> Iterator[None]:
     except (db_exc.DBError, sa.exc.SQLAlchemyError) as error:
         if is_transient(error) or isinstance(error, sa.exc.TimeoutError):
             raise exception.Unavailable(peer="The database", reason=_kind(error)) from error
+        if _is_too_late(error):
+            raise exception.Unavailable(
+                peer="The conductor", reason="it came to this request when nobody waited any more"
+            ) from error
         if _is_data_error(error):
             raise _unfit() from error
         raise
@@ -74,6 +89,12 @@ def _unfit() -> exception.Invalid:
         field="request",
         reason="a value is too long, out of range, or text that the database cannot hold",
     )
+
+
+def _is_too_late(error: Exception) -> bool:
+    """Whether an entry of the history was refused because there is no moment for it."""
+    inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
+    return isinstance(inner, sa.exc.IntegrityError) and "at_ms" in str(inner.orig)
 
 
 def _is_data_error(error: Exception) -> bool:

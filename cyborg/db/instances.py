@@ -54,21 +54,21 @@ def release(
     now: sa.ColumnElement[int],
     uuids: Collection[str],
     going: Sequence[sa.ColumnElement[bool]] | None = None,
-) -> None:
+) -> int:
     """Open instances for their next bind, those only that no ARQ is left to; locks their rows.
 
     ``going`` are the terms that choose those of their ARQs (all, when empty) which go later in
-    the same transaction; without it, they have gone.
+    the same transaction; without it, they have gone. Answers how many rows it has opened.
     """
     if not uuids:
-        return
+        return 0
     statement = _open(now)
     if going is None:
         statement = _open_left(now)
     elif going:
         staying = sa.not_(sa.func.coalesce(sa.and_(*going), False))
         statement = statement.where(~_HELD.where(staying))
-    tx.execute(statement, {"uuids": sorted(set(uuids))})
+    return int(tx.execute(statement, {"uuids": sorted(set(uuids))}).rowcount)
 
 
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database

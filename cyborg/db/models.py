@@ -15,12 +15,12 @@ there are no relationships. Points that hold for all tables:
   ``created_at`` and ``updated_at`` are for display only, UTC in whole seconds.
 """
 
-import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
+from cyborg.db import legacy
 from cyborg.db.base import (
     MYSQL,
     Base,
@@ -80,6 +80,7 @@ class Device(Dated, Base):
     uuid: Mapped[UniqueUuid]
     host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id"))
     driver: Mapped[String100]
+    backend: Mapped[String255 | None]
     device_key: Mapped[String255]
     type: Mapped[str] = mapped_column(sa.String(16), index=True)
     vendor: Mapped[str] = mapped_column(sa.String(255), index=True)
@@ -93,6 +94,7 @@ class Device(Dated, Base):
     numa_node: Mapped[int | None]
     labels: Mapped[Any | None] = mapped_column(Json)
     origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
+    leaving: Mapped[bool] = mapped_column(server_default=sa.false())
     device_state: Mapped[str | None] = mapped_column(sa.String(32))
 
 
@@ -201,6 +203,7 @@ class Arq(Dated, Base):
     group_spec: Mapped[Any | None] = mapped_column(Json)
     prepared: Mapped[bool] = mapped_column(server_default=sa.false())
     origin: Mapped[Word | None]
+    hidden: Mapped[bool] = mapped_column(server_default=sa.false())
     fault: Mapped[Text | None]
     operation_id: Mapped[Uuid | None]
 
@@ -211,37 +214,6 @@ sa.Index("extArqs_device_rp_uuid_idx", Arq.device_rp_uuid)
 sa.Index("extArqs_instance_uuid_idx", Arq.instance_uuid)
 sa.Index("extArqs_deployable_id_idx", Arq.deployable_id)
 sa.Index(None, Arq.state, Arq.id)
-
-
-class QuotaUsage(Dated, Base):
-    """Kept as it came; nothing reads it."""
-
-    __tablename__ = "quota_usages"
-    id: Mapped[Id]
-    project_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
-    user_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
-    resource: Mapped[String255]
-    in_use: Mapped[int]
-    reserved: Mapped[int]
-    until_refresh: Mapped[int | None]
-
-
-class Reservation(Dated, Base):
-    """Kept as it came; nothing reads it."""
-
-    __tablename__ = "reservations"
-    id: Mapped[Id]
-    uuid: Mapped[Uuid]
-    usage_id: Mapped[int] = mapped_column(sa.ForeignKey("quota_usages.id"))
-    project_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
-    user_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
-    resource: Mapped[String255 | None]
-    delta: Mapped[int]
-    expire: Mapped[datetime.datetime | None] = mapped_column(sa.DateTime)
-
-
-sa.Index("reservations_uuid_idx", Reservation.uuid)
-sa.Index("usage_id", Reservation.usage_id)
 
 
 class Instance(Base):
@@ -323,7 +295,8 @@ class Driver(Base):
     version: Mapped[String64 | None]
     device_type: Mapped[String64 | None]
     endpoint: Mapped[String255 | None]
-    wanted: Mapped[bool] = mapped_column(server_default=sa.false())
+    #: NULL: as the host's own configuration says.
+    wanted: Mapped[bool | None]
     enabled: Mapped[bool] = mapped_column(server_default=sa.true())
     options: Mapped[Any | None] = mapped_column(Json)
     error: Mapped[Text | None]
@@ -395,5 +368,5 @@ class OperationResult(Base):
     error: Mapped[Text | None]
 
 
-#: All tables.
-METADATA = Base.metadata
+#: All tables, with those that are kept as they came.
+METADATA = legacy.METADATA

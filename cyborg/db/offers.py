@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from cyborg.db.bulk import Record
+from cyborg.db.hosts import AGENT_EPOCH, DISABLED
 from cyborg.db.models import AttachHandle, Deployable, Device, Host
 
 _OFFER = (
@@ -26,6 +27,7 @@ _OFFER = (
     Device.lost_ms.label("device_lost_ms"),
     Device.host_id,
     Host.service_host,
+    DISABLED.label("host_disabled"),
 )
 
 
@@ -46,7 +48,7 @@ def by_provider(tx: sa.Connection, rp_uuids: Iterable[str]) -> dict[str, Record]
 def by_uuid(tx: sa.Connection, uuid: str) -> Record | None:
     """One deployable with its device; None when there is none."""
     return tx.execute(
-        sa.select(*_OFFER)
+        sa.select(*_OFFER, AGENT_EPOCH.label("agent_epoch"))
         .join(Device, Device.id == Deployable.device_id)
         .join(Host, Host.id == Device.host_id)
         .where(Deployable.uuid == uuid)
@@ -65,7 +67,10 @@ def tasks(tx: sa.Connection, handle_ids: Iterable[int]) -> dict[int, Record]:
             Deployable.prepare,
             Device.driver,
             Device.device_key,
+            Device.hostname,
+            Device.host_id,
             Host.service_host,
+            AGENT_EPOCH.label("agent_epoch"),
         )
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
         .join(Device, Device.id == Deployable.device_id)

@@ -4,28 +4,38 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
+from cyborg.db import events
 from cyborg.db.bulk import Record
 from cyborg.db.models import Arq, DeviceProfile
 from cyborg.model.device_profile import DeviceProfile as Profile
+from cyborg.model.device_profile import ProfileChange
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one profile asks for."""
+    """What one profile asks for; ``repeated`` when the operation that asks has been carried out."""
 
     id: int
     groups: tuple[dict[str, str], ...]
+    repeated: bool
 
 
-def wanted(tx: sa.Connection, name: str) -> Wanted | None:
-    """The groups of a profile by its name; None when there is none."""
+def wanted(tx: sa.Connection, name: str, operation: str) -> Wanted | None:
+    """What a profile asks for, by its name; None when there is none."""
     row = tx.execute(
-        sa.select(DeviceProfile.id, DeviceProfile.profile_json).where(DeviceProfile.name == name)
+        sa.select(
+            DeviceProfile.id,
+            DeviceProfile.profile_json,
+            events.mark_of(operation).label("repeated"),
+        ).where(DeviceProfile.name == name)
     ).one_or_none()
-    return None if row is None else Wanted(row.id, tuple(json.loads(row.profile_json)["groups"]))
+    if row is None:
+        return None
+    return Wanted(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
 
 
 def insert(tx: sa.Connection, profile: Profile) -> None:
@@ -39,6 +49,18 @@ def insert(tx: sa.Connection, profile: Profile) -> None:
             created_at=profile.created_at,
         )
     )
+
+
+def change(tx: sa.Connection, id_: int, wish: ProfileChange) -> None:
+    """Set what is wished of a profile that the caller has locked."""
+    values: dict[str, Any] = {}
+    if wish.name is not None:
+        values["name"] = wish.name
+    if wish.groups is not None:
+        values["profile_json"] = json.dumps({"groups": list(wish.groups)})
+    if wish.describes:
+        values["description"] = wish.description
+    tx.execute(sa.update(DeviceProfile).where(DeviceProfile.id == id_).values(**values))
 
 
 def uuid_of(tx: sa.Connection, name: str) -> str | None:

@@ -101,6 +101,16 @@ def head() -> str:
     return found
 
 
+def check(db: Reader) -> None:
+    """Raise SchemaError, with what to run, unless the schema is this release's."""
+    current, wanted = version(db), head()
+    if current != wanted:
+        raise exception.SchemaError(
+            reason=f"The schema stands at {current}, this release needs {wanted}: run "
+            "'cyborg-dbsync upgrade'."
+        )
+
+
 def create_schema(db: Database) -> None:
     """Create all tables in an empty database and stamp it as newest."""
     current = version(db)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows by which processes prove that they live, and the epochs that fence their forerunners."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -57,6 +58,93 @@ def beat(
         .values(last_seen_ms=now, status=status, version=process.version)
     )
     return int(result.rowcount) == 1
+
+
+def first(tx: sa.Connection, now: sa.ColumnElement[int], binary: str, silent_ms: int) -> int | None:
+    """The id of the process of a binary that was there before all others that live now.
+
+    ``silent_ms`` is how long a silent one counts as living; None when none does.
+    """
+    found: int | None = tx.execute(
+        sa.select(sa.func.min(Service.id)).where(
+            Service.binary == binary, Service.last_seen_ms > now - silent_ms
+        )
+    ).scalar_one()
+    return found
+
+
+def renew(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> bool:
+    """Renew the row of a process that needs no epoch; False when there is none."""
+    result = tx.execute(
+        sa.update(Service)
+        .where(*_named(process))
+        .values(last_seen_ms=now, version=process.version, endpoint=process.endpoint)
+    )
+    return int(result.rowcount) == 1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A process as its row shows it; ``silent_ms`` is the age of its last sign of life."""
+
+    process: Process
+    status: str
+    epoch: int
+    silent_ms: int
+    up: bool
+
+
+def listed(
+    tx: sa.Connection, now: sa.ColumnElement[int], down_after: Mapping[str, int]
+) -> list[Seen]:
+    """The processes of the binaries that ``down_after`` names, by binary, host and process.
+
+    One is up while its last sign of life, by the database's clock, is not older than what
+    ``down_after`` says of its binary, in milliseconds.
+    """
+    rows = tx.execute(
+        sa.select(
+            Service.host,
+            Service.binary,
+            Service.version,
+            Service.endpoint,
+            Service.process,
+            Service.status,
+            Service.epoch,
+            (now - Service.last_seen_ms).label("silent_ms"),
+        )
+        .where(Service.binary.in_(down_after))
+        .order_by(Service.binary, Service.host, Service.process)
+    )
+    return [
+        Seen(
+            Process(row.host, row.binary, row.version or "", row.endpoint or "", row.process),
+            row.status,
+            int(row.epoch),
+            int(row.silent_ms),
+            up=row.silent_ms <= down_after[row.binary],
+        )
+        for row in rows
+    ]
+
+
+def processes(tx: sa.Connection, now: sa.ColumnElement[int], **equal: str) -> Sequence[Record]:
+    """The rows of processes whose columns have these values, with their silence, in their order."""
+    return tx.execute(
+        sa.select(
+            Service.uuid,
+            Service.host,
+            Service.binary,
+            Service.version,
+            Service.endpoint,
+            Service.disabled,
+            Service.disabled_reason,
+            Service.last_seen_ms,
+            (now - Service.last_seen_ms).label("silent_ms"),
+        )
+        .where(*(getattr(Service, name) == value for name, value in equal.items()))
+        .order_by(Service.id)
+    ).all()
 
 
 def current(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> Record:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Reader
+from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
     Arq,
     AttachHandle,
@@ -16,13 +17,14 @@ from cyborg.db.models import (
     Deployable,
     Device,
     Driver,
+    Event,
     Host,
     Instance,
     Service,
     Work,
 )
 from cyborg.model.attribute import Origin
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.names import CONDUCTOR
 from cyborg.model.snapshot import (
     ArqRow,
     DeployableRow,
@@ -74,28 +76,21 @@ def open_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
         return {row.uuid: int(row.age) for row in rows}
 
 
-def first_conductor(db: Reader, lease_ms: int) -> int | None:
-    """The services id of the conductor that was there before all others that live now."""
-    with db.reader() as tx:
-        found: int | None = tx.execute(
-            sa.select(sa.func.min(Service.id)).where(
-                Service.binary == CONDUCTOR, Service.last_seen_ms > db.now - lease_ms
-            )
-        ).scalar_one()
-    return found
-
-
 def _hosts(tx: sa.Connection, now: int) -> tuple[HostRow, ...]:
-    is_agent = sa.and_(
-        Service.host == Host.service_host, Service.binary == AGENT, Service.process == ""
-    )
     rows = tx.execute(
-        sa.select(Host.id, Host.name, Host.updated_ms, Service.last_seen_ms)
-        .outerjoin(Service, is_agent)
+        sa.select(Host.id, Host.name, Host.updated_ms, Service.last_seen_ms, Service.disabled)
+        .outerjoin(Service, IS_AGENT)
         .order_by(Host.id)
     )
     return tuple(
-        HostRow(row.id, row.name, now - row.updated_ms, _age(now, row.last_seen_ms)) for row in rows
+        HostRow(
+            row.id,
+            row.name,
+            now - row.updated_ms,
+            _age(now, row.last_seen_ms),
+            disabled=bool(row.disabled),
+        )
+        for row in rows
     )
 
 
@@ -172,6 +167,15 @@ def _handles(tx: sa.Connection) -> tuple[HandleRow, ...]:
 
 
 def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
+    # Dates of rows are by the clock of whoever wrote them; history is by the database's.
+    told = (
+        sa.select(Event.at_ms)
+        .where(Event.subject_uuid == Arq.uuid)
+        .order_by(Event.id.desc())
+        .limit(1)
+        .scalar_subquery()
+        .label("told_ms")
+    )
     rows = tx.execute(
         sa.select(
             Arq.uuid,
@@ -182,7 +186,9 @@ def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
             Arq.attach_handle_id,
             Arq.deployable_id,
             Arq.prepared,
+            Arq.hidden,
             sa.func.coalesce(Arq.updated_at, Arq.created_at).label("changed_at"),
+            told,
         ).order_by(Arq.id)
     )
     return tuple(
@@ -195,7 +201,8 @@ def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
             row.attach_handle_id,
             row.deployable_id,
             prepared=row.prepared,
-            age=_age(now, _milliseconds(row.changed_at)),
+            hidden=row.hidden,
+            age=_age(now, row.told_ms or _milliseconds(row.changed_at)),
         )
         for row in rows
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import bulk
 from cyborg.db.bulk import Record
 from cyborg.db.models import (
     AttachHandle,
@@ -27,6 +26,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
             Device.id,
             Device.uuid,
             Device.driver,
+            Device.backend,
             Device.device_key,
             Device.type,
             Device.vendor,
@@ -46,6 +46,7 @@ def deployables(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     return tx.execute(
         sa.select(
             Deployable.id,
+            Deployable.parent_id,
             Deployable.device_id,
             Deployable.name,
             Deployable.rp_uuid,
@@ -113,9 +114,15 @@ def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
 def drivers(tx: sa.Connection, host_id: int) -> dict[str, Record]:
     """The drivers of a host by name."""
     rows = tx.execute(
-        sa.select(Driver.id, Driver.name, Driver.state, Driver.error).where(
-            Driver.host_id == host_id
-        )
+        sa.select(
+            Driver.id,
+            Driver.name,
+            Driver.state,
+            Driver.error,
+            Driver.wanted,
+            Driver.enabled,
+            Driver.options,
+        ).where(Driver.host_id == host_id)
     )
     return {row.name: row for row in rows}
 
@@ -123,9 +130,15 @@ def drivers(tx: sa.Connection, host_id: int) -> dict[str, Record]:
 def set_lost(
     tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
 ) -> None:
-    """Mark rows of devices, deployables or handles as lost since now, or as seen again (None)."""
+    """Mark rows of devices, deployables or handles as lost since now, or as seen again (None).
+
+    A device that is seen again stays, whatever was ordered while it was lost.
+    """
+    values: dict[str, Any] = {"lost_ms": now}
+    if model is Device and now is None:
+        values["leaving"] = False
     if ids:
-        tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(lost_ms=now))
+        tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(**values))
 
 
 def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> None:
@@ -142,8 +155,3 @@ def remove_attributes(tx: sa.Connection, ids: Collection[int]) -> None:
 def board_text(info: dict[str, str | None]) -> str | None:
     """The JSON string in which board information is stored and shown."""
     return json.dumps(info) if info else None
-
-
-def insert_drivers(tx: sa.Connection, rows: Sequence[bulk.Row]) -> None:
-    """Store drivers of a host that were not known before."""
-    bulk.insert(tx, Driver, rows)

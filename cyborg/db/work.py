@@ -14,7 +14,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db.bulk import Record
-from cyborg.db.models import Service, Work
+from cyborg.db.models import Deployable, Service, Work
 from cyborg.model.work import WorkKind
 
 _COLUMNS = (
@@ -89,6 +89,11 @@ def still_ours(tx: sa.Connection, rows: Sequence[Record]) -> bool:
     return len(held) == len(rows)
 
 
+def note(tx: sa.Connection, row: Record, spec: Mapping[str, Any]) -> None:
+    """Remember something with work that is still ours."""
+    tx.execute(sa.update(Work).where(_fenced(1)).values(spec=dict(spec)), _fences([row]))
+
+
 def postpone(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
@@ -129,6 +134,34 @@ def cancel_prepare(tx: sa.Connection, arq_uuids: Sequence[str]) -> None:
     """Nobody waits for these ARQs' preparation any more."""
     tx.execute(
         sa.delete(Work).where(Work.arq_uuid.in_(arq_uuids), Work.kind == WorkKind.PREPARE.value)
+    )
+
+
+def supersede_program(tx: sa.Connection, deployable_id: int, operation: str) -> list[str]:
+    """Call off what else is to be loaded into a deployable; answers whose operations that was.
+
+    ``operation`` has stored its own work before, which keeps others that do the same waiting.
+    """
+    older = tx.execute(
+        sa.select(Work.id, Work.operation_id)
+        .where(
+            Work.deployable_id == deployable_id,
+            Work.kind == WorkKind.PROGRAM.value,
+            Work.operation_id != operation,
+        )
+        .order_by(Work.id)
+        .with_for_update()
+    ).all()
+    if older:
+        tx.execute(sa.delete(Work).where(Work.id.in_([row.id for row in older])))
+    return [str(row.operation_id) for row in older]
+
+
+def cancel_install(tx: sa.Connection, device_id: int) -> None:
+    """Nobody wants this device set up any more."""
+    mine = sa.select(Deployable.id).where(Deployable.device_id == device_id)
+    tx.execute(
+        sa.delete(Work).where(Work.kind == WorkKind.INSTALL.value, Work.deployable_id.in_(mine))
     )
 
 

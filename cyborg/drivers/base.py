@@ -17,8 +17,8 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers.host import Host
-from cyborg.model.device import Device, Hardware
-from cyborg.model.work import HandleTask, ProgramTask
+from cyborg.model.device import Backend, Device, Hardware
+from cyborg.model.work import HandleTask, ProgramTask, Unit
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,22 @@ class Health:
 class Driver(abc.ABC):
     """One kind of accelerator on one host.
 
-    ``name`` is the entry point's name in ``cyborg.accelerator.driver``. A constructor reads the
+    ``name`` is the entry point's name in ``cyborg.accelerator.driver``, ``device_type`` a word for
+    the hardware that it supports (None: of several kinds). A constructor reads the
     options it needs once, touches no hardware, and raises exception.ConfigError with one
     sentence when they cannot be used. Whatever else a driver cannot do it says with
     exception.HostError, exception.DriverFailed or exception.DriverCannot.
+
+    ``can_create`` tells that operators may create accelerators on its backends, beside those that
+    ``discover`` finds.
     """
 
     name: ClassVar[str]
+    device_type: ClassVar[str | None] = None
     can_program: ClassVar[bool] = False
+    can_create: ClassVar[bool] = False
+    #: Names of options that only the host's own configuration may set, such as commands to run.
+    local_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         self.host = host
@@ -86,16 +94,14 @@ class Driver(abc.ABC):
 
     def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
         """All devices of this driver's kind, those it does not offer included, with the reason."""
-        return [
-            Hardware(
-                key=one.key,
-                kind=one.type.value,
-                vendor=one.vendor,
-                model=one.model,
-                offered=True,
-            )
-            for one in self.discover(surroundings)
-        ]
+        return [Hardware.of(one) for one in self.discover(surroundings)]
+
+    def backends(self) -> Sequence[Backend]:
+        """The backends attached to this host, with the services on each, in the same order.
+
+        Pure reading, as for ``discover``; most hardware has no such thing.
+        """
+        return ()
 
     def install(self, device_key: str, operation: str) -> None:
         """Make a device that needs setting up ready to be offered."""
@@ -106,6 +112,15 @@ class Driver(abc.ABC):
 
     def release(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
         """Take one attach handle back from its guest; nothing to do for most hardware."""
+
+    def prepared(self) -> Sequence[Unit]:
+        """The units of this driver that the host shows as ready for a guest; pure reading.
+
+        Whoever can tell has them prepared again after a reboot, and released when nobody has
+        them. A unit that is half ready may be left out or not. What others made on the host, as
+        far as it can be told apart, is never among them.
+        """
+        self._cannot("tell what is prepared")
 
     def clean_steps(self, device_key: str) -> Sequence[CleanStep]:
         """How this device is cleaned between two users; empty when there is nothing to clean."""

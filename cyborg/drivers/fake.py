@@ -32,6 +32,7 @@ class FakeDriver(Driver):
     """One FPGA with sixteen units, which guests are told about but never given."""
 
     name = "fake_driver"
+    device_type = "FPGA"
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)

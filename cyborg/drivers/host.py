@@ -11,6 +11,7 @@ import errno
 import functools
 import importlib
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -26,6 +27,7 @@ TEXT_LIMIT = 64 * 1024
 #: Bytes that the lists below /proc may hold on a host with very many mounts or routes.
 TABLE_LIMIT = 16 * 1024 * 1024
 _MAX_LINKS = 40
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: What the kernel answers for a thing that is not there, or has just been unplugged.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
@@ -95,6 +97,10 @@ class Host(Protocol):
 
     def realpath(self, path: str) -> str:
         """The path without links; it must exist, and it never leaves the root."""
+        ...
+
+    def owned_by_root(self, path: str) -> bool:
+        """Whether root alone can change a file of this machine; see ``LocalHost``."""
         ...
 
     def run(
@@ -192,6 +198,22 @@ class LocalHost:
             os.lstat(self._root + inside)
             return inside
 
+    def owned_by_root(self, path: str) -> bool:
+        """Whether the file, every link on the way and every directory above are root's alone.
+
+        Like commands, whose programs are asked about, the path is always this machine's. A
+        directory in which everybody may make files, as /tmp, is nobody's alone.
+        """
+        with translated(f"looking who owns {path}"):
+            places = ["/"]
+
+            def link(place: str) -> str | None:
+                places.append(place)
+                return os.readlink(place) if os.path.islink(place) else None
+
+            resolve(path, link)
+            return all(_is_roots(os.lstat(one)) for one in places)
+
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
     ) -> Completed:
@@ -220,6 +242,12 @@ class LocalHost:
         except OSError:
             # No link, or not there: whoever opens the resolved path will learn which.
             return None
+
+
+def _is_roots(status: os.stat_result) -> bool:
+    """Whether only root can change it; the mode of a link means nothing."""
+    open_to_others = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
+    return status.st_uid == 0 and not open_to_others
 
 
 def resolve(path: str, link: Callable[[str], str | None]) -> str:

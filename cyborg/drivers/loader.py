@@ -2,8 +2,9 @@
 """Load drivers by the names that the operator enabled; a bad name is a fact, not an end."""
 
 import importlib.metadata
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
 
 from oslo_config import cfg
 from stevedore import named
@@ -11,18 +12,44 @@ from stevedore import named
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
+from cyborg.drivers.overlay import Overlay
+from cyborg.model.report import DriverHello, DriverState
 
 #: Where packages announce their drivers.
 NAMESPACE = "cyborg.accelerator.driver"
+#: The name that stands for every driver that is installed.
+ALL = "*"
+
+_VERSION_WIDTH = 64
+_ENDPOINT_WIDTH = 255
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of one name: a driver, or a clause that says why there is none."""
+    """What became of one name: a driver, or a clause that says why there is none.
+
+    One that is not ``enabled`` offers nothing; it is there to tell what hardware it knows.
+    ``endpoint`` is its entry point, ``version`` that of the package which brought it.
+    """
 
     name: str
     driver: Driver | None = None
     error: str | None = None
+    enabled: bool = True
+    endpoint: str | None = None
+    version: str | None = None
+
+    @property
+    def hello(self) -> DriverHello:
+        """What the driver says to the agent: that it is here, and what it supports."""
+        status = DriverState.READY if self.driver is not None else DriverState.FAILED
+        return DriverHello(
+            driver=self.name,
+            status=status if self.enabled else DriverState.STOPPED,
+            endpoint=self.endpoint,
+            type=None if self.driver is None else self.driver.device_type,
+            version=self.version,
+        )
 
 
 def load(
@@ -30,11 +57,78 @@ def load(
 ) -> list[Loaded]:
     """Load and construct the named drivers; one result for each name, doubles left out.
 
-    Raises exception.ConfigError when an option of a driver cannot be used: that is the operator's
-    to put right before the agent reports anything. Whatever else goes wrong in a driver is in
-    its result.
+    ``*`` stands for all that are installed. Raises exception.ConfigError when an option of a driver
+    cannot be used: that is the operator's to put right before the agent reports anything. Whatever
+    else goes wrong in a driver is in its result.
     """
-    return [_load(name, host, conf, namespace) for name in dict.fromkeys(names)]
+    wanted = list(names)
+    if ALL in wanted:
+        wanted = [one for one in wanted if one != ALL] + sorted(_installed(namespace))
+    return [
+        _described(_load(name, host, conf, namespace), namespace) for name in dict.fromkeys(wanted)
+    ]
+
+
+def load_others(
+    enabled: Collection[str], host: Host, conf: cfg.ConfigOpts, namespace: str = NAMESPACE
+) -> list[Loaded]:
+    """Load all installed drivers but the enabled ones, by name; they offer nothing.
+
+    An option that such a driver cannot use is no trouble but its own.
+    """
+    found = []
+    for name in sorted(_installed(namespace) - set(enabled)):
+        try:
+            found.append(_load(name, host, conf, namespace))
+        except exception.ConfigError as error:
+            found.append(Loaded(name, error=str(error)))
+    return [replace(_described(one, namespace), enabled=False) for one in found]
+
+
+def _described(loaded: Loaded, namespace: str) -> Loaded:
+    """The same with where it comes from, if it is installed at all."""
+    for one in importlib.metadata.entry_points(group=namespace, name=loaded.name):
+        version = None if one.dist is None else one.dist.version[:_VERSION_WIDTH]
+        return replace(loaded, endpoint=one.value[:_ENDPOINT_WIDTH], version=version)
+    return loaded
+
+
+def _installed(namespace: str) -> set[str]:
+    return {one.name for one in importlib.metadata.entry_points(group=namespace)}
+
+
+def load_with(
+    name: str,
+    host: Host,
+    conf: cfg.ConfigOpts,
+    *,
+    options: Mapping[str, str],
+    namespace: str = NAMESPACE,
+) -> Loaded:
+    """Load one driver with an operator's options laid over the configuration.
+
+    Whatever goes wrong is in the result: an option that cannot be used, that the driver does not
+    have, or that is for the host alone to set.
+    """
+    overlay = Overlay(conf, options)
+    try:
+        loaded = _load(name, host, cast(cfg.ConfigOpts, overlay), namespace)
+    except exception.ConfigError as error:
+        loaded = Loaded(name, error=str(error))
+    if loaded.driver is not None:
+        loaded = next(
+            (Loaded(name, error=flaw) for flaw in _flaws(loaded.driver, overlay, options)), loaded
+        )
+    return _described(loaded, namespace)
+
+
+def _flaws(driver: Driver, overlay: Overlay, options: Iterable[str]) -> Iterator[str]:
+    """Why a driver cannot have these options, though it was constructed with them."""
+    for key in sorted(options):
+        if key not in overlay.read:
+            yield f"it has no option {key}"
+        elif overlay.read[key] in driver.local_options:
+            yield f"option {key} can be set in the host's own files only"
 
 
 def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:

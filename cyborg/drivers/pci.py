@@ -64,12 +64,13 @@ class PciDriver(Driver):
     """PCI functions that ``[pci] passthrough_whitelist`` names and nobody else needs."""
 
     name = "pci_driver"
+    device_type = "PCI"
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._node: str = conf.host
         self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
-        self._asked: frozenset[tuple[int, int]] = frozenset()
+        self._lookup = pci_ids.Lookup()
         self._names = pci_ids.Names()
         self._told: set[tuple[str, str]] = set()
 
@@ -99,13 +100,8 @@ class PciDriver(Driver):
     def _survey(self, surroundings: Surroundings) -> list[Finding]:
         snapshot = pci_scan.read(self.host)
         found = survey(snapshot, self._entries, self._node, surroundings)
-        pairs = frozenset(
-            (one.function.vendor, one.function.product) for one in found if one.function
-        )
-        if not pairs <= self._asked:
-            # The list of names is long: it is read again only for a function never seen before.
-            self._asked |= pairs
-            self._names = pci_ids.find(self.host, self._asked)
+        functions = [one.function for one in found if one.function]
+        self._names = self._lookup.ask(self.host, [(one.vendor, one.product) for one in functions])
         return found
 
 

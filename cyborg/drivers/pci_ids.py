@@ -82,6 +82,22 @@ class Names:
         return self.products.get((vendor, product)) or f"{product:04x}"
 
 
+class Lookup:
+    """Names, read from the host only for a product that was not asked for before."""
+
+    def __init__(self) -> None:
+        self._asked: frozenset[tuple[int, int]] = frozenset()
+        self._names = Names()
+
+    def ask(self, host: Host, wanted: Iterable[tuple[int, int]]) -> Names:
+        """The names of these products, and of those asked for earlier; see ``find``."""
+        pairs = frozenset(wanted)
+        if not pairs <= self._asked:
+            self._asked |= pairs
+            self._names = find(host, self._asked)
+        return self._names
+
+
 def kind(class_code: int) -> str:
     """What a function is, in a word, by its 24-bit class code."""
     return _KINDS.get(class_code >> 16, "other")

@@ -155,7 +155,7 @@ def _part(text: str, name: str, most: int) -> int | None:
 
 def _address(value: Any) -> Glob | Patterns:
     if isinstance(value, str):
-        return _glob(value)
+        return glob(value)
     if not isinstance(value, dict):
         raise ValueError("address is neither a string nor an object of regular expressions")
     known = [name for name, _, _ in _PARTS]
@@ -174,8 +174,11 @@ def _pattern(name: str, text: str) -> re.Pattern[str]:
         raise ValueError(f"{name} {text!r} is not a regular expression ({error})") from None
 
 
-def _glob(text: str) -> Glob:
-    """Read ``domain:bus:slot.function``; parts may be missing from the left, or be blank."""
+def glob(text: str) -> Glob:
+    """Read ``domain:bus:slot.function``; parts may be missing from the left, or be blank.
+
+    Raises ValueError with a clause that tells what is wrong.
+    """
     place, _, function = text.partition(".")
     fields = place.split(":")
     if len(fields) > 3:

@@ -12,7 +12,8 @@ class Caller:
     that the policy granted: True reaches the rows of every project, False only those of
     ``project_id``; the conductor puts it into its WHERE clauses. ``service`` is True when a
     valid service token came along. ``request_id`` is the ``req-…`` of the HTTP request, for
-    logs and history.
+    logs and history. ``expires_ms`` is the moment, by the database's clock, from which on nobody
+    waits for the answer any more, so that nothing may be changed; None where that is not known.
     """
 
     project_id: str | None
@@ -20,3 +21,4 @@ class Caller:
     request_id: str
     everywhere: bool = False
     service: bool = False
+    expires_ms: int | None = None

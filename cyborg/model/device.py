@@ -11,10 +11,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 #: Widths of the database's columns for text that drivers bring.
 _WIDE = 255
 _DRIVER_NAME = 100
+_KIND = 64
+_STATE = 16
 _LARGEST = 2**31 - 1
 
 
@@ -57,6 +60,10 @@ class HandleState(StrEnum):
     HELD = "held"
     RELEASING = "releasing"
     QUARANTINED = "quarantined"
+
+
+#: The states in which a host has still to clean up after the last guest.
+UNRELEASED = frozenset({HandleState.RELEASING, HandleState.QUARANTINED})
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,8 @@ class Device:
 
     ``key`` is the canonical PCI address for now; unique per driver and host. ``control_path`` is
     shown nowhere, but kept in the form the field's databases have (domain, bus, device,
-    function). ``std_board_info`` becomes the JSON string of the API.
+    function). ``std_board_info`` becomes the JSON string of the API. ``backend`` names what drives
+    the device where its driver knows several.
     """
 
     key: str
@@ -115,14 +123,14 @@ class Device:
     std_board_info: dict[str, str | None] = field(default_factory=dict)
     vendor_board_info: str | None = None
     numa_node: int | None = None
+    backend: str | None = None
 
     def flaw(self) -> str | None:
         """Why no database could keep this device, as a sentence; None when one can."""
         for what, text, width in _texts(self):
-            if not 0 < len(text) <= width:
-                return f"{what} has {len(text)} characters and not 1 to {width}"
-            if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
-                return f"{what} is no text: {text!r}"
+            flaw = _flaw_of_text(what, text, width)
+            if flaw is not None:
+                return flaw
         if not -_LARGEST <= (self.numa_node or 0) <= _LARGEST:
             return f"there is no NUMA node {self.numa_node}"
         names = [one.name for one in self.deployables]
@@ -138,7 +146,10 @@ class Device:
 class Hardware:
     """A physical device of the node, offered or not; ``reason`` says why not (None: it is).
 
-    ``key`` equals the device's key once it is one. ``kind`` is a free capability word.
+    ``key`` equals the device's key once it is one. ``kind`` is a free capability word (CRYPTO,
+    FPGA, GPU), apart from the device types of the database. ``num`` is how many units there are,
+    ``remote`` how many of them are not local to the host; ``capability`` tells what they can do,
+    as a nested object of JSON. ``reason`` also tells why it must be set up or the host booted.
     """
 
     key: str
@@ -149,6 +160,73 @@ class Hardware:
     reason: str | None = None
     setup_required: bool = False
     reboot_required: bool = False
+    num: int = 1
+    remote: int = 0
+    capability: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, device: Device) -> "Hardware":
+        """What a device that is offered is as hardware, as far as the device tells."""
+        return cls(
+            key=device.key,
+            kind=device.type.value,
+            vendor=device.vendor,
+            model=device.model,
+            offered=True,
+            num=sum(len(one.handles) for one in device.deployables),
+        )
+
+    def flaw(self) -> str | None:
+        """Why no database could keep this entry, as a sentence; None when one can."""
+        if not (0 <= self.remote <= self.num <= _LARGEST):
+            return f"{self.remote} of {self.num} units cannot be remote"
+        return _flaw_of_text("its key", self.key, _WIDE) or _flaw_of_text(
+            "its kind", self.kind, _KIND
+        )
+
+
+@dataclass(frozen=True)
+class BackendService:
+    """An engine or function found on a backend; ``state`` is a status word of drivers."""
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Something attached to the host that a driver manages as one whole.
+
+    ``name`` is unique per driver and host, ``state`` a status word of drivers, ``capabilities`` a
+    nested object of JSON.
+    """
+
+    name: str
+    state: str
+    services: tuple[BackendService, ...] = ()
+    capabilities: dict[str, Any] = field(default_factory=dict)
+
+    def flaw(self) -> str | None:
+        """Why no database could keep this backend, as a sentence; None when one can."""
+        names = [one.name for one in self.services]
+        if len(set(names)) < len(names):
+            return "two of its services have one name"
+        texts = [
+            ("its name", self.name, _WIDE),
+            ("its state", self.state, _STATE),
+            *(("the name of a service", one.name, _WIDE) for one in self.services),
+            *(("the state of a service", one.state, _STATE) for one in self.services),
+        ]
+        return next(filter(None, (_flaw_of_text(*one) for one in texts)), None)
+
+
+def _flaw_of_text(what: str, text: str, width: int) -> str | None:
+    """Why a column of this width cannot keep a text, as a sentence; None when it can."""
+    if not 0 < len(text) <= width:
+        return f"{what} has {len(text)} characters and not 1 to {width}"
+    if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
+        return f"{what} is no text: {text!r}"
+    return None
 
 
 def _texts(device: Device) -> Iterator[tuple[str, str, int]]:
@@ -157,6 +235,8 @@ def _texts(device: Device) -> Iterator[tuple[str, str, int]]:
     yield "its vendor", device.vendor, _WIDE
     yield "its model", device.model, _WIDE
     yield "its control path", json.dumps(device.control_path), _WIDE
+    if device.backend:
+        yield "its backend", device.backend, _WIDE
     if device.vendor_board_info:
         yield "its board information", device.vendor_board_info, len(device.vendor_board_info)
     for deployable in device.deployables:

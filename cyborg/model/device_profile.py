@@ -44,6 +44,19 @@ class DeviceProfile:
     updated_at: datetime | None = None
 
 
+@dataclass(frozen=True)
+class ProfileChange:
+    """What an update sets; None leaves a name or the groups as they are.
+
+    ``describes`` tells that the description is set too, None taking it away.
+    """
+
+    name: str | None = None
+    groups: tuple[dict[str, str], ...] | None = None
+    description: str | None = None
+    describes: bool = False
+
+
 def units(group: Group) -> int:
     """How many accelerators the group asks for, over all its resource classes."""
     return sum(int(value) for key, value in group.items() if key.startswith("resources:"))

@@ -108,6 +108,8 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
     ``withheld`` allows it to reserve more: what needs an agent is not given out while it is away.
     """
     parts = []
+    if shown.name != desired.name:
+        parts.append(f"it is called {shown.name}")
     wanted, actual = desired.inventories(), dict(shown.inventories)
     if withheld and wanted.keys() == actual.keys() and wanted:
         (name,) = wanted
@@ -117,7 +119,7 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
         if name not in actual:
             parts.append(f"no inventory of {name}")
         elif name not in wanted:
-            parts.append(f"an inventory of {name}")
+            parts.append(f"an inventory of {name}{_held(shown, name)}")
         else:
             parts += [
                 f"{field} of {name} is {actual[name].get(field)} instead of {value}"
@@ -128,6 +130,12 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
     if lacking:
         parts.append(f"without trait {', '.join(sorted(lacking))}")
     return ", ".join(parts)
+
+
+def _held(shown: Shown, resource_class: str) -> str:
+    """Who keeps an inventory from being removed, in words."""
+    consumers = [one for one, has in shown.allocations.items() if resource_class in has]
+    return f" with allocations of {' and '.join(sorted(consumers))}" if consumers else ""
 
 
 def _excess(cloud: Snapshot, deployable: DeployableRow, shown: Shown) -> int:
@@ -167,7 +175,7 @@ def allocations(cloud: Snapshot, peers: Peers, age: int) -> Iterator[Finding]:
             if shown is None:
                 continue
             bound = cloud.bound_units.get(one.rp_uuid or "", Counter())
-            for instance, units in bound.items():
+            for instance, units in cloud.owed_units.get(one.rp_uuid or "", Counter()).items():
                 # One whose server is gone has a finding of its own.
                 if instance not in peers.vanished:
                     yield from _unallocated(host, one, shown, (instance, units))
@@ -201,7 +209,7 @@ def prepared(cloud: Snapshot, peers: Peers) -> Iterator[Finding]:
             for handle in cloud.handles_of.get(deployable.id, []):
                 unit = deployable.name, handle.key
                 holders = cloud.holders.get(handle.id, [])
-                if any(one.binds for one in holders) or handle.id in cloud.released_handles:
+                if any(one.binds for one in holders) or handle.id in cloud.release_of:
                     known.add(unit)
                 for arq in holders:
                     if arq.state == State.BOUND and arq.prepared and unit not in there:

@@ -71,6 +71,7 @@ class Kind(StrEnum):
     STUCK_WORK = "stuck-work"
     FAILED_DRIVER = "failed-driver"
     LOST_DEVICE = "lost-device"
+    QUARANTINED_HANDLE = "quarantined-handle"
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,13 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         Kind.REFUSED_PROVIDER: Rule(
             "I4", _WARN, "Remove what stands against it; the agent tries again by itself."
         ),
-        Kind.DRIFT: Rule("I4", _WARN, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH),
+        Kind.DRIFT: Rule(
+            "I4",
+            _WARN,
+            _FIXED + "has the agent publish it anew; where there are allocations of what is not "
+            "ours, delete those first.",
+            Fix.REPUBLISH,
+        ),
         Kind.PUBLISHING: Rule("I4", _INFO, "Nothing: the agent has just been told."),
         Kind.STALE_ALLOCATION: Rule(
             "I4",
@@ -187,6 +194,12 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         Kind.SILENT_AGENT: Rule("I6", _WARN, "Start cyborg-agent on {host}."),
         Kind.STUCK_WORK: Rule("I6", _WARN, "See the agent's log on {host}."),
         Kind.FAILED_DRIVER: Rule("I6", _WARN, "See the agent's log on {host}."),
+        Kind.QUARANTINED_HANDLE: Rule(
+            "I6",
+            _WARN,
+            "Remove what the agent's log on {host} complains of: it is released and given out "
+            "again by itself after that.",
+        ),
         Kind.LOST_DEVICE: Rule("I6", _WARN, "Put it back in, or take it out of service for good."),
     }
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cyborg.model import drift
 from cyborg.model.arq import State
-from cyborg.model.device import HandleState
+from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.finding import Finding, Kind
 from cyborg.model.peers import Peers
 from cyborg.model.report import DriverState
@@ -80,20 +80,27 @@ def _handles(cloud: Snapshot) -> Iterator[Finding]:
 def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Kind | None, str]:
     """What is wrong between a handle and who has it; (None, "") when nothing is."""
     releasing = handle.state == HandleState.RELEASING
-    at_work = handle.id in cloud.released_handles
+    quarantined = handle.state == HandleState.QUARANTINED
+    at_work = handle.id in cloud.release_of
     binders = [one for one in holders if one.binds]
     bound = [one for one in holders if one.state == State.BOUND]
     if handle.state == HandleState.HELD and not holders:
         return Kind.LEAKED_HANDLE, "It is held, but no ARQ has it."
     if bound and releasing and at_work:
         return Kind.UNSAFE_HANDLE, f"It is about to be released, but ARQ {bound[0].uuid} has it."
-    if binders and handle.state == HandleState.QUARANTINED:
-        return Kind.UNSAFE_HANDLE, f"It is in quarantine, but ARQ {binders[0].uuid} has it."
+    if bound and quarantined:
+        return Kind.UNSAFE_HANDLE, f"It is in quarantine, but ARQ {bound[0].uuid} has it."
     if (bound and releasing) or (binders and handle.state == HandleState.FREE):
         return Kind.UNHELD_HANDLE, f"It is {handle.state}, but ARQ {binders[0].uuid} has it."
-    if releasing and not at_work:
+    if handle.state in UNRELEASED and not at_work:
         return Kind.STRANDED_RELEASE, "It is to be released, but there is no work for it."
+    if quarantined:
+        return Kind.QUARANTINED_HANDLE, _refusals(cloud.release_of[handle.id])
     return None, ""
+
+
+def _refusals(work: WorkRow) -> str:
+    return f"Its host does not release it; tried for {_words(work.age)}{_because(work)}"
 
 
 def _of_handle(cloud: Snapshot, handle: HandleRow, kind: Kind, cause: str) -> Finding:
@@ -104,6 +111,7 @@ def _of_handle(cloud: Snapshot, handle: HandleRow, kind: Kind, cause: str) -> Fi
 def _arqs(cloud: Snapshot) -> Iterator[Finding]:
     """I1 and I2, from the side of the ARQs."""
     preparing = {one.arq_uuid for one in cloud.work if one.kind == WorkKind.PREPARE}
+    attaching = {one.instance_uuid for one in cloud.work if one.kind == WorkKind.ATTACH}
     for arq in cloud.arqs:
         if arq.state in _HANDLELESS and arq.handle_id is not None:
             yield _of_arq(cloud, arq, Kind.NEEDLESS_HOLD, f"It is {arq.state} and has a handle.")
@@ -111,7 +119,8 @@ def _arqs(cloud: Snapshot) -> Iterator[Finding]:
             yield _of_arq(cloud, arq, Kind.EMPTY_BIND, "It is Bound and has no handle.")
         if arq.binds and arq.instance_uuid is None:
             yield _of_arq(cloud, arq, Kind.OWNERLESS_BIND, f"It is {arq.state} for no instance.")
-        if arq.state == State.BIND_STARTED and arq.uuid not in preparing:
+        attached = arq.hidden and arq.instance_uuid in attaching
+        if arq.state == State.BIND_STARTED and arq.uuid not in preparing and not attached:
             cause = "It is BindStarted, but nobody is to finish its bind."
             yield _of_arq(cloud, arq, Kind.FORGOTTEN_BIND, cause)
         if arq.state in _OBSOLETE:
@@ -189,9 +198,18 @@ def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
         elif one.kind == WorkKind.PREPARE and (one.overdue or 0) > ages.work:
             cause = f"Its bind is {_words(one.overdue or 0)} past its deadline{_because(one)}"
             yield _of_work(cloud, one, Kind.OVERDUE_BIND, cause)
-        elif one.kind in (WorkKind.RELEASE, WorkKind.PROGRAM) and one.age > ages.stuck:
+        elif _may_stick(cloud, one) and one.age > ages.stuck:
             cause = f"Its {one.kind} has been tried for {_words(one.age)}{_because(one)}"
             yield _of_work(cloud, one, Kind.STUCK_WORK, cause)
+
+
+def _may_stick(cloud: Snapshot, work: WorkRow) -> bool:
+    """Whether it has no deadline of its own, and no finding either: a quarantine is one."""
+    if work.kind in (WorkKind.PROGRAM, WorkKind.ATTACH, WorkKind.DETACH):
+        return True
+    handle = cloud.handle_by_id.get(work.handle_id or 0)
+    quarantined = handle is not None and handle.state == HandleState.QUARANTINED
+    return work.kind == WorkKind.RELEASE and not quarantined
 
 
 def _of_work(cloud: Snapshot, work: WorkRow, kind: Kind, cause: str) -> Finding:

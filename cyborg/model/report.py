@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
 from typing import Any
 
-from cyborg.model.device import Device
+from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.provider import ProviderTree
 
 
@@ -21,13 +21,37 @@ class DriverState(StrEnum):
 
 
 @dataclass(frozen=True)
+class DriverHello:
+    """A driver is installed on this host, and what became of loading it; said by the loader.
+
+    ``endpoint`` is its entry point, ``type`` a word for what hardware it supports, ``version`` that
+    of its package.
+    """
+
+    driver: str
+    status: DriverState
+    endpoint: str | None = None
+    type: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
 class DriverReport:
-    """What one driver found. A driver that failed (``error``) keeps the devices it had."""
+    """What one driver found. A driver that failed (``error``) keeps the devices it had.
+
+    One that is installed but not enabled is STOPPED and has no devices, but hardware. ``hardware``
+    and ``backends`` are None where the driver could not tell: what was known of them stands.
+    """
 
     driver: str
     state: DriverState
     devices: tuple[Device, ...] = ()
     error: str | None = None
+    hardware: tuple[Hardware, ...] | None = None
+    backends: tuple[Backend, ...] | None = None
+    endpoint: str | None = None
+    type: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +65,15 @@ class Report:
         facts = [_sorted(vars(one)) for one in self.drivers]
         text = json.dumps(sorted(facts, key=_word), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def deployables(self) -> frozenset[str]:
+        """The names of all that was found; drivers that failed have found nothing."""
+        return frozenset(
+            one.name
+            for driver in self.drivers
+            for device in driver.devices
+            for one in device.deployables
+        )
 
 
 def _sorted(value: Any) -> Any:
@@ -61,12 +94,37 @@ def _word(fact: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Changes:
+    """How many devices of a driver are found, and new, different and gone since another report."""
+
+    found: int
+    added: int
+    changed: int
+    lost: int
+
+
+def changes(before: DriverReport | None, after: DriverReport) -> Changes:
+    """What one driver's report changes; one that failed says nothing about its devices."""
+    if after.state is not DriverState.READY:
+        return Changes(0, 0, 0, 0)
+    old = {} if before is None else {one.key: _sorted(one) for one in before.devices}
+    new = {one.key: _sorted(one) for one in after.devices}
+    return Changes(
+        found=len(new),
+        added=len(new.keys() - old.keys()),
+        changed=sum(new[key] != old[key] for key in new.keys() & old.keys()),
+        lost=len(old.keys() - new.keys()),
+    )
+
+
+@dataclass(frozen=True)
 class Hello:
     """An agent's heartbeat.
 
     ``provider_names`` are the names under which Placement may know this compute, best first;
     exactly one once it was found there. ``epoch`` is None in a process's first hello, later what
-    the conductor issued.
+    the conductor issued. ``endpoint`` is ``topic@server`` of the agent, ``drivers`` are those that
+    are installed on its host.
     """
 
     host: str
@@ -75,6 +133,7 @@ class Hello:
     endpoint: str
     epoch: int | None
     status: DriverState = DriverState.READY
+    drivers: tuple[DriverHello, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,12 +158,42 @@ class Acknowledged:
 
 
 @dataclass(frozen=True)
+class Retired:
+    """A provider that shall go, and the name of its deployable."""
+
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True)
+class DriverWish:
+    """What operators want of one driver on a host.
+
+    ``wanted`` None: as the host's own configuration says. ``options`` are laid over that.
+    """
+
+    name: str
+    wanted: bool | None = None
+    enabled: bool = True
+    options: dict[str, str] = field(default_factory=dict)
+
+    def loaded(self, *, configured: bool) -> bool:
+        """Whether the driver is to be loaded on a host whose configuration names it or not."""
+        return self.enabled and (configured if self.wanted is None else self.wanted)
+
+
+@dataclass(frozen=True)
 class Desired:
     """What the database wants of a host: the provider tree that Placement shall show.
 
-    ``refused`` is what it believes that Placement refuses (deployable name → reason).
+    ``refused`` is what it believes that Placement refuses (deployable name → reason). ``retired``
+    are providers, in the order in which they can be removed, whose devices are given up: the agent
+    removes them where nothing is allocated, and tells. ``drivers`` are those of which operators
+    want something else than the host's configuration says.
     """
 
     generation: int
     tree: ProviderTree
     refused: dict[str, str] = field(default_factory=dict)
+    retired: tuple[Retired, ...] = ()
+    drivers: tuple[DriverWish, ...] = ()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cyborg.model.arq import State
-from cyborg.model.device import DeviceStatus, HandleState
+from cyborg.model.device import HandleState
+from cyborg.model.offering import Standing, Unit, reserved
 from cyborg.model.provider import Provider
-from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 
 
@@ -20,13 +20,15 @@ from cyborg.model.work import WorkKind
 class HostRow:
     """A compute host; ``changed_age`` counts from the last change of what is desired of it.
 
-    ``agent_silence`` is the age of its agent's last hello; None when it never said one.
+    ``agent_silence`` is the age of its agent's last hello; None when it never said one. A
+    ``disabled`` one is out of service by an operator's word.
     """
 
     id: int
     name: str
     changed_age: int
     agent_silence: int | None
+    disabled: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,10 @@ class HandleRow:
 
 @dataclass(frozen=True)
 class ArqRow:
-    """An accelerator request; ``age`` counts from its last change, None when that is unknown."""
+    """An accelerator request; ``age`` counts from its last change, None when that is unknown.
+
+    ``hidden``: an attach or a detach is at it.
+    """
 
     uuid: str
     state: str
@@ -91,6 +96,7 @@ class ArqRow:
     deployable_id: int | None = None
     prepared: bool = False
     age: int | None = None
+    hidden: bool = False
 
     @property
     def binds(self) -> bool:
@@ -204,13 +210,22 @@ class Snapshot:
         return found
 
     @cached_property
-    def released_handles(self) -> frozenset[int]:
-        """Handles that somebody is to release."""
-        return frozenset(
-            one.handle_id
+    def owed_units(self) -> dict[str, Counter[str]]:
+        """The same of those only whose allocation must stand by now."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for one in self.arqs:
+            if one.binds and one.rp_uuid and one.instance_uuid and not one.hidden:
+                found[one.rp_uuid][one.instance_uuid] += 1
+        return found
+
+    @cached_property
+    def release_of(self) -> dict[int, WorkRow]:
+        """Handle id → the work that is to release it."""
+        return {
+            one.handle_id: one
             for one in self.work
             if one.kind == WorkKind.RELEASE and one.handle_id is not None
-        )
+        }
 
     def host_of(self, deployable_id: int | None) -> HostRow | None:
         """The host of a deployable, None for one that is not there."""
@@ -227,25 +242,18 @@ class Snapshot:
 
     def offers(self, deployable: DeployableRow) -> bool:
         """Whether units of a deployable may be given out at all."""
-        device = self.device_by_id[deployable.device_id]
-        state = self._driver_states.get((device.host_id, device.driver), DriverState.READY)
-        return (
-            device.status == DeviceStatus.ENABLED
-            and device.lost_age is None
-            and not deployable.lost
-            and state == DriverState.READY
-        )
+        return self._standing(deployable).offered
 
     def desired(self, deployable: DeployableRow) -> Provider:
         """What Placement shall show of a deployable, once its agent has published it."""
         handles = self.handles_of.get(deployable.id, [])
-        withheld = [one for one in handles if one.lost or one.state == HandleState.QUARANTINED]
+        units = [Unit(one.state, one.lost) for one in handles]
         return Provider(
             uuid=deployable.rp_uuid or "",
             name=deployable.name,
             resource_class=deployable.resource_class,
             total=len(handles),
-            reserved=len(withheld) if self.offers(deployable) else len(handles),
+            reserved=reserved(self._standing(deployable), units),
             traits=deployable.traits,
         )
 
@@ -259,6 +267,15 @@ class Snapshot:
             if one.state in (HandleState.FREE, HandleState.RELEASING)
             and not one.lost
             and one.id not in self.holders
+        )
+
+    def _standing(self, deployable: DeployableRow) -> Standing:
+        device = self.device_by_id[deployable.device_id]
+        return Standing(
+            device.status,
+            lost=device.lost_age is not None or deployable.lost,
+            driver=self._driver_states.get((device.host_id, device.driver)),
+            disabled=self.host_by_id[device.host_id].disabled,
         )
 
     @cached_property

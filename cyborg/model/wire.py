@@ -5,6 +5,7 @@ Readers ignore keys they do not know and fill keys they miss from the dataclass'
 within one major version fields may be added (with a default), never changed or removed.
 """
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -103,9 +104,24 @@ def _build_dataclass(kind: Any, value: Any, place: str) -> Any:
     return kind(**arguments)
 
 
+def _json(value: Any, place: str) -> Any:
+    """A value that is JSON all the way down, and so the same on the other side of any database."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise exception.Invalid(field=place, reason="its keys are not all strings")
+        return {key: _json(one, f"{place}.{key}") for key, one in value.items()}
+    if isinstance(value, list):
+        return [_json(one, f"{place}[{i}]") for i, one in enumerate(value)]
+    if type(value) is float and not math.isfinite(value):
+        raise exception.Invalid(field=place, reason=f"{value} is no number of JSON")
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise exception.Invalid(field=place, reason="it is not JSON")
+    return value
+
+
 def _build_scalar(kind: Any, value: Any, place: str) -> Any:
     if kind is Any:
-        return value
+        return _json(value, place)
     if issubclass(kind, Enum) or (kind is datetime and isinstance(value, str)):
         try:
             return datetime.fromisoformat(value) if kind is datetime else kind(value)

@@ -3,6 +3,9 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
+
+from cyborg.model.report import DriverState
 
 
 class WorkKind(StrEnum):
@@ -12,6 +15,23 @@ class WorkKind(StrEnum):
     PREPARE = "prepare"
     RELEASE = "release"
     PROGRAM = "program"
+    ATTACH = "attach"
+    DETACH = "detach"
+    DISCOVER = "discover"
+    DRIVER = "driver"
+    UNINSTALL = "uninstall"
+    FORGET = "forget"
+    INSTALL = "install"
+
+
+class Unit(NamedTuple):
+    """What a guest gets, by names that are the same in the database and on the host.
+
+    The deployable's name is unique in the cloud, the handle's key within the deployable.
+    """
+
+    deployable: str
+    handle_key: str
 
 
 @dataclass(frozen=True)
@@ -20,7 +40,11 @@ class HandleTask:
 
     ``operation`` identifies the task: an agent that meets it again answers as before. ``spec``
     holds the ``accel:*`` wishes of the device profile's group, as strings. ``order`` rises with
-    each task of a handle: one that arrives after a later one is refused.
+    each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when the
+    conductor's database wrote the task, by its clock; 0 where that is not told. It tells a stale
+    task from a new one of a database that was restored from a backup, whose orders go back.
+    ``agent_epoch`` is that of the agent that is asked, 0 where that is not told: one that has been
+    superseded refuses.
     """
 
     operation: str
@@ -31,17 +55,45 @@ class HandleTask:
     handle_uuid: str
     spec: dict[str, str] = field(default_factory=dict)
     order: int = 0
+    issued_ms: int = 0
+    agent_epoch: int = 0
+
+    @property
+    def unit(self) -> Unit:
+        """What the task is about."""
+        return Unit(self.deployable, self.handle_key)
 
 
 @dataclass(frozen=True)
 class ProgramTask:
-    """Load one Glance image into a deployable on the agent's host."""
+    """Load one Glance image into a deployable on the agent's host; see HandleTask.
+
+    ``order`` rises with each task of a deployable.
+    """
 
     operation: str
     driver: str
     device_key: str
     deployable: str
     image_uuid: str
+    agent_epoch: int = 0
+    order: int = 0
+    issued_ms: int = 0
+
+    @property
+    def unit(self) -> Unit:
+        """What the task is about: the deployable itself, none of its handles."""
+        return Unit(self.deployable, "")
+
+
+@dataclass(frozen=True)
+class InstallTask:
+    """Set one device up on the agent's host, so that it can be offered; see HandleTask."""
+
+    operation: str
+    driver: str
+    device_key: str
+    agent_epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,9 +101,79 @@ class Outcome:
     """How far a task got.
 
     ``done`` False: the agent is still at it, ask again with the same operation. ``fault`` is None
-    when it succeeded, else a sentence for the operator.
+    when it succeeded, else a sentence for the operator. ``note`` is what the operator should know
+    of a success.
     """
 
     operation: str
     done: bool = True
     fault: str | None = None
+    note: str | None = None
+
+
+class Use(StrEnum):
+    """What the conductor knows of one unit that binds have to be prepared for.
+
+    ``wanted``: a guest has it, prepared. ``idle``: nobody has it, nothing is under way. ``busy``:
+    work of the conductor is under way or to come, or it is lost: nobody else may touch it.
+    """
+
+    WANTED = "wanted"
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One unit and its use; ``task`` is what preparing or releasing it would take."""
+
+    task: HandleTask
+    use: Use
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """All units of a host whose binds are prepared, as they are used at one moment."""
+
+    units: tuple[Holding, ...]
+
+
+@dataclass(frozen=True)
+class DiscoveryTask:
+    """Look at the hardware of the agent's host now: through one driver, or all (None).
+
+    Before that the agent fetches what is desired of its host, so that a driver that has just been
+    ordered is loaded. See HandleTask for ``operation`` and ``agent_epoch``.
+    """
+
+    operation: str
+    driver: str | None = None
+    agent_epoch: int = 0
+
+
+@dataclass(frozen=True)
+class DriverFindings:
+    """What one driver found, against what the host last reported.
+
+    The numbers are of devices; ``failed`` are those that the conductor does not keep. ``accepted``
+    False: what was ordered of the driver cannot be done (``error`` says why), and it is as it was.
+    """
+
+    name: str
+    state: DriverState
+    found: int = 0
+    added: int = 0
+    changed: int = 0
+    lost: int = 0
+    failed: int = 0
+    error: str | None = None
+    accepted: bool = True
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """The answer to a DiscoveryTask; ``done`` False: ask again, it has not come to it yet."""
+
+    operation: str
+    done: bool = True
+    drivers: tuple[DriverFindings, ...] = ()

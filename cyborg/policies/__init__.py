@@ -5,7 +5,21 @@ from itertools import chain
 
 from oslo_policy import policy
 
-from cyborg.policies import arqs, attributes, base, deployables, device_profiles, devices
+from cyborg.policies import (
+    arqs,
+    attributes,
+    backends,
+    base,
+    deployables,
+    device_profiles,
+    devices,
+    drivers,
+    hardware,
+    instances,
+    operations,
+    services,
+    usage,
+)
 
 
 def list_rules() -> list[policy.RuleDefault]:
@@ -18,5 +32,12 @@ def list_rules() -> list[policy.RuleDefault]:
             devices.RULES,
             deployables.RULES,
             attributes.RULES,
+            instances.RULES,
+            services.RULES,
+            backends.RULES,
+            drivers.RULES,
+            hardware.RULES,
+            operations.RULES,
+            usage.RULES,
         )
     )

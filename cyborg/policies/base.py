@@ -18,6 +18,9 @@ MEMBER_OR_SERVICE = "rule:project_member_or_service"
 READER_OR_ADMIN = "rule:project_reader_or_admin"
 READER_OR_SERVICE = "rule:project_reader_or_service"
 MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
+OPERATOR = "rule:operator_api"
+READER_OR_OPERATOR = "rule:project_reader_api or rule:operator_api"
+MANAGER_OR_OPERATOR = "rule:project_manager_api or rule:operator_api"
 
 _OWNER = policy.DeprecatedRule(
     name="rule:admin_or_owner",
@@ -61,6 +64,12 @@ def _retired(name: str, check_str: str, description: str) -> policy.RuleDefault:
 RULES = [
     policy.RuleDefault("admin_api", "role:admin", "An administrator of the cloud."),
     policy.RuleDefault("service_api", "role:service", "Another OpenStack service."),
+    policy.RuleDefault(
+        "operator_api",
+        "rule:admin_api or role:accelerator_operator",
+        "Who looks after the cloud's accelerators: an administrator, or a user who was given the "
+        "role accelerator_operator.",
+    ),
     _persona("project_admin_api", "admin"),
     _persona("project_manager_api", "manager"),
     _persona("project_member_api", "member"),

@@ -8,6 +8,7 @@ from cyborg.policies import base
 GET_ALL = "cyborg:device_profile:get_all"
 GET_ONE = "cyborg:device_profile:get_one"
 CREATE = "cyborg:device_profile:create"
+UPDATE = "cyborg:device_profile:update"
 DELETE = "cyborg:device_profile:delete"
 
 RULES = [
@@ -34,6 +35,13 @@ RULES = [
         operations=[{"path": "/v2/device_profiles", "method": "POST"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(CREATE, "rule:is_admin"),
+    ),
+    policy.DocumentedRuleDefault(
+        name=UPDATE,
+        check_str=base.OPERATOR,
+        description="Change name, description or groups of a device profile.",
+        operations=[{"path": "/v2/device_profiles/{uuid or name}", "method": "PATCH"}],
+        scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=DELETE,

@@ -7,13 +7,17 @@ from cyborg.policies import base
 
 GET_ALL = "cyborg:device:get_all"
 GET_ONE = "cyborg:device:get_one"
+GET_OWN = "cyborg:device:get_own"
+UPDATE = "cyborg:device:update"
+DELETE = "cyborg:device:delete"
+LABEL = "cyborg:device:label"
 DISABLE = "cyborg:device:disable"
 ENABLE = "cyborg:device:enable"
 
 RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
-        check_str=base.MANAGER_OR_ADMIN,
+        check_str=f"{base.MANAGER_OR_ADMIN} or {base.OPERATOR}",
         description="List devices.",
         operations=[{"path": "/v2/devices", "method": "GET"}],
         scope_types=["project"],
@@ -21,22 +25,54 @@ RULES = [
     ),
     policy.DocumentedRuleDefault(
         name=GET_ONE,
-        check_str=base.MANAGER_OR_ADMIN,
+        check_str=f"{base.MANAGER_OR_ADMIN} or {base.OPERATOR}",
         description="Show a device.",
         operations=[{"path": "/v2/devices/{uuid}", "method": "GET"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(GET_ONE, base.ADMIN, since=base.PERSONAS_SINCE),
     ),
     policy.DocumentedRuleDefault(
+        name=GET_OWN,
+        check_str=base.READER_OR_ADMIN,
+        description="List and show the devices that the project's accelerator requests hold, "
+        "without host names and addresses (microversion 2.4).",
+        operations=[
+            {"path": "/v2/devices", "method": "GET"},
+            {"path": "/v2/devices/{uuid}", "method": "GET"},
+        ],
+        scope_types=["project"],
+    ),
+    policy.DocumentedRuleDefault(
+        name=UPDATE,
+        check_str=base.OPERATOR,
+        description="Change status and labels of a device.",
+        operations=[{"path": "/v2/devices/{uuid}", "method": "PATCH"}],
+        scope_types=["project"],
+    ),
+    policy.DocumentedRuleDefault(
+        name=DELETE,
+        check_str=base.OPERATOR,
+        description="Have a lost device forgotten.",
+        operations=[{"path": "/v2/devices/{uuid}", "method": "DELETE"}],
+        scope_types=["project"],
+    ),
+    policy.DocumentedRuleDefault(
+        name=LABEL,
+        check_str=base.MEMBER_OR_ADMIN,
+        description="Label a device that the project's accelerator requests hold.",
+        operations=[{"path": "/v2/devices/{uuid}", "method": "PATCH"}],
+        scope_types=["project"],
+    ),
+    policy.DocumentedRuleDefault(
         name=DISABLE,
-        check_str=base.ADMIN,
+        check_str=base.OPERATOR,
         description="Take a device out of service.",
         operations=[{"path": "/v2/devices/{uuid}/disable", "method": "POST"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=ENABLE,
-        check_str=base.ADMIN,
+        check_str=base.OPERATOR,
         description="Put a device back into service.",
         operations=[{"path": "/v2/devices/{uuid}/enable", "method": "POST"}],
         scope_types=["project"],

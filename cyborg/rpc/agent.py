@@ -2,7 +2,14 @@
 """The agents' verbs, as the conductor calls them on one host."""
 
 from cyborg.model import wire
-from cyborg.model.work import HandleTask, Outcome, ProgramTask
+from cyborg.model.work import (
+    Discovered,
+    DiscoveryTask,
+    HandleTask,
+    InstallTask,
+    Outcome,
+    ProgramTask,
+)
 from cyborg.rpc.transport import AGENT_TOPIC, Bus, Line
 
 
@@ -32,6 +39,22 @@ class AgentClient:
     def program(self, host: str, task: ProgramTask) -> Outcome:
         """Load an image into a deployable."""
         return wire.load(Outcome, self._line.call_server(host, "program", task=wire.dump(task)))
+
+    def discovery(self, host: str, task: DiscoveryTask) -> Discovered:
+        """Fetch what is desired, look at the hardware, and report; answers what was found."""
+        reply = self._line.call_server(host, "discovery", task=wire.dump(task))
+        return wire.load(Discovered, reply)
+
+    def reload(self, host: str, epoch: int) -> None:
+        """Have the agent of this epoch finish what is in hand and execute itself anew.
+
+        It is done when the host's agent says hello with another epoch.
+        """
+        self._line.call_server(host, "reload", agent_epoch=epoch)
+
+    def install(self, host: str, task: InstallTask) -> Outcome:
+        """Set a device up, look whether it is ready then, and look at the host anew."""
+        return wire.load(Outcome, self._line.call_server(host, "install", task=wire.dump(task)))
 
     def poke(self, host: str) -> None:
         """Hint that the desired state changed; a lost hint costs one heartbeat."""

@@ -5,6 +5,8 @@ Each write carries the operation id of its request: repeating it with the same i
 more and answers the same.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cyborg.model import wire
@@ -12,19 +14,18 @@ from cyborg.model.arq import Arq, Binding
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
-from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.operation import Operation
 from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
+from cyborg.model.work import Holdings
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, Line
 
 
-class ConductorClient:
-    """What the API asks of the conductor: one call per request.
+class Client:
+    """A connection to the conductors; ``sender`` is the caller's own endpoint, if it has one."""
 
-    Every verb raises the errors named there and, of the bus, Unavailable or OutcomeUnknown.
-    """
-
-    def __init__(self, bus: Bus, *, timeout: float) -> None:
-        self._line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=timeout)
+    def __init__(self, bus: Bus, *, timeout: float, sender: str = "") -> None:
+        self._line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=timeout, sender=sender)
 
     def connect(self) -> None:
         """Look for the bus and a conductor in the background."""
@@ -38,6 +39,33 @@ class ConductorClient:
     def close(self) -> None:
         """Give up calls in flight."""
         self._line.close()
+
+
+#: By how many milliseconds the clocks of a database's servers may differ.
+_CLOCKS_DIFFER = 5000
+
+
+def _unknown() -> None:
+    """What time it is is not known."""
+
+
+class ConductorClient(Client):
+    """What the API asks of the conductor: one call per request.
+
+    Every verb raises the errors named there and, of the bus, Unavailable or OutcomeUnknown.
+    ``now_ms`` is the time by the database's clock, or None: a write that comes to a conductor when
+    nobody here waits for it any more, because that was frozen, then changes nothing.
+    """
+
+    def __init__(
+        self, bus: Bus, *, timeout: float, now_ms: Callable[[], int | None] = _unknown
+    ) -> None:
+        super().__init__(bus, timeout=timeout)
+        self._now_ms = now_ms
+
+    def alive(self, host: str, *, version: str, endpoint: str) -> None:
+        """Say that the API is served on this host; any of its processes may."""
+        self._line.call("alive", host=host, version=version, endpoint=endpoint)
 
     def create_arqs(self, caller: Caller, operation: str, profile_name: str) -> list[Arq]:
         """Make the ARQs that a profile asks for, all or none.
@@ -75,11 +103,47 @@ class ConductorClient:
         """Delete every ARQ of an instance; none is fine."""
         self._write(caller, operation, "delete_instance_arqs", instance_uuid=instance_uuid)
 
+    def attach(
+        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+    ) -> Operation:
+        """Begin to attach what a profile asks for to an instance that exists, all or nothing.
+
+        None is the profile of its flavor. Raises NotFound (instance, profile), CannotAttach,
+        NoFreeHandle, Conflict (the operation id is another one's) and Unavailable (Nova,
+        Placement).
+        """
+        body = self._write(
+            caller, operation, "attach", instance_uuid=instance_uuid, profile_name=profile_name
+        )
+        return wire.load(Operation, body)
+
+    def detach(
+        self, caller: Caller, operation: str, instance_uuid: str, arq_uuid: str | None
+    ) -> Operation:
+        """Begin to detach one ARQ that attach made, or all of them (None); none is fine.
+
+        Raises NotFound (instance, ARQ), CannotAttach, Conflict (the operation id is another one's)
+        and Unavailable (Nova).
+        """
+        body = self._write(
+            caller, operation, "detach", instance_uuid=instance_uuid, arq_uuid=arq_uuid
+        )
+        return wire.load(Operation, body)
+
     def create_device_profile(
         self, caller: Caller, operation: str, profile: DeviceProfile
     ) -> DeviceProfile:
         """Store a checked profile; raises Duplicate for a name or uuid that is taken."""
         body = self._write(caller, operation, "create_device_profile", profile=wire.dump(profile))
+        return wire.load(DeviceProfile, body)
+
+    def update_device_profile(
+        self, caller: Caller, operation: str, key: str, wish: ProfileChange
+    ) -> DeviceProfile:
+        """Change a profile, named by uuid or name; raises NotFound, Duplicate (name)."""
+        body = self._write(
+            caller, operation, "update_device_profile", key=key, wish=wire.dump(wish)
+        )
         return wire.load(DeviceProfile, body)
 
     def delete_device_profiles(self, caller: Caller, operation: str, keys: list[str]) -> None:
@@ -91,6 +155,56 @@ class ConductorClient:
     ) -> None:
         """Enable a device or take it out of service, with all its deployables."""
         self._write(caller, operation, "set_device_status", uuid=uuid, status=status.value)
+
+    def set_service_status(
+        self, caller: Caller, operation: str, uuid: str, *, disabled: bool, reason: str | None
+    ) -> None:
+        """Take the host of an agent out of service, or put it back.
+
+        Raises NotFound, Conflict (another process than an agent).
+        """
+        self._write(
+            caller, operation, "set_service_status", uuid=uuid, disabled=disabled, reason=reason
+        )
+
+    def forget_service(self, caller: Caller, operation: str, uuid: str) -> None:
+        """Forget a process that is down, and the whole host of an agent.
+
+        Raises NotFound, Conflict (it is up, or ARQs have units of the host).
+        """
+        self._write(caller, operation, "forget_service", uuid=uuid)
+
+    def update_device(
+        self,
+        caller: Caller,
+        operation: str,
+        uuid: str,
+        *,
+        status: DeviceStatus | None,
+        labels: dict[str, str | None],
+        project: str | None,
+    ) -> None:
+        """Set status and labels of a device, both or none.
+
+        ``project`` limits this to labels of what its requests hold. Raises NotFound, Forbidden,
+        Invalid (labels), DeviceInUse.
+        """
+        self._write(
+            caller,
+            operation,
+            "update_device",
+            uuid=uuid,
+            status=None if status is None else status.value,
+            labels=labels,
+            project=project,
+        )
+
+    def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
+        """Have a lost device forgotten, or what is lost of one that is there.
+
+        Raises NotFound, DeviceInUse, Conflict (nothing of it is lost).
+        """
+        self._write(caller, operation, "delete_device", uuid=uuid)
 
     def program_deployable(
         self, caller: Caller, operation: str, uuid: str, image_uuid: str
@@ -124,7 +238,67 @@ class ConductorClient:
         """Remove an attribute; raises NotFound."""
         self._write(caller, operation, "delete_attribute", uuid=uuid)
 
+    def discover_services(
+        self,
+        caller: Caller,
+        operation: str,
+        *,
+        hosts: list[str] | None,
+        driver: str | None,
+        wait: bool,
+    ) -> Operation:
+        """Have hosts look at their hardware now; raises NotFound, Unavailable and Conflict."""
+        body = self._write(
+            caller, operation, "discover_services", hosts=hosts, driver=driver, wait=wait
+        )
+        return wire.load(Operation, body)
+
+    def install_driver(
+        self,
+        caller: Caller,
+        operation: str,
+        *,
+        driver: str,
+        hosts: list[str] | None,
+        options: Mapping[str, str] | None,
+        wait: bool,
+    ) -> Operation:
+        """Have hosts load a driver from now on; raises NotFound, Unavailable and Conflict."""
+        wanted = {"driver": driver, "hosts": hosts, "options": options, "wait": wait}
+        return wire.load(Operation, self._write(caller, operation, "install_driver", **wanted))
+
+    def update_driver(
+        self,
+        caller: Caller,
+        operation: str,
+        *,
+        driver: str,
+        options: Mapping[str, str | None] | None,
+        enabled: bool | None,
+        wait: bool,
+    ) -> Operation:
+        """Change options of a driver (None: remove it), enable or disable it.
+
+        Raises NotFound, Unavailable and Conflict.
+        """
+        wanted = {"driver": driver, "options": options, "enabled": enabled, "wait": wait}
+        return wire.load(Operation, self._write(caller, operation, "update_driver", **wanted))
+
+    def uninstall_driver(
+        self, caller: Caller, operation: str, *, driver: str, drain: bool, wait: bool
+    ) -> Operation:
+        """Take a driver off its hosts, with ``drain`` once nobody uses it any more.
+
+        Raises NotFound, Unavailable and Conflict.
+        """
+        wanted = {"driver": driver, "drain": drain, "wait": wait}
+        return wire.load(Operation, self._write(caller, operation, "uninstall_driver", **wanted))
+
     def _write(self, caller: Caller, operation: str, verb: str, **arguments: Any) -> Any:
+        now = self._now_ms()
+        if now is not None:
+            patience = int(self._line.patience * 1000) + _CLOCKS_DIFFER
+            caller = replace(caller, expires_ms=now + patience)
         return self._line.call(
             verb,
             request_id=caller.request_id,
@@ -134,15 +308,8 @@ class ConductorClient:
         )
 
 
-class ReportClient:
+class ReportClient(Client):
     """What an agent tells the conductor, and asks of it."""
-
-    def __init__(self, bus: Bus, *, timeout: float) -> None:
-        self._line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=timeout)
-
-    def close(self) -> None:
-        """Give up calls in flight."""
-        self._line.close()
 
     def hello(self, hello: Hello) -> Welcome:
         """The heartbeat; raises StaleEpoch when another agent took this host over."""
@@ -157,6 +324,14 @@ class ReportClient:
         """Fetch what Placement shall show of this host; raises StaleEpoch."""
         return wire.load(Desired, self._line.call("desired", host=host, epoch=epoch))
 
+    def holdings(self, host: str, epoch: int) -> Holdings:
+        """Fetch who has which of this host's units that binds prepare; raises StaleEpoch."""
+        return wire.load(Holdings, self._line.call("holdings", host=host, epoch=epoch))
+
     def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
         """Tell which deployables Placement refused (name → reason); the others stand there."""
         self._line.call("published", host=host, epoch=epoch, refused=refused)
+
+    def retired(self, host: str, epoch: int, names: list[str]) -> None:
+        """Tell which deployables that are given up have no provider any more; raises StaleEpoch."""
+        self._line.call("retired", host=host, epoch=epoch, names=names)

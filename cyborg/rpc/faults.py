@@ -6,6 +6,7 @@ rebuilt by it, and a traceback of the peer is nothing a client should see.
 """
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,12 +28,16 @@ def answering(peer: str) -> Callable[[Callable[..., Any]], Callable[..., dict[st
 
     ``peer`` names this process in the bland PeerFault that stands for a fault nobody foresaw; its
     detail goes to the log only, together with the request id of the caller where there is one.
+    Arguments that are not the method's (the caller is of another release) are Invalid.
     """
 
     def wrap(method: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+        signature = inspect.signature(method)
+
         @functools.wraps(method)
         def answer(self: object, context: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
             try:
+                _bind(signature, self, context, arguments)
                 return {"ok": method(self, context, **arguments)}
             except exception.CyborgError as error:
                 return {"error": {"type": type(error).__name__, "fields": error.fields}}
@@ -45,6 +50,18 @@ def answering(peer: str) -> Callable[[Callable[..., Any]], Callable[..., dict[st
         return answer
 
     return wrap
+
+
+def _bind(
+    signature: inspect.Signature,
+    endpoint: object,
+    context: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> None:
+    try:
+        signature.bind(endpoint, context, **arguments)
+    except TypeError as error:
+        raise exception.Invalid(field="arguments", reason=str(error)) from None
 
 
 def unwrap(reply: Any, peer: str, request_id: str) -> Any:

@@ -31,12 +31,18 @@ VERSION = "1.0"
 
 #: How long the first request of a process may wait for the first connection, in seconds.
 _FIRST_CONNECTION = 3.0
+#: How much longer than its time-out a call is waited for, in seconds.
+_AND_A_BIT = 1.0
 _PING_INTERVAL = 1.0
 _PING_TIMEOUT = 5.0
 #: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
 #: of oslo.messaging that is stopped loses the calls that reach it in its last second (its consumer
 #: still takes them from RabbitMQ, and nobody looks): they are repeated after this time.
 _SILENCE = 5.0
+
+
+#: What servers of another release raise at a verb, or a version of it, that they do not have.
+_UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
 
 class Bus:
@@ -99,12 +105,16 @@ class Bus:
 class Line:
     """Bounded calls to the servers of one topic.
 
-    ``timeout`` is in seconds and holds for each try of a call. Every method raises Unavailable
-    when nobody can be reached and OutcomeUnknown when the second try, with the same arguments
-    and so the same operation id, went unanswered too.
+    ``timeout`` is in seconds and holds for each try of a call; ``sender`` is the endpoint of who
+    calls, where it has one. Every method raises Unavailable when nobody can be reached and
+    OutcomeUnknown when the second try, with the same arguments and so the same operation id, went
+    unanswered too.
     """
 
-    def __init__(self, bus: Bus, topic: str, *, peer: str, timeout: float) -> None:
+    def __init__(
+        self, bus: Bus, topic: str, *, peer: str, timeout: float, sender: str = ""
+    ) -> None:
+        self._sender = sender
         self._client = bus.client(topic)
         self._asking = self._client.prepare(timeout=timeout, call_monitor_timeout=_SILENCE)
         self._peer = peer
@@ -130,6 +140,11 @@ class Line:
     def up(self) -> bool:
         """True while the last ping or call found the peer."""
         return self._up.is_set()
+
+    @property
+    def patience(self) -> float:
+        """After so many seconds a call has ended, whatever has become of it."""
+        return _FIRST_CONNECTION + 2 * (self._timeout + _AND_A_BIT)
 
     def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
         """Ask any server of the topic; a try that times out is repeated once, as it is."""
@@ -167,7 +182,8 @@ class Line:
     def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
         """Send a hint that may be lost; never raises, never waits."""
         cast = self._client.prepare(server=server).cast
-        _in_thread(lambda: self._quietly(cast, verb, arguments))
+        told = _in_thread(lambda: cast({}, verb, **arguments))
+        told.add_done_callback(lambda future: self._note(verb, future.exception()))
 
     def close(self) -> None:
         """Give up calls in flight: who waits for them gets Unavailable at once."""
@@ -178,24 +194,26 @@ class Line:
         if self._closed.done():
             raise exception.Unavailable(peer=self._peer, reason="this process is ending")
         context = {"request_id": request_id}
+        if self._sender:
+            context["sender"] = self._sender
         future = _in_thread(lambda: client.call(context, verb, **arguments))
-        wait((future, self._closed), self._timeout + 1.0, FIRST_COMPLETED)
+        wait((future, self._closed), self._timeout + _AND_A_BIT, FIRST_COMPLETED)
         if not future.done():
             self._lost()
             reason = "this process is ending" if self._closed.done() else "the bus is away"
             raise exception.OutcomeUnknown(peer=self._peer, reason=reason)
-        try:
+        error = future.exception()
+        if error is None:
             return future.result()
-        except oslo_messaging.MessagingTimeout:
-            raise
-        except oslo_messaging.RemoteError as error:
+        if isinstance(error, oslo_messaging.MessagingTimeout):
+            raise error
+        if isinstance(error, oslo_messaging.RemoteError):
+            if error.exc_type in _UNKNOWN:
+                raise exception.UnknownVerb(peer=self._peer, verb=verb) from None
             LOG.error("%s could not take %s: %s", self._peer, verb, error)
             raise exception.PeerFault(peer=self._peer, request_id=request_id) from None
-        except Exception as error:
-            # Nothing but the messaging libraries runs in there; those of the broker's driver let
-            # errors of their own pass while they make a connection.
-            self._lost()
-            raise exception.Unavailable(peer=self._peer, reason=str(error)) from error
+        self._lost()
+        raise exception.Unavailable(peer=self._peer, reason=str(error)) from error
 
     def _await_connection(self) -> None:
         if self._up.is_set():
@@ -211,23 +229,25 @@ class Line:
         client = self._client.prepare(timeout=_PING_TIMEOUT)
         complaint = ""
         while not self._up.is_set() and not self._closed.done():
-            try:
-                client.call({}, "ping")
+            pong = _in_thread(lambda: client.call({}, "ping"))
+            wait((pong, self._closed), return_when=FIRST_COMPLETED)
+            if not pong.done():  # this process is ending
+                return
+            error = pong.exception()
+            if error is None:
                 self._up.set()
-            except Exception as error:  # noqa: BLE001 - as in _once; this thread must go on
-                if str(error) != complaint:
-                    complaint = str(error)
-                    LOG.info("%s cannot be reached yet: %s", self._peer, complaint)
-                wait((self._closed,), _PING_INTERVAL)
+                return
+            if str(error) != complaint:
+                complaint = str(error)
+                LOG.info("%s cannot be reached yet: %s", self._peer, complaint)
+            wait((self._closed,), _PING_INTERVAL)
 
     def _lost(self) -> None:
         self._up.clear()
         self.connect()
 
-    def _quietly(self, cast: Any, verb: str, arguments: dict[str, Any]) -> None:
-        try:
-            cast({}, verb, **arguments)
-        except Exception as error:  # noqa: BLE001 - as in _once
+    def _note(self, verb: str, error: BaseException | None) -> None:
+        if error is not None:
             LOG.debug("%s was not told %s: %s", self._peer, verb, error)
 
 
@@ -238,7 +258,9 @@ def _in_thread(call: Callable[[], Any]) -> Future[Any]:
     def run() -> None:
         try:
             future.set_result(call())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to who asked
+        except Exception as error:  # noqa: BLE001
+            # Nothing but the messaging libraries runs in there; those of the broker's driver let
+            # errors of their own pass while they make a connection. Each belongs to who asked.
             future.set_exception(error)
 
     threading.Thread(target=run, name="rpc-call", daemon=True).start()

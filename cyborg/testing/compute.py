@@ -92,6 +92,7 @@ class ComputeWalk:
                     self._abort_build(server)
                 raise
             if server.host not in breaks_on:
+                self._nova.own(server.uuid, self._project, server.host, server.profile)
                 return server
             failed.add(server.host)
             self._abort_build(server)

@@ -24,6 +24,8 @@ DEVICE_TABLES = (
     "attributes",
     "attach_handles",
     "drivers",
+    "backends",
+    "hardware",
 )
 
 
@@ -48,6 +50,7 @@ LIST = Allowance(3, 0, 0)
 CREATE = Allowance(4, 1, 1)
 DELETE_BY_INSTANCE = Allowance(7, 1, 1)
 UNCHANGED_REPORT = Allowance(2, 1, 1)
+SIGN_OF_LIFE = Allowance(1, 1, 1)
 
 
 def bind_allowance(providers: int) -> Allowance:
@@ -64,6 +67,7 @@ def first_report_allowance(report: Report) -> Allowance:
         len(deployables),
         sum(len(one.attributes) for one in deployables),
         sum(len(one.handles) for one in deployables),
+        sum(len(one.hardware or ()) for one in report.drivers),
     )
     # Each device has one control path and one line of history as well.
     further = sum(max(0, rows - 1) // _ROWS_PER_INSERT for rows in (*tables, *tables[:1] * 2))
@@ -170,6 +174,10 @@ def listings(marker_of: dict[str, str], instance: str) -> Sequence[str]:
         "devices": ("type=FPGA", "status=enabled"),
         "deployables": (),
         "attributes": ("key=rc",),
+        "drivers": ("host=nowhere", "state=READY"),
+        "backends": ("host=nowhere", "driver=nobody"),
+        "hardware": ("type=FPGA", "setup_required=true", "host=nowhere&driver=nobody"),
+        "services": ("kind=process", "kind=backend", "host=nowhere", "driver=nobody"),
     }
     return [
         f"/{noun}?{query}"

@@ -17,6 +17,8 @@ from oslo_middleware import RequestId
 
 from cyborg import service
 from cyborg.api import app as api_app
+from cyborg.api import microversion
+from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint
@@ -28,7 +30,9 @@ from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
+from cyborg.testing.absent import absent
 from cyborg.testing.counting import CountedAdapter, Meter, Tally
+from cyborg.testing.stack import reach
 
 PROJECT = "bench-project"
 #: An administrator who asks through Nova: nothing is refused, and nothing is left out of a list.
@@ -50,6 +54,7 @@ _SETTINGS = conductor_app.Settings(
     bind_timeout=10.0,
     agent_down_after=30.0,
     threads=4,
+    auto_enable=frozenset({"*"}),
 )
 
 
@@ -77,15 +82,16 @@ class CountedService:
         buses = [Bus(conf, url=transport_url, exchange=exchange) for _ in range(3)]
         agents = AgentClient(buses[0], timeout=_PATIENCE)
         self._lease = Lease(db=self.db, process=_process())
+        peers = conductor_app.Peers(Nova(CountedAdapter(nova, self.meter)), Allocations(absent()))
         self._worker = conductor_app.make_worker(
             settings=_SETTINGS,
             db=self.db,
             agents=agents,
-            nova=Nova(CountedAdapter(nova, self.meter)),
+            peers=peers,
             lease=self._lease,
         )
         cases = conductor_app.use_cases(
-            settings=_SETTINGS, db=self.db, agents=agents, wake=lambda: None
+            settings=_SETTINGS, db=self.db, agents=agents, peers=peers, wake=lambda: None
         )
         counted = self.meter.endpoint(Endpoint(cases))
         self._daemon = service.Daemon("counted")
@@ -104,27 +110,38 @@ class CountedService:
 
     def __enter__(self) -> "CountedService":
         self._daemon.start()
+        reach(self._conductor)
+        reach(self.agent)
         return self
 
     def __exit__(self, *_details: object) -> None:
         self._daemon.stop()
 
-    def send(self, method: str, path: str, body: Any = None) -> Any:
+    def send(self, method: str, path: str, body: Any = None, *, version: str = "2.0") -> Any:
         """The parsed answer to a request below ``/v2`` (None if empty); RuntimeError from 400."""
         more: Mapping[str, Any] = {}
         if body is not None:
             more = {"body": json.dumps(body).encode(), "content_type": "application/json"}
-        request = webob.Request.blank(f"/v2{path}", method=method, headers=_ADMIN, **more)
+        headers = {**_ADMIN, microversion.HEADER: f"{microversion.SERVICE_TYPE} {version}"}
+        request = webob.Request.blank(f"/v2{path}", method=method, headers=headers, **more)
         answer = request.get_response(self._app)
         if answer.status_int >= 400:
             raise RuntimeError(f"{method} {path}: {answer.status} {answer.text}")
         return answer.json if answer.body else None
 
-    def counted(self, method: str, path: str, body: Any = None) -> tuple[Tally, Any]:
+    def counted(
+        self, method: str, path: str, body: Any = None, *, version: str = "2.0"
+    ) -> tuple[Tally, Any]:
         """The same, with what it cost."""
         with self.meter.tally() as tally:
-            found = self.send(method, path, body)
+            found = self.send(method, path, body, version=version)
         return tally, found
+
+    def sign_of_life(self) -> Tally:
+        """What it costs an API process to say that it is there."""
+        with self.meter.tally() as tally:
+            self._conductor.alive(_SETTINGS.host, version="0", endpoint="counted")
+        return tally
 
     def forget_work(self) -> None:
         """Nothing of what was done so far waits to be delivered."""

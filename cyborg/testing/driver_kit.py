@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract that every driver keeps, as tests that its authors run.
 
-Derive a class whose name starts with ``Test`` from ``DriverContract``, say how the host and the
-driver are made, and pytest does the rest::
+``pytest --cyborg-driver my_driver`` runs it for an installed driver. Who tests several hosts or
+configurations derives a class whose name starts with ``Test``, says how the host and the driver
+are made, and pytest does the rest::
 
     class TestMyDriver(DriverContract):
         def make_host(self) -> FakeHost:
@@ -13,33 +14,45 @@ driver are made, and pytest does the rest::
 """
 
 import abc
+import contextlib
 import json
+import math
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.model import wire
-from cyborg.model.device import AttachHandle, AttachType, Deployable, Device
-from cyborg.model.pci import PciAddress
+from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.provider import Provider, provider_uuid
 from cyborg.model.report import DriverReport, DriverState, Report
-from cyborg.model.work import HandleTask, ProgramTask
+from cyborg.model.work import ProgramTask
 from cyborg.testing.corruption import corrupt
+from cyborg.testing.driver_checks import (
+    DRIVER_NAME,
+    WIDE,
+    check_device,
+    deployables_of,
+    everything,
+    tasks_for,
+    units_of,
+    verbs,
+)
 from cyborg.testing.fake_host import FakeHost
-
-#: Widths of the columns that keep what a driver says.
-_WIDE = 255
-_DRIVER_NAME = 100
 
 
 class DriverContract(abc.ABC):
-    """What holds for every driver; ``rounds`` and ``seed`` steer the random corruption."""
+    """What holds for every driver; ``rounds`` and ``seed`` steer the random corruption.
+
+    ``longest_look`` is how long, in seconds, a verb that only looks may wait for commands that
+    hang, all together; ``longest_command`` the most that any command may be given.
+    """
 
     rounds = 200
     seed = 2027
+    longest_look = 60.0
+    longest_command = 3600.0
 
     @abc.abstractmethod
     def make_host(self) -> FakeHost:
@@ -49,24 +62,29 @@ class DriverContract(abc.ABC):
     def make_driver(self, host: FakeHost) -> Driver:
         """A fresh driver on this host, as after a restart of the agent."""
 
+    def found(self, driver: Driver) -> list[Device]:
+        """What the driver offers, which must be something."""
+        devices = driver.discover()
+        assert devices, "there is no device for the driver on its host (see --cyborg-host)"
+        return devices
+
     def test_discovers_the_same_twice(self) -> None:
         """Also with a new driver on the same host, in the order of the keys."""
         host = self.make_host()
         driver = self.make_driver(host)
-        first = driver.discover()
-        assert first, "the host of this test must have a device for the driver"
+        first = self.found(driver)
         assert driver.discover() == first
         assert self.make_driver(host).discover() == first
         assert [one.key for one in first] == sorted(one.key for one in first)
 
     def test_looking_changes_nothing(self) -> None:
         host = self.make_host()
-        before = {path: host.content(path) for path in host.paths()}
+        before = everything(host)
         driver = self.make_driver(host)
         driver.discover()
         driver.hardware()
         assert host.writes == []
-        assert {path: host.content(path) for path in host.paths()} == before
+        assert everything(host) == before
 
     def test_facts_cross_the_bus(self) -> None:
         driver = self.make_driver(self.make_host())
@@ -74,25 +92,29 @@ class DriverContract(abc.ABC):
         again = wire.load(Report, json.loads(json.dumps(wire.dump(report))))
         assert again == report
         assert again.digest() == report.digest()
+        for entry in driver.hardware():
+            assert wire.load(Hardware, json.loads(json.dumps(wire.dump(entry)))) == entry
+        for backend in driver.backends():
+            assert wire.load(Backend, json.loads(json.dumps(wire.dump(backend)))) == backend
 
     def test_names_and_keys_are_unique(self) -> None:
         driver = self.make_driver(self.make_host())
         devices = driver.discover()
-        assert 0 < len(driver.name) <= _DRIVER_NAME
+        assert 0 < len(driver.name) <= DRIVER_NAME
         for names in (
             [one.key for one in devices],
-            [one.name for one in _deployables(devices)],
-            *([handle.key for handle in one.handles] for one in _deployables(devices)),
+            [one.name for one in deployables_of(devices)],
+            *([handle.key for handle in one.handles] for one in deployables_of(devices)),
         ):
             assert len(set(names)) == len(names)
-            assert all(0 < len(name) <= _WIDE for name in names)
+            assert all(0 < len(name) <= WIDE for name in names)
 
     def test_devices_are_well_formed(self) -> None:
         for device in self.make_driver(self.make_host()).discover():
             check_device(device)
 
     def test_placement_takes_every_deployable(self) -> None:
-        for one in _deployables(self.make_driver(self.make_host()).discover()):
+        for one in deployables_of(self.make_driver(self.make_host()).discover()):
             provider = Provider(
                 uuid=provider_uuid(one.name),
                 name=one.name,
@@ -109,24 +131,73 @@ class DriverContract(abc.ABC):
         offered = {one.key for one in found if one.offered}
         assert {one.key for one in driver.discover()} == offered
         assert len({one.key for one in found}) == len(found)
-        assert all(bool(one.reason) is not one.offered for one in found)
+        for one in found:
+            assert one.flaw() is None
+            ready = one.offered and not one.setup_required and not one.reboot_required
+            assert bool(one.reason) is not ready, f"{one.key}: {one.reason}"
+
+    def test_backends_are_told_alike(self) -> None:
+        """Each once, in words that the service knows, and the same after a restart."""
+        host = self.make_host()
+        found = list(self.make_driver(host).backends())
+        assert list(self.make_driver(host).backends()) == found
+        assert len({one.name for one in found}) == len(found)
+        words = {one.value for one in DriverState}
+        for backend in found:
+            assert {backend.state, *(one.state for one in backend.services)} <= words
+            assert backend.flaw() is None
+
+    def test_what_is_not_set_up_can_be(self) -> None:
+        """Installed twice is as installed once; then nothing but a reboot is still to be done."""
+        host = self.make_host()
+        driver = self.make_driver(host)
+        offered = {one.key for one in driver.discover()}
+        for entry in driver.hardware():
+            before = everything(host)
+            try:
+                driver.install(entry.key, f"operation-{entry.key}")
+            except exception.CyborgError:
+                # By hand, or of no use here; but then nothing was touched.
+                assert everything(host) == before
+                continue
+            after_one = everything(host)
+            driver.install(entry.key, f"operation-{entry.key}")
+            assert everything(host) == after_one
+            assert entry.setup_required or after_one == before
+            (now,) = [one for one in driver.hardware() if one.key == entry.key]
+            assert not now.setup_required or now.reboot_required
+        assert offered <= {one.key for one in self.make_driver(host).discover()}
 
     def test_prepare_and_release_may_be_repeated(self) -> None:
         """A second call with the operation that is done already changes nothing more."""
         host = self.make_host()
         driver = self.make_driver(host)
         before = driver.discover()
-        for task in _tasks(driver.name, before):
+        for task in tasks_for(driver.name, before):
             for verb in (driver.prepare, driver.release):
                 verb(task)
-                after_one = {path: host.content(path) for path in host.paths()}
+                after_one = everything(host)
                 verb(task)
-                assert {path: host.content(path) for path in host.paths()} == after_one
+                assert everything(host) == after_one
         assert driver.discover() == before
+
+    def test_tells_what_is_prepared_or_that_it_cannot(self) -> None:
+        """From prepare until release, whatever has become of the process meanwhile."""
+        host = self.make_host()
+        driver = self.make_driver(host)
+        before = units_of(driver)
+        if before is None:
+            return
+        for task in tasks_for(driver.name, driver.discover()):
+            driver.prepare(task)
+            assert set(driver.prepared()) == {*before, task.unit}
+            assert set(self.make_driver(host).prepared()) == {*before, task.unit}
+            driver.release(task)
+            assert set(self.make_driver(host).prepared()) == before
 
     def test_what_it_cannot_do_it_says(self) -> None:
         driver = self.make_driver(self.make_host())
-        device = driver.discover()[0]
+        device = self.found(driver)[0]
         deployable = device.deployables[0]
         assert driver.can_program or not deployable.programmable
         if not driver.can_program:
@@ -135,18 +206,48 @@ class DriverContract(abc.ABC):
                 driver.program(task, "/no/image")
             assert caught.value.fields["driver"] == driver.name
 
+    def test_health_and_figures_or_that_it_cannot(self) -> None:
+        driver = self.make_driver(self.make_host())
+        for device in driver.discover():
+            with contextlib.suppress(exception.DriverCannot):
+                health = driver.health(device.key)
+                assert bool(health.reason) is not health.healthy
+            with contextlib.suppress(exception.DriverCannot):
+                stats = driver.stats(device.key)
+                assert all(name and math.isfinite(value) for name, value in stats.items())
+
+    def test_hanging_commands_hold_up_nothing(self) -> None:
+        """Every command has a time-out; what only looks at the host has answered soon."""
+        host = self.make_host()
+        driver = self.make_driver(host)
+        before = driver.discover()
+        host.hanging = True
+        for number, verb in enumerate(verbs(driver, before)):
+            begun = host.clock.monotonic()
+            with contextlib.suppress(exception.CyborgError):
+                verb()
+            if number < 4:
+                assert host.clock.monotonic() - begun <= self.longest_look
+        assert all(0 < timeout <= self.longest_command for timeout in host.patience)
+        host.hanging = False
+        assert driver.discover() == before
+
     def test_corrupted_hosts_do_no_harm(self) -> None:
         """Whatever the files say, there is an answer or an error of ours, and no odd device."""
         rng = random.Random(self.seed)
         clean = self.make_host()
         known = {one.key for one in self.make_driver(clean).hardware()}
+        offered = self.found(self.make_driver(clean))
         for number in range(self.rounds):
             host = clean.copy()
             broken = [corrupt(host, rng) for _ in range(rng.randint(1, 5))]
             message = f"round {number} of seed {self.seed}: {', '.join(broken)}"
+            driver = self.make_driver(host)
+            for verb in verbs(driver, offered[number % len(offered) :][:1]):
+                with contextlib.suppress(exception.CyborgError):
+                    verb()
             try:
-                devices = self.make_driver(host).discover()
-                self.make_driver(host).hardware()
+                devices = driver.discover()
             except exception.CyborgError:
                 continue
             for device in devices:
@@ -156,7 +257,7 @@ class DriverContract(abc.ABC):
     def test_hardware_may_be_pulled_while_it_is_read(self) -> None:
         """The others are found as before, whenever it happens; the pulled one is whole or gone."""
         clean = self.make_host()
-        devices = self.make_driver(clean).discover()
+        devices = self.found(self.make_driver(clean))
         clean.touches = 0
         self.make_driver(clean).discover()
         place = f"/sys/bus/pci/devices/{devices[0].key}"
@@ -171,51 +272,16 @@ class DriverContract(abc.ABC):
             assert [one for one in left if one.key != devices[0].key] == devices[1:]
             assert all(one in devices for one in left)
 
-
-def check_device(device: Device) -> None:
-    """Assert that one device can be kept, published and handed to Nova."""
-    assert device.deployables
-    assert set(device.control_path) == {"domain", "bus", "device", "function"}
-    assert str(PciAddress.from_info(device.control_path)) == device.key
-    assert 0 < len(device.vendor) <= _WIDE
-    assert 0 < len(device.model) <= _WIDE
-    assert device.numa_node is None or device.numa_node >= 0
-    for deployable in device.deployables:
-        assert deployable.handles
-        assert 0 < len(deployable.driver_name) <= _DRIVER_NAME
-        facts = [(one.key, one.value) for one in deployable.attributes]
-        assert len(dict(facts)) == len(facts)
-        assert dict(facts).get("rc") == deployable.resource_class
-        traits = [value for key, value in facts if key.startswith("trait")]
-        assert traits == list(deployable.traits)
-        for handle in deployable.handles:
-            check_handle(handle)
-
-
-def check_handle(handle: AttachHandle) -> None:
-    """Assert that Nova can paste the handle into a guest, and that the key says which it is."""
-    for key, value in handle.info.items():
-        assert isinstance(key, str)
-        assert isinstance(value, str)
-    address = str(PciAddress.from_info(handle.info))
-    if handle.type is AttachType.MDEV:
-        assert handle.key.startswith(f"{address}/")
-    else:
-        assert handle.key == address
-
-
-def _deployables(devices: list[Device]) -> list[Deployable]:
-    return [one for device in devices for one in device.deployables]
-
-
-def _tasks(driver: str, devices: list[Device]) -> Iterator[HandleTask]:
-    for device in devices:
-        for deployable in device.deployables:
-            yield HandleTask(
-                operation=f"operation-{deployable.name}",
-                driver=driver,
-                device_key=device.key,
-                deployable=deployable.name,
-                handle_key=deployable.handles[0].key,
-                handle_uuid="6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11",
-            )
+    def test_hardware_may_be_pulled_before_it_is_worked_on(self) -> None:
+        """Whatever is asked about it then ends with an answer or an error of ours."""
+        host = self.make_host()
+        driver = self.make_driver(host)
+        devices = driver.discover()
+        for device in devices:
+            place = f"/sys/bus/pci/devices/{device.key}"
+            if host.exists(place):
+                host.remove(host.realpath(place))
+                host.remove(place)
+        for verb in verbs(driver, devices):
+            with contextlib.suppress(exception.CyborgError):
+                verb()

@@ -6,7 +6,7 @@ import errno
 import os
 import pathlib
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +14,9 @@ from cyborg import exception
 from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.host import TEXT_LIMIT, is_missing, resolve, translated
 from cyborg.drivers.uevents import Uevent
+
+#: What a program does, given its host and its argument vector.
+Program = Callable[["FakeHost", tuple[str, ...]], Completed]
 
 
 class FakeClock:
@@ -72,6 +75,9 @@ class FakeHost:
     ``vanish`` pulls a sub-tree after some more calls. What a driver did to the host stands in
     ``writes`` (path and text) and ``commands`` (argument vectors); ``touches`` counts the calls.
     ``answers`` maps argument vectors to what a command prints, ``libraries`` names to modules.
+    ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
+    command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
+    commands were given. ``foreign`` are the paths that others than root may change.
     """
 
     def __init__(
@@ -83,6 +89,10 @@ class FakeHost:
         self.commands: list[tuple[str, ...]] = []
         self.answers: dict[tuple[str, ...], Completed] = {}
         self.libraries: dict[str, Any] = {}
+        self.programs: dict[str, Program] = {}
+        self.hanging = False
+        self.patience: list[float] = []
+        self.foreign: set[str] = set()
         self.touches = 0
         self._files: dict[str, bytes] = {}
         self._links: dict[str, str] = {}
@@ -92,6 +102,22 @@ class FakeHost:
             self.add_file(path, text)
         for path, target in (links or {}).items():
             self.add_link(path, target)
+
+    @classmethod
+    def recorded(cls, directory: pathlib.Path) -> Self:
+        """A host with the tree below a real directory, as ``materialise`` would write it."""
+        host = cls()
+        for place, names, files in os.walk(directory):
+            path = pathlib.Path(place)
+            for one in (path / name for name in (*names, *files)):
+                inside = f"/{one.relative_to(directory)}"
+                if one.is_symlink():
+                    host.add_link(inside, os.readlink(one))
+                elif one.is_dir():
+                    host.add_dir(inside)
+                else:
+                    host.add_file(inside, one.read_bytes())
+        return host
 
     # What a test does to the host.
 
@@ -111,9 +137,14 @@ class FakeHost:
         self._names.setdefault(path, set())
 
     def remove(self, path: str) -> None:
-        """Take a file, a link or a whole sub-tree away; nothing there does no harm."""
+        """Take a file, a link or a whole sub-tree away; nothing there does no harm.
+
+        Of the root only what is in it goes.
+        """
         for name in sorted(self._names.get(path, ())):
             self.remove(f"{path.rstrip('/')}/{name}")
+        if path == "/":
+            return
         for one in (self._files, self._links, self._names):
             one.pop(path, None)
         parent, _, name = path.rpartition("/")
@@ -207,15 +238,25 @@ class FakeHost:
                 raise _os_error(errno.ENOENT)
             return real
 
+    def owned_by_root(self, path: str) -> bool:
+        """See Host."""
+        return path not in self.foreign
+
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
     ) -> Completed:
         """Answer a command as the test said; a command it did not name is not installed."""
+        action = f"running {argv[0]}"
         self.commands.append(tuple(argv))
-        answer = self.answers.get(tuple(argv))
-        if answer is None:
-            raise exception.HostError(action=f"running {argv[0]}", reason="No such file")
-        return answer
+        self.patience.append(timeout)
+        if self.hanging:
+            self.clock.advance(timeout)
+            raise exception.HostError(action=action, reason="it did not end in time")
+        if (answer := self.answers.get(tuple(argv))) is not None:
+            return answer
+        if (program := self.programs.get(argv[0])) is not None:
+            return program(self, tuple(argv))
+        raise exception.HostError(action=action, reason="No such file")
 
     def library(self, name: str) -> Any:
         """Hand out the stand-in that the test gave."""

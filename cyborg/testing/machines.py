@@ -5,9 +5,12 @@ from cyborg.model.device import (
     AttachHandle,
     AttachType,
     Attribute,
+    Backend,
+    BackendService,
     Deployable,
     Device,
     DeviceType,
+    Hardware,
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import provider_uuid
@@ -40,7 +43,11 @@ def report_of(
         )
         for index in range(devices)
     )
-    return Report((DriverReport(DRIVER, DriverState.READY, found),))
+    hardware = tuple(Hardware.of(one) for one in found)
+    engine = Backend("engine-0", "READY", (BackendService("compression", "READY"),), {"num": 1})
+    return Report(
+        (DriverReport(DRIVER, DriverState.READY, found, hardware=hardware, backends=(engine,)),)
+    )
 
 
 def provider_of(host: str, index: int) -> str:

@@ -2,7 +2,8 @@
 """A simulated Nova API: takes external events as scripted and records what it was told.
 
 It checks what the real one checks (microversion, schema), and answers as its documented codes
-say: 200 when all events are accepted, 207 with a code for each when not.
+say: 200 when all events are accepted, 207 with a code for each when not. Its servers are those of
+``cyborg.testing.guests``.
 """
 
 import json
@@ -18,13 +19,21 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.noauth import NoAuth
 from keystoneauth1.session import Session
 
+from cyborg.testing.guests import Guest, Guests
 from cyborg.testing.loopback import Loopback
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 _EVENT_KEYS = {"name", "server_uuid", "tag", "status"}
-_PHRASES = {200: "OK", 207: "Multi-Status", 400: "Bad Request", 404: "Not Found"}
+_PHRASES = {
+    200: "OK",
+    202: "Accepted",
+    207: "Multi-Status",
+    400: "Bad Request",
+    404: "Not Found",
+    409: "Conflict",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class SimulatedNova:
         self._loopback = Loopback(self._application, port=port)
         self._changed = threading.Condition()
         self._codes: dict[str, int] = {}
-        self._owners: dict[str, str] = {}
+        self.guests = Guests()
         self._sees_all = True
         self._whole: deque[int] = deque()
         self._open = threading.Event()
@@ -102,13 +111,15 @@ class SimulatedNova:
         """Answer the calls that are held, and the later ones."""
         self._open.set()
 
-    def own(self, instance: str, project: str) -> None:
-        """Let this server exist, in this project."""
-        self._owners[instance] = project
+    def own(
+        self, instance: str, project: str, node: str | None = None, profile: str | None = None
+    ) -> Guest:
+        """Let this server exist, in this project, on this node, with a flavor of this profile."""
+        return self.guests.put(instance, Guest(project, node, profile))
 
     def disown(self, instance: str) -> None:
         """This server is deleted."""
-        self._owners.pop(instance, None)
+        self.guests.drop(instance)
 
     def hide_servers(self) -> None:
         """The account may not list other projects' servers any more."""
@@ -162,21 +173,18 @@ class SimulatedNova:
     def _answer(self, environ: "WSGIEnvironment") -> tuple[int, dict[str, Any]]:
         path = environ["PATH_INFO"].removeprefix("/v2.1")
         if path == "/os-server-external-events" and environ["REQUEST_METHOD"] == "POST":
-            length = int(environ.get("CONTENT_LENGTH") or 0)
-            body = json.loads(environ["wsgi.input"].read(length))
-            return self._take(body, environ)
+            return self._take(_body(environ), environ)
         if path == "/servers":
             return self._list(parse_qs(environ.get("QUERY_STRING", "")))
-        project = self._owners.get(path.removeprefix("/servers/"))
-        if project is None:
-            return 404, {"itemNotFound": {"code": 404, "message": "There is no such thing."}}
-        instance = path.removeprefix("/servers/")
-        return 200, {"server": {"id": instance, "tenant_id": project, "status": "ACTIVE"}}
+        instance, _, rest = path.removeprefix("/servers/").partition("/")
+        if environ["REQUEST_METHOD"] == "POST" and rest == "action":
+            return self.guests.act(instance, _body(environ))
+        return self.guests.show(instance)
 
     def _list(self, query: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
         if query.get("all_tenants") != ["True"] or not self._sees_all:
             return 403, {"forbidden": {"code": 403, "message": "Policy doesn't allow it."}}
-        known = sorted(self._owners)
+        known = self.guests.uuids()
         after = query.get("marker", [""])[0]
         page = [one for one in known if one > after][: int(query["limit"][0])]
         return 200, {"servers": [{"id": one} for one in page]}
@@ -205,6 +213,11 @@ class SimulatedNova:
         instance = event["server_uuid"]
         code = whole or self._codes.get(instance, 200)
         return Received(instance, event["tag"], event.get("status", "completed"), code)
+
+
+def _body(environ: "WSGIEnvironment") -> Any:
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    return json.loads(environ["wsgi.input"].read(length))
 
 
 def _verdict(event: dict[str, str], code: int) -> dict[str, Any]:

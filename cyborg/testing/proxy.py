@@ -23,6 +23,9 @@ class Proxy:
         self._listener: socket.socket | None = _listen(0)
         self.port: int = self._listener.getsockname()[1]
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._fatal = b""
+        #: How many answers were lost as ``lose_answer_to`` asked for.
+        self.lost = 0
 
     def start(self) -> None:
         """Forward from now on."""
@@ -56,6 +59,13 @@ class Proxy:
         """Keep connections open, take new ones, and forward nothing: the network is gone."""
         self._flowing.clear()
 
+    def lose_answer_to(self, words: bytes) -> None:
+        """Hand the next request that holds these words on, and cut its connection when it is done.
+
+        The server has done what was asked, and its client cannot know.
+        """
+        self._fatal = words
+
     def heal(self) -> None:
         """Forward again, under the same port."""
         self._flowing.set()
@@ -83,28 +93,40 @@ class Proxy:
             _close(client)
             return
         pair = (client, server)
+        doomed = threading.Event()
         with self._lock:
             self._pairs.add(pair)
         if listener is not self._listener:  # it was cut meanwhile
             _close(client)
             _close(server)
-        for source, sink in (pair, pair[::-1]):
-            threading.Thread(target=self._pump, args=(source, sink, pair), daemon=True).start()
+        for number in (0, 1):
+            threading.Thread(target=self._pump, args=(pair, number, doomed), daemon=True).start()
 
     def _pump(
-        self,
-        source: socket.socket,
-        sink: socket.socket,
-        pair: tuple[socket.socket, socket.socket],
+        self, pair: tuple[socket.socket, socket.socket], number: int, doomed: threading.Event
     ) -> None:
+        """Forward what comes from one of the two; 0 is the client."""
+        source, sink = pair[number], pair[1 - number]
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK):
                 self._flowing.wait()
+                if number == 0 and self._is_fatal(data):
+                    doomed.set()
+                elif number == 1 and doomed.is_set():
+                    break
                 sink.sendall(data)
         with self._lock:
             self._pairs.discard(pair)
         for one in pair:
             _close(one)
+
+    def _is_fatal(self, data: bytes) -> bool:
+        with self._lock:
+            found = bool(self._fatal) and self._fatal in data
+            if found:
+                self._fatal = b""
+                self.lost += 1
+        return found
 
 
 def _listen(port: int) -> socket.socket:

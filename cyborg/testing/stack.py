@@ -5,10 +5,10 @@ Tests, the benchmark and quickstart run this; the daemons put the same parts tog
 of their own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from keystoneauth1.adapter import Adapter
@@ -16,10 +16,13 @@ from oslo_config import cfg
 
 from cyborg import service
 from cyborg.agent import app as agent_app
+from cyborg.agent.fleet import Load
 from cyborg.api import app as api_app
+from cyborg.clients.allocations import Allocations
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
 from cyborg.clients.servers import Servers
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.audit import Auditor
@@ -27,8 +30,23 @@ from cyborg.db.engine import Database, Reader
 from cyborg.drivers import loader
 from cyborg.drivers.host import Host
 from cyborg.model.invariants import Ages
-from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.conductor import Client, ConductorClient
 from cyborg.rpc.transport import Bus
+
+_Client = TypeVar("_Client", bound=Client)
+_PATIENCE = 30.0
+
+
+def reach(client: _Client) -> _Client:
+    """The client, once a conductor has answered it; RuntimeError when none does in 30 s.
+
+    A client's first call waits for its connection only as long as a user would; a busy machine may
+    need longer.
+    """
+    client.connect()
+    if not service.wait_until(lambda: client.up, timeout=_PATIENCE, step=0.005):
+        raise RuntimeError("no conductor answers over the bus")
+    return client
 
 
 @dataclass(frozen=True)
@@ -54,7 +72,11 @@ class Times:
     scan: float = 0.5
     full_check: float = 600.0
     agent_down_after: float = 30.0
+    agent_grace: float = 3600.0
     audit: float = 86_400.0
+    housekeeping: float = 86_400.0
+    lost_retention: float = 30 * 86_400.0
+    history_retention: float = 90 * 86_400.0
     ages: Ages = field(default_factory=Ages)
     rpc: float = 10.0
 
@@ -71,7 +93,8 @@ class Stack:
     """One database, one bus, and as many processes' worth of daemons as are started.
 
     ``conf`` is the prepared global configuration; ``transport_url`` and ``exchange`` name the
-    bus. Everything started is stopped by ``stop``, the last first.
+    bus. New devices of the drivers in ``auto_enable`` need no operator's word. Everything started
+    is stopped by ``stop``, the last first.
     """
 
     conf: cfg.ConfigOpts
@@ -79,6 +102,7 @@ class Stack:
     transport_url: str
     peers: Peers
     times: Times = Times()
+    auto_enable: frozenset[str] = frozenset({"*"})
     exchange: str = field(default_factory=lambda: f"cyborg-{uuid4().hex[:12]}")
     _endings: list[Callable[[], object]] = field(default_factory=list)
 
@@ -100,11 +124,17 @@ class Stack:
                 agent_down_after=self.times.agent_down_after,
                 threads=4,
                 audit_interval=self.times.audit,
+                housekeeping_interval=self.times.housekeeping,
+                lost_retention=self.times.lost_retention,
+                history_retention=self.times.history_retention,
+                agent_grace=self.times.agent_grace,
+                auto_enable=self.auto_enable,
             ),
             db=Database(self.database_url),
             bus=self.bus(),
-            nova=Nova(self.peers.nova()),
+            peers=conductor_app.Peers(Nova(self.peers.nova()), Allocations(self.peers.placement())),
             auditor=self.auditor,
+            publisher=lambda: Publisher(Placement(self.peers.placement())),
         )
         return self._started(daemon)
 
@@ -124,8 +154,16 @@ class Stack:
         machine: Host,
         drivers: Sequence[str | loader.Loaded] = ("fake_driver",),
         state_path: Path,
+        load: Load | None = None,
     ) -> service.Daemon:
-        """The agent of one compute host; Placement may know the compute by the same name."""
+        """The agent of one compute host; Placement may know the compute by the same name.
+
+        ``load`` is how drivers come in later; by default from the installed packages.
+        """
+
+        def installed(name: str, options: Mapping[str, str]) -> loader.Loaded:
+            return loader.load_with(name, machine, self.conf, options=options)
+
         loaded: list[loader.Loaded] = []
         for one in drivers:
             loaded += loader.load([one], machine, self.conf) if isinstance(one, str) else [one]
@@ -144,6 +182,7 @@ class Stack:
             loaded=loaded,
             placement=Placement(self.peers.placement()),
             glance=self._glance,
+            load=load or installed,
         )
         return self._started(daemon)
 

@@ -39,9 +39,9 @@ def _json(name: str) -> sa.Column[Any]:
     return sa.Column(name, _JSON)
 
 
-def _flag(name: str, default: bool | None = None) -> sa.Column[bool]:
+def _flag(name: str, default: bool | None = None, *, null: bool = False) -> sa.Column[bool]:
     default_sql = None if default is None else (sa.true() if default else sa.false())
-    return sa.Column(name, sa.Boolean, nullable=False, server_default=default_sql)
+    return sa.Column(name, sa.Boolean, nullable=null, server_default=default_sql)
 
 
 def _number(name: str, default: str | None = None, *, null: bool = False) -> sa.Column[int]:
@@ -80,12 +80,14 @@ DEVICES = _dated(
     _text("device_state", 32, null=True),
     _reference("host_id", "hosts"),
     _text("driver", 100),
+    _text("backend", 255, null=True),
     _text("device_key", 255),
     _long("status_reason"),
     _ms("lost_ms", null=True),
     _number("numa_node", null=True),
     _json("labels"),
     _text("origin", 16, server_default="discovered"),
+    _flag("leaving", default=False),
     sa.UniqueConstraint("host_id", "driver", "device_key"),
     sa.Index("ix_devices_hostname", "hostname"),
     sa.Index("ix_devices_type", "type"),
@@ -167,6 +169,7 @@ ARQS = _dated(
     _json("group_spec"),
     _flag("prepared", default=False),
     _text("origin", 16, null=True),
+    _flag("hidden", default=False),
     _long("fault"),
     _text("operation_id", 36, null=True),
     sa.Index("extArqs_project_id_idx", "project_id"),
@@ -292,7 +295,7 @@ DRIVERS = _table(
     _text("version", 64, null=True),
     _text("device_type", 64, null=True),
     _text("endpoint", 255, null=True),
-    _flag("wanted", default=False),
+    _flag("wanted", null=True),
     _flag("enabled", default=True),
     _json("options"),
     _long("error"),

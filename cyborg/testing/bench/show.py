@@ -71,7 +71,7 @@ def _counts(counts: Sequence[Count]) -> str:
                 *(_costs(one) + (" !" if one.exceeded else "") for one in row),
             ]
         )
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _figures(figures: Sequence[Figure]) -> str:
@@ -91,10 +91,11 @@ def _figures(figures: Sequence[Figure]) -> str:
         ]
         for one in figures
     ]
-    return _aligned(rows)
+    return aligned(rows)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table with a line below its head; the first column to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
 
     def lines() -> Iterator[str]:

@@ -54,7 +54,7 @@ def options(
         },
         "api": {"auth_strategy": "noauth"},
         "agent": {"enabled_drivers": "fake_driver", "heartbeat_interval": 1},
-        "conductor": {"heartbeat": 1, "lease": 5},
+        "conductor": {"heartbeat": 1, "lease": 5, "auto_enable": "*"},
         # The simulated Nova knows of no servers: an audit would find all of them gone.
         "audit": {"interval": 86400},
         "database": {"connection": database},

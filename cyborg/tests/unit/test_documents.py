@@ -16,16 +16,31 @@ from oslo_policy import opts as oslo_policy
 
 from cyborg import conf as configuration
 from cyborg.api import types
-from cyborg.api.controllers.v2 import arqs, attributes, deployables, device_profiles, devices
+from cyborg.api.controllers.v2 import (
+    arqs,
+    attributes,
+    backends,
+    deployables,
+    device_profiles,
+    device_query,
+    devices,
+    drivers,
+    hardware,
+    operations,
+    services,
+)
 from cyborg.api.microversion import LATEST
 from cyborg.api.routing import Noun
+from cyborg.conf import generic
 from cyborg.db import arqs as db_arqs
 from cyborg.db import attributes as db_attributes
 from cyborg.db import deployables as db_deployables
 from cyborg.db import device_profiles as db_device_profiles
 from cyborg.db import devices as db_devices
+from cyborg.db import inventory
+from cyborg.db import operations as db_operations
 from cyborg.db.listing import Sortable
-from cyborg.db.models import METADATA
+from cyborg.db.models import METADATA, Service
 from cyborg.model.arq import State
 from cyborg.policies import list_rules
 
@@ -33,6 +48,12 @@ ROOT = Path(__file__).parents[3]
 API = ROOT / "api-ref" / "source"
 DOC = ROOT / "doc" / "source"
 
+#: No table holds both kinds of services; the words of their order are those of the controller.
+SERVICES = Sortable(
+    id=Service.id,
+    uuid=Service.uuid,
+    columns=dict.fromkeys(services.SORT_KEYS, Service.uuid),
+)
 #: File of the reference → controller, its list's parameters, and how the list may be sorted.
 NOUNS: dict[str, tuple[ModuleType, type[Noun], type[wsme.types.Base], Sortable]] = {
     "accelerator-requests": (arqs, arqs.Arqs, arqs.ArqQuery, db_arqs.SORTABLE),
@@ -54,7 +75,22 @@ NOUNS: dict[str, tuple[ModuleType, type[Noun], type[wsme.types.Base], Sortable]]
         device_profiles.ProfileQuery,
         db_device_profiles.SORTABLE,
     ),
-    "devices": (devices, devices.Devices, devices.DeviceQuery, db_devices.SORTABLE),
+    "devices": (devices, devices.Devices, device_query.DeviceQuery, db_devices.SORTABLE),
+    "operations": (
+        operations,
+        operations.Operations,
+        operations.OperationQuery,
+        db_operations.SORTABLE,
+    ),
+    "backends": (
+        backends,
+        backends.Backends,
+        backends.BackendQuery,
+        inventory.BACKENDS.sortable,
+    ),
+    "drivers": (drivers, drivers.Drivers, drivers.DriverQuery, inventory.DRIVERS.sortable),
+    "hardware": (hardware, hardware.Hardware, hardware.HardwareQuery, inventory.HARDWARE.sortable),
+    "services": (services, services.Services, services.ServiceQuery, SERVICES),
 }
 #: Options that the documents name and that are other services'.
 FOREIGN = {("pci", "device_spec"), ("pci", "report_in_placement")}
@@ -166,3 +202,8 @@ def test_rules_that_are_named_exist():
     rules = {rule.name for rule in list_rules()}
     for path in TEXTS:
         assert set(re.findall(r"cyborg:\w+:\w+", path.read_text())) <= rules, path
+
+
+def test_every_option_of_a_generic_backend_is_explained():
+    named = set(re.findall(r"``(\w+)``", (DOC / "admin/generic-driver.rst").read_text()))
+    assert {option.dest for option in generic.backend_options()} <= named

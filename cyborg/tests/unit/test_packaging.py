@@ -22,6 +22,7 @@ PACKAGE = ROOT / "cyborg"
 
 # What the names in setup.cfg are that other projects' files and scripts rely on.
 SCRIPTS = {
+    "cyborg",
     "cyborg-agent",
     "cyborg-api",
     "cyborg-audit",
@@ -29,7 +30,7 @@ SCRIPTS = {
     "cyborg-dbsync",
     "cyborg-status",
 }
-DRIVERS = {"fake_driver", "pci_driver"}
+DRIVERS = {"fake_driver", "generic_driver", "pci_driver"}
 MAX_LINES = 400
 MAX_FUNCTION = 50
 
@@ -72,6 +73,9 @@ def test_names_that_deployers_call() -> None:
     assert names["oslo.config.opts"] == {"cyborg"}
     assert names["oslo.policy.policies"] == {"cyborg.api"}
     assert names["cyborg.database.migration_backend"] == {"sqlalchemy"}
+    assert names["pytest11"] == {"cyborg_driver"}
+    # The name "accelerator" is python-cyborgclient's, and python-openstackclient's own.
+    assert names["openstack.cli.extension"] == {"cyborg"}
 
 
 def test_installed_metadata_is_that_of_setup_cfg() -> None:

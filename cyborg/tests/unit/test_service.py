@@ -2,13 +2,18 @@
 """Periodic jobs and daemons: what runs when, and what ends how."""
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cyborg
 from cyborg import exception
 from cyborg.service import Daemon, Periodic, wait_until
 
@@ -178,3 +183,41 @@ def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
     assert job.reaches(3)
     daemon.stop()
     assert notes == ["ended"]
+
+
+ANEW = """
+import os, pathlib, signal, sys
+from cyborg.service import Daemon, Periodic
+
+daemon, lives = Daemon("test"), pathlib.Path(sys.argv[1])
+daemon.at_end(lambda: print("ended", flush=True))
+
+def job():
+    lives.open("a").write("x")
+    print(os.getpid(), sys.argv[2], flush=True)
+    if len(lives.read_text()) < 3:
+        daemon.begin_anew()
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+daemon.every(Periodic("job", job, interval=3600))
+sys.exit(daemon.run())
+"""
+
+
+def test_a_daemon_begins_anew_under_its_pid(tmp_path: Path) -> None:
+    script = tmp_path / "program"
+    script.write_text(ANEW)
+    process = subprocess.run(
+        [sys.executable, script, tmp_path / "lives", "an argument"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(Path(cyborg.__file__).parents[1])},
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    *lines, last = process.stdout.splitlines()
+    assert len(set(lines[::2])) == 1
+    assert lines[0].endswith(" an argument")
+    assert (lines[1::2], last) == (["ended"] * 2, "ended")

@@ -2,21 +2,22 @@
 """Accelerator requests: created from a profile, bound to an instance by Nova, read and deleted."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
+import sqlalchemy as sa
 import wsme
 import wsme.types
 
 from cyborg import exception
-from cyborg.api import queries, types
+from cyborg.api import microversion, queries, types
 from cyborg.api.controllers.v2 import arq_patch
 from cyborg.api.expose import Call, Rules, expose
-from cyborg.api.rendering import link, moment
+from cyborg.api.rendering import instant, link, moment
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import arqs
+from cyborg.db import arqs, events
 from cyborg.db.engine import Reader
 from cyborg.model.arq import Arq, State
 from cyborg.model.device_profile import parse_name
@@ -80,12 +81,22 @@ class Arqs(Noun):
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One ARQ."""
+        """One ARQ; from microversion 2.4 on with its fault and its history."""
+        project = None if call.caller.everywhere else call.caller.project_id
+        explain = call.minor >= microversion.REASONS
+        history: Sequence[sa.Row[Any]] = ()
         with self._reader.reader() as tx:
-            found = arqs.show(tx, uuid, None if call.caller.everywhere else call.caller.project_id)
+            found = (arqs.explained if explain else arqs.show)(tx, uuid, project)
+            if explain and found is not None:
+                history = events.of_subject(tx, "arq", uuid)
         if found is None:
             raise exception.NotFound(noun="Accelerator request", key=uuid)
-        return render_all([found], call)[0]
+        if not explain:
+            return render_all([found], call)[0]
+        *known, fault = found
+        (rendered,) = render_all([known], call)
+        told = [_render_event(one, call) for one in history]
+        return {**rendered, "fault": fault, "events": told}
 
     @expose(policies.CREATE, body=types.Object(ArqBody), status=201)
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +173,7 @@ def _need_service(call: Call, action: str) -> None:
 _values = attrgetter(*(field.name for field in fields(Arq)))
 
 
-def render_all(found: Sequence[arqs.Row], call: Call) -> list[dict[str, Any]]:
+def render_all(found: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]]:
     """The JSON of ARQs as they were read."""
     prefix = call.links.self_of(COLLECTION)
     return [
@@ -190,4 +201,18 @@ def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
         "links": [link(prefix, uuid)],
         "created_at": moment(created),
         "updated_at": moment(updated),
+    }
+
+
+def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
+    # An administrator may have acted on it: who that was is not its owner's to know.
+    known = call.caller.everywhere or event.user_id == call.caller.user_id
+    return {
+        "time": instant(event.at_ms),
+        "action": event.action,
+        "hostname": event.hostname,
+        "instance_uuid": event.instance_uuid,
+        "reason": event.reason,
+        "request_id": event.request_id,
+        "user_id": event.user_id if known else None,
     }

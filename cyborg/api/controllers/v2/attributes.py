@@ -85,7 +85,12 @@ class Attributes(Noun):
             raise exception.NotFound(noun="Attribute", key=uuid)
         return render(found, call.links.self_of(COLLECTION))
 
-    @expose(policies.CREATE, body=FlatOrWrapped(AttributeBody), status=201)
+    @expose(
+        policies.CREATE,
+        body=FlatOrWrapped(AttributeBody),
+        strict=FlatOrWrapped(AttributeBody, closed=True),
+        status=201,
+    )
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Add an attribute to a deployable."""
         made = self._conductor.create_attribute(

@@ -11,13 +11,19 @@ import wsme
 import wsme.types
 
 from cyborg import exception
-from cyborg.api import queries, types
+from cyborg.api import microversion, queries, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import link, moment
 from cyborg.api.routing import Noun, Routes
 from cyborg.db import device_profiles
 from cyborg.db.engine import Reader
-from cyborg.model.device_profile import DeviceProfile, Limits, parse_groups, parse_name
+from cyborg.model.device_profile import (
+    DeviceProfile,
+    Limits,
+    ProfileChange,
+    parse_groups,
+    parse_name,
+)
 from cyborg.policies import device_profiles as policies
 from cyborg.rpc.conductor import ConductorClient
 
@@ -49,12 +55,20 @@ class ProfileBody(wsme.types.Base):
     uuid = wsme.wsattr(types.UUID_TYPE)
 
 
+class ChangeBody(wsme.types.Base):
+    """What may change of a profile; the same rules as for a new one."""
+
+    name = wsme.wsattr(types.ANYTHING)
+    groups = wsme.wsattr(types.ANYTHING)
+    description = wsme.wsattr(_DESCRIPTION)
+
+
 class DeviceProfiles(Noun):
     """``/v2/device_profiles``."""
 
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create", "DELETE": "delete_all"},
-        "*": {"GET": "show", "DELETE": "delete"},
+        "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
     }
 
     def __init__(
@@ -82,12 +96,36 @@ class DeviceProfiles(Noun):
             raise exception.NotFound(noun="Device profile", key=key)
         return {"device_profile": render(found, call.links.self_of(COLLECTION))}
 
-    @expose(policies.CREATE, body=types.Items(types.Object(ProfileBody), 1, 1), status=201)
+    @expose(
+        policies.CREATE,
+        body=types.Items(types.Object(ProfileBody), 1, 1),
+        strict=types.Items(types.Object(ProfileBody, closed=True), 1, 1),
+        status=201,
+    )
     def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Store a profile, sent as a list of one."""
         profile = self._parse(body[0])
         made = self._conductor.create_device_profile(call.caller, call.operation, profile)
         return render(made, call.links.self_of(COLLECTION))
+
+    @expose(
+        policies.UPDATE,
+        types.Anything(),
+        body=types.Change(ChangeBody),
+        since=microversion.OPERATORS,
+    )
+    def update(self, call: Call, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Change what is sent and leave the rest; null takes the description away."""
+        wish = ProfileChange(
+            name=parse_name(body["name"]) if "name" in body else None,
+            groups=self._groups(body) if "groups" in body else None,
+            description=body.get("description"),
+            describes="description" in body,
+        )
+        changed = self._conductor.update_device_profile(
+            call.caller, call.operation, types.canonical_uuid(key) or key, wish
+        )
+        return render(changed, call.links.self_of(COLLECTION))
 
     @expose(policies.DELETE, query=ProfileDeleteQuery, status=204)
     def delete_all(self, call: Call, asked: Mapping[str, Any]) -> None:
@@ -107,17 +145,21 @@ class DeviceProfiles(Noun):
         )
 
     def _parse(self, body: Mapping[str, Any]) -> DeviceProfile:
-        groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self._limits)
-        if len(json.dumps({"groups": groups})) > _MAX_GROUPS_BYTES:
-            raise exception.Invalid(
-                field="groups", reason=f"more than {_MAX_GROUPS_BYTES} bytes of JSON"
-            )
+        groups = self._groups(body)
         return DeviceProfile(
             uuid=body.get("uuid") or str(uuid4()),
             name=parse_name(body.get("name")),
             groups=groups,
             description=body.get("description"),
         )
+
+    def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+        groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self._limits)
+        if len(json.dumps({"groups": groups})) > _MAX_GROUPS_BYTES:
+            raise exception.Invalid(
+                field="groups", reason=f"more than {_MAX_GROUPS_BYTES} bytes of JSON"
+            )
+        return groups
 
 
 def render(profile: DeviceProfile, prefix: str) -> dict[str, Any]:

@@ -1,36 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices: what accelerators there are, and whether they may be used."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 import wsme
+import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, queries, types
+from cyborg.api.controllers.v2 import device_query
+from cyborg.api.controllers.v2.device_query import DeviceQuery
 from cyborg.api.expose import Call, Rules, expose
-from cyborg.api.rendering import link, moment
+from cyborg.api.rendering import instant, link, moment
 from cyborg.api.routing import Noun, Routes
 from cyborg.db import devices
 from cyborg.db.engine import Reader
+from cyborg.model import device_life
 from cyborg.model.device import DeviceStatus
+from cyborg.model.labels import parse_change
 from cyborg.policies import devices as policies
 from cyborg.rpc.conductor import ConductorClient
 
 COLLECTION = "devices"
-#: The two words of this API: in service, or not for whatever reason.
+#: The two words that clients below microversion 2.4 know: in service, or not for any reason.
 _ENABLED = DeviceStatus.ENABLED.value
 _MAINTAINING = DeviceStatus.MAINTAINING.value
+#: What an update may order; ``ready`` is another word for in service.
+_ORDERS = {
+    _ENABLED: DeviceStatus.ENABLED,
+    "ready": DeviceStatus.ENABLED,
+    _MAINTAINING: DeviceStatus.MAINTAINING,
+}
+#: What tells where a device is, and is not for those who only use it.
+_PLACE = ("hostname", "backend", "std_board_info", "vendor_board_info", "status_reason")
 
 
-class DeviceQuery(types.Listing):
-    """Filters of the list; all compare for equality."""
+class DeviceBody(wsme.types.Base):
+    """What may change of a device; the rules for labels are the model's."""
 
-    type = wsme.wsattr(types.NAME)
-    vendor = wsme.wsattr(types.NAME)
-    hostname = wsme.wsattr(types.NAME)
-    status = wsme.wsattr(types.Word(_ENABLED, _MAINTAINING))
+    status = wsme.wsattr(types.Word(*_ORDERS))
+    labels = wsme.wsattr(types.ANYTHING)
 
 
 class Devices(Noun):
@@ -38,7 +49,7 @@ class Devices(Noun):
 
     routes: ClassVar[Routes] = {
         "": {"GET": "index"},
-        "*": {"GET": "show"},
+        "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
         "*/enable": {"POST": "enable"},
         "*/disable": {"POST": "disable"},
     }
@@ -48,29 +59,60 @@ class Devices(Noun):
         self._reader = reader
         self._conductor = conductor
 
-    @expose(policies.GET_ALL, query=DeviceQuery)
+    @expose(policies.GET_ALL, query=DeviceQuery, own=policies.GET_OWN)
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of devices; an empty filter is none."""
-        equal = {name: asked[name] for name in ("type", "vendor", "hostname") if asked.get(name)}
-        status = asked.get("status")
+        which = device_query.wanted(call, asked)
         with self._reader.reader() as tx:
-            found = devices.page(
-                tx,
-                queries.page(asked),
-                equal,
-                in_service=None if status is None else status == _ENABLED,
-            )
-        prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [render(one, prefix, call.minor) for one in found]}
+            found = devices.page(tx, queries.page(asked), which)
+            users = self._users(tx, call, found)
+        return {COLLECTION: [render(one, call, users.get(one.id, ())) for one in found]}
 
-    @expose(policies.GET_ONE, types.UUID_TYPE)
+    @expose(policies.GET_ONE, types.UUID_TYPE, own=policies.GET_OWN)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One device."""
+        return self._show(call, uuid)
+
+    @expose(
+        policies.UPDATE,
+        types.UUID_TYPE,
+        body=types.Change(DeviceBody),
+        since=microversion.OPERATORS,
+        own=policies.LABEL,
+    )
+    def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Set status, labels, or both; labels that are not sent stay, null takes one away."""
+        if "status" in body and body["status"] is None:
+            raise exception.Invalid(field="status", reason="it must not be null")
+        self._conductor.update_device(
+            call.caller,
+            call.operation,
+            uuid,
+            status=_ORDERS[body["status"]] if "status" in body else None,
+            labels=parse_change(body["labels"]) if "labels" in body else {},
+            project=device_query.scope(call),
+        )
+        return self._show(call, uuid)
+
+    def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:
-            found = devices.show(tx, uuid)
+            found = devices.show(tx, uuid, device_query.scope(call))
+            users = self._users(tx, call, [found] if found else [])
         if found is None:
             raise exception.NotFound(noun="Device", key=uuid)
-        return render(found, call.links.self_of(COLLECTION), call.minor)
+        return render(found, call, users.get(found.id, ()))
+
+    def _users(
+        self, tx: sa.Connection, call: Call, found: Sequence[sa.Row[Any]]
+    ) -> dict[int, list[str | None]]:
+        if call.minor < microversion.OPERATORS:
+            return {}
+        return devices.instances(tx, [one.id for one in found], device_query.scope(call))
+
+    @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
+    def delete(self, call: Call, uuid: str) -> None:
+        """Forget a lost device: it leaves Placement first, and the lists after that."""
+        self._conductor.delete_device(call.caller, call.operation, uuid)
 
     @expose(policies.ENABLE, types.UUID_TYPE, status=204)
     def enable(self, call: Call, uuid: str) -> None:
@@ -85,8 +127,11 @@ class Devices(Noun):
         )
 
 
-def render(row: sa.Row[Any], prefix: str, minor: int) -> dict[str, Any]:
-    """The JSON of a device; ``status`` from microversion 2.3 on."""
+def render(row: sa.Row[Any], call: Call, users: Sequence[str | None]) -> dict[str, Any]:
+    """The JSON of a device; ``status`` from 2.3 on, all of its words and the rest from 2.4.
+
+    ``users`` are the instances whose requests hold units of it, None for those of no instance.
+    """
     rendered = {
         "uuid": row.uuid,
         "type": row.type,
@@ -97,9 +142,28 @@ def render(row: sa.Row[Any], prefix: str, minor: int) -> dict[str, Any]:
         "hostname": row.hostname,
         "created_at": moment(row.created_at),
         "updated_at": moment(row.updated_at),
-        "links": [link(prefix, row.uuid)],
+        "links": [link(call.links.self_of(COLLECTION), row.uuid)],
     }
-    if minor >= microversion.DEVICE_STATUS:
-        in_service = row.status == _ENABLED and row.lost_ms is None
-        rendered["status"] = _ENABLED if in_service else _MAINTAINING
+    if call.minor >= microversion.DEVICE_STATUS:
+        now = device_life.word(row.status, lost=row.lost_ms is not None)
+        served = _ENABLED if now == _ENABLED else _MAINTAINING
+        rendered["status"] = now if call.minor >= microversion.OPERATORS else served
+    if call.minor >= microversion.OPERATORS:
+        rendered |= {
+            "status_reason": _reason(row),
+            "driver": row.driver,
+            "backend": row.backend,
+            "labels": row.labels or {},
+            "in_use": bool(users),
+            "instances": [one for one in users if one is not None],
+        }
+    if call.own:
+        return {name: rendered[name] for name in rendered if name not in _PLACE}
     return rendered
+
+
+def _reason(row: sa.Row[Any]) -> str | None:
+    reason: str | None = row.status_reason
+    if reason is None and row.lost_ms is not None:
+        return f"Its host has not shown it since {instant(row.lost_ms)}."
+    return reason

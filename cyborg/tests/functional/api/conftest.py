@@ -10,7 +10,7 @@ import pytest
 
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.stack import Stack
+from cyborg.testing.stack import Stack, reach
 from cyborg.tests.unit.api import world
 from cyborg.tests.unit.api.conftest import make_client, make_conf, statements, tokens
 
@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
     "cyborg.tests.unit.api.test_device_profiles",
     "cyborg.tests.unit.api.test_hardware",
     "cyborg.tests.unit.api.test_lists",
+    "cyborg.tests.unit.api.test_reasons",
 )
 
 
@@ -52,10 +53,10 @@ class Recording:
         return method(*given, **named)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bus_client(stack: Stack) -> Iterator[ConductorClient]:
     """A process's connection to the conductor."""
-    client = ConductorClient(stack.bus(), timeout=stack.times.rpc)
+    client = reach(ConductorClient(stack.bus(), timeout=stack.times.rpc))
     yield client
     client.close()
 

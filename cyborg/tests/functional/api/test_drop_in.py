@@ -11,6 +11,7 @@ from cyborg.tests.unit.api import (
     test_device_profiles,
     test_hardware,
     test_lists,
+    test_reasons,
 )
 
 _MODULES = (
@@ -20,6 +21,7 @@ _MODULES = (
     test_device_profiles,
     test_hardware,
     test_lists,
+    test_reasons,
 )
 # pytest collects what it finds here by name; fixtures of these modules come along.
 for _module in _MODULES:

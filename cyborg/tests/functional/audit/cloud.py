@@ -21,7 +21,7 @@ from cyborg.conductor.profiles import Profiles
 from cyborg.conductor.repairs import Repairs
 from cyborg.conductor.services import Greeter, Lease
 from cyborg.db.engine import Database
-from cyborg.db.models import Host
+from cyborg.db.models import AttachHandle, Deployable, Device, Host
 from cyborg.db.services import Process
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
@@ -30,6 +30,7 @@ from cyborg.model.finding import Kind
 from cyborg.model.invariants import Ages
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.report import Hello
+from cyborg.testing.guests import Guest
 from cyborg.testing.machines import RESOURCE_CLASS, provider_of, report_of
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService, fresh_host
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 NOVA = Caller("nova-project", "nova", "req-audit", everywhere=True, service=True)
+#: Milliseconds: a day, how long what is lost is kept, how long an agent may be silent.
+DAY = 24 * 3600 * 1000
+RETENTION = 30 * DAY
+DOWN_AFTER = 30_000
 #: Everything counts at once: nobody else is at work here.
 AT_ONCE = Ages(settle=-1)
 
@@ -51,15 +56,17 @@ class ListingNova(SimulatedNova):
         self.sees_all = True
         self.listings = 0
 
-    def own(self, instance: str, project: str) -> None:
+    def own(
+        self, instance: str, project: str, node: str | None = None, profile: str | None = None
+    ) -> Guest:
         """See SimulatedNova."""
         self.servers[instance] = project
-        super().own(instance, project)
+        return super().own(instance, project, node, profile)
 
     def forget(self, instance: str) -> None:
         """The server is deleted."""
         del self.servers[instance]
-        self._owners.pop(instance)
+        self.guests.drop(instance)
 
     def _answer(self, environ: "WSGIEnvironment") -> tuple[int, dict[str, Any]]:
         if environ["PATH_INFO"] != "/v2.1/servers":
@@ -111,7 +118,9 @@ class SmallCloud:
         self.placement.make_compute(name)
         self.hello(name)
         report = report_of(name, 1, handles=units, prepare=prepare)
-        Discovery(db=self.db).report(name, self.epochs[name], report)
+        Discovery(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+            name, self.epochs[name], report
+        )
         self.publishers[name] = Publisher(Placement(self.placement.adapter()))
         self.publish(name)
         return name
@@ -119,7 +128,7 @@ class SmallCloud:
     def hello(self, host: str) -> None:
         """The agent's sign of life."""
         hello = Hello(host, (host,), "0", f"agent@{host}", self.epochs.get(host))
-        self.epochs[host] = Greeter(db=self.db, down_after=30_000).hello(hello).epoch
+        self.epochs[host] = Greeter(db=self.db, down_after=DOWN_AFTER).hello(hello).epoch
 
     def publish(self, host: str) -> None:
         """The agent's full check."""
@@ -181,3 +190,10 @@ class SmallCloud:
 def keys(findings: Iterable[Any]) -> set[tuple[Kind, str]]:
     """Findings as kinds and keys."""
     return {(one.kind, one.key) for one in findings}
+
+
+def age_lost(db: Database, by: int = RETENTION + DAY) -> None:
+    """What is lost has been so for that much longer."""
+    with db.writer() as tx:
+        for model in (Device, Deployable, AttachHandle):
+            tx.execute(sa.update(model).values(lost_ms=model.lost_ms - by))

@@ -6,6 +6,8 @@ live only the first one audits.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +16,7 @@ from cyborg.db import schema
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
 from cyborg.testing.placement import PlacementService
+from cyborg.testing.stack import Stack
 from cyborg.tests.functional.audit.cloud import ListingNova, SmallCloud
 from cyborg.tests.functional.schema.databases import empty_database
 
@@ -24,7 +27,7 @@ def nova() -> Iterator[ListingNova]:
         yield service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """A database that no process works on."""
     with empty_database(tmp_path_factory.mktemp("audit")) as db:
@@ -47,3 +50,19 @@ def cloud(
     quiet: Database, quiet_url: str, placement: PlacementService, nova: ListingNova
 ) -> SmallCloud:
     return SmallCloud(quiet, placement, nova)
+
+
+@pytest.fixture
+def keeping(stack: Stack, quiet_url: str) -> Iterator[Stack]:
+    """A service of its own whose conductor tidies up all the time."""
+    times = replace(stack.times, housekeeping=0.3, agent_heartbeat=0.2, scan=0.2, full_check=1.0)
+    own = replace(
+        stack,
+        database_url=quiet_url,
+        times=times,
+        exchange=f"cyborg-{uuid4().hex[:12]}",
+        _endings=[],
+    )
+    own.start_conductor("keeping")
+    yield own
+    own.stop()

@@ -17,12 +17,11 @@ import sqlalchemy as sa
 import cyborg
 from cyborg.cmd import audit as command
 from cyborg.conductor.audit import Verdict
-from cyborg.db.models import Arq, Host
+from cyborg.db.models import Event, Host
 from cyborg.model.finding import Finding, Kind
 from cyborg.testing.placement import TOKEN
 from cyborg.tests.functional.audit.cloud import SmallCloud
 from cyborg.tests.functional.audit.test_damages import (
-    LONG_AGO,
     add_orphan,
     delete_server,
     delete_traits,
@@ -134,7 +133,7 @@ def test_what_cannot_be_repaired_stays_an_error(cloud: SmallCloud, run: Run) -> 
     host = cloud.host()
     instance, provider = delete_server(cloud, host), add_orphan(cloud, host)
     # It was no boot that has just begun.
-    cloud.execute(sa.update(Arq).values(updated_at=LONG_AGO))
+    cloud.execute(sa.update(Event).values(at_ms=1))
     status, out, _ = run("--fix", "--format", "json")
     assert status == 2
     outcomes = {one["key"]: one["outcome"] for one in document(out)}

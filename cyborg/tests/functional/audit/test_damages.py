@@ -65,6 +65,12 @@ def strand_release(cloud: SmallCloud, host: str) -> str:
     return str(handle.uuid)
 
 
+def strand_quarantine(cloud: SmallCloud, host: str) -> str:
+    handle = handles(cloud, host, "free")[0]
+    set_handle(cloud, handle.id, "quarantined")
+    return str(handle.uuid)
+
+
 def free_under_guest(cloud: SmallCloud, host: str) -> str:
     cloud.bind(host)
     handle = handles(cloud, host, "held")[0]
@@ -135,8 +141,17 @@ def delete_arq(cloud: SmallCloud, host: str) -> str:
 
 def age_arq(cloud: SmallCloud, host: str) -> str:
     arq = cloud.request()
-    cloud.execute(sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO))
-    cloud.execute(sa.update(Arq).where(Arq.uuid == arq).values(updated_at=None))
+    cloud.execute(sa.update(Event).where(Event.subject_uuid == arq).values(at_ms=1))
+    return arq
+
+
+def age_former_arq(cloud: SmallCloud, host: str) -> str:
+    """One that the existing service left behind: it has no history, only dates."""
+    arq = cloud.request()
+    cloud.execute(
+        sa.delete(Event).where(Event.subject_uuid == arq),
+        sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO, updated_at=None),
+    )
     return arq
 
 
@@ -211,6 +226,12 @@ def forget_release(cloud: SmallCloud, host: str) -> str:
                 error="agent is not available",
             )
         )
+    return uuid
+
+
+def refuse_release(cloud: SmallCloud, host: str) -> str:
+    uuid = forget_release(cloud, host)
+    set_handle(cloud, handles(cloud, host, "releasing")[0].id, "quarantined")
     return uuid
 
 
@@ -303,6 +324,7 @@ def leave_old_allocation(cloud: SmallCloud, host: str) -> str:
 BY_HAND: list[tuple[Kind, Damage]] = [
     (Kind.LEAKED_HANDLE, leak_handle),
     (Kind.STRANDED_RELEASE, strand_release),
+    (Kind.STRANDED_RELEASE, strand_quarantine),
     (Kind.UNHELD_HANDLE, free_under_guest),
     (Kind.UNSAFE_HANDLE, quarantine_under_guest),
     (Kind.NEEDLESS_HOLD, hold_while_initial),
@@ -316,6 +338,7 @@ BY_HAND: list[tuple[Kind, Damage]] = [
     (Kind.UNALLOCATED, delete_allocation),
     (Kind.ORPHAN_PROVIDER, add_orphan),
     (Kind.AGED_ARQ, age_arq),
+    (Kind.AGED_ARQ, age_former_arq),
     (Kind.OBSOLETE_STATE, former_state),
     (Kind.CLOSED_INSTANCE, delete_arq),
     (Kind.NO_CONDUCTOR, kill_conductors),
@@ -333,6 +356,7 @@ BY_HAND: list[tuple[Kind, Damage]] = [
     (Kind.STUCK_WORK, forget_release),
     (Kind.FAILED_DRIVER, break_driver),
     (Kind.LOST_DEVICE, lose_device),
+    (Kind.QUARANTINED_HANDLE, refuse_release),
 ]
 #: The same where a bind needs its host's work.
 PREPARED: list[tuple[Kind, Damage]] = [
@@ -455,3 +479,10 @@ def test_nova_is_told_of_a_bind_that_was_forgotten(cloud: SmallCloud) -> None:
     assert "audit" in row.fault
     assert notes == [arq]
     assert ("BindFailed", row.fault) in {tuple(one) for one in history}
+
+
+def test_a_date_by_a_wrong_clock_ages_nothing(cloud: SmallCloud) -> None:
+    """Dates are by the conductor that wrote them; what is fresh by the database's clock stays."""
+    arq = cloud.request()
+    cloud.execute(sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO))
+    assert (Kind.AGED_ARQ, arq) not in cloud.found()

@@ -22,7 +22,6 @@ def reconciler(
 ) -> Reconciler:
     """One pass of it changes at most one thing."""
     return Reconciler(
-        db=cloud.db,
         lease=lease or cloud.lease,
         auditor=lambda: cloud.auditor(AT_ONCE, nova),
         repairs=cloud.repairs,

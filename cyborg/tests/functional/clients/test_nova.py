@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of events and questions to Nova, against the simulated one."""
 
+import json
 import uuid
+from typing import Any
 
 import pytest
+from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 from cyborg.clients.nova import BindEvent, EventVerdict, Nova
@@ -86,6 +89,64 @@ def test_a_server_has_a_project_or_is_not_there(nova: SimulatedNova):
     assert client.server_project(instance) is None
     nova.own(instance, "blue")
     assert client.server_project(instance) == "blue"
+
+
+def test_a_server_is_shown_with_its_place_and_its_flavor(nova: SimulatedNova):
+    instance, client = str(uuid.uuid4()), Nova(nova.adapter())
+    assert client.server(instance) is None
+    nova.own(instance, "blue", "node-1.example.org", "gpu")
+    server = client.server(instance)
+    assert server is not None
+    assert (server.project_id, server.status, server.task) == ("blue", "ACTIVE", None)
+    assert (server.node, server.profile) == ("node-1.example.org", "gpu")
+    nova.own(instance, "blue")
+    server = client.server(instance)
+    assert server is not None
+    assert (server.node, server.profile) == (None, None)
+
+
+def test_a_hard_reboot_is_a_task(nova: SimulatedNova):
+    """It takes what is listed when it ends, not when it begins."""
+    instance, client = str(uuid.uuid4()), Nova(nova.adapter())
+    assert client.reboot(instance) is False
+    guest = nova.own(instance, "blue", "node-1.example.org", "gpu")
+    assert client.reboot(instance) is True
+    nova.guests.listed = lambda _instance: ["one"]
+
+    def look() -> tuple[str, str | None]:
+        server = client.server(instance)
+        assert server is not None
+        return server.status, server.task
+
+    assert look() == ("HARD_REBOOT", "rebooting_hard")
+    assert guest.has == []
+    assert look() == ("ACTIVE", None)
+    assert guest.has == ["one"]
+    guest.status = "SHELVED_OFFLOADED"
+    assert client.reboot(instance) is False
+    guest.status, guest.fails = "ACTIVE", 1
+    assert client.reboot(instance) is True
+    assert [look(), look()] == [("HARD_REBOOT", "rebooting_hard"), ("ERROR", None)]
+    # Nova fails a reboot when nothing is listed for a flavor that names a profile.
+    nova.guests.listed = lambda _instance: []
+    assert client.reboot(instance) is True
+    assert [look(), look()] == [("ERROR", "rebooting_hard"), ("ERROR", None)]
+
+
+def test_an_account_that_does_not_see_where_servers_are_is_told_so(nova: SimulatedNova):
+    class Poor(Adapter):
+        def request(self, url: str, method: str, **arguments: Any) -> Any:
+            answer = super().request(url, method, **arguments)
+            shown = answer.json()
+            del shown["server"]["OS-EXT-SRV-ATTR:hypervisor_hostname"]
+            answer._content = json.dumps(shown).encode()
+            return answer
+
+    instance = str(uuid.uuid4())
+    nova.own(instance, "blue", "node-1.example.org", "gpu")
+    poor = Poor(nova.adapter().session, service_type="compute")
+    with pytest.raises(exception.Unavailable, match="hypervisor_hostname"):
+        Nova(poor).server(instance)
 
 
 def test_the_simulation_refuses_what_the_real_one_would(nova: SimulatedNova):

@@ -146,6 +146,23 @@ def test_a_name_claimed_elsewhere_is_refused_and_the_others_go_on(
     assert shows(placement, card(host, 1))
 
 
+@pytest.mark.parametrize("taken", [False, True], ids=["its name is free", "its name is taken"])
+def test_a_renamed_provider_gets_its_name_back(
+    publisher: Publisher, placement: PlacementService, host: str, *, taken: bool
+):
+    mine, other = card(host), f"other-{uuid.uuid4()}"
+    publisher.publish(tree(host))
+    placement.call("PUT", f"/resource_providers/{mine.uuid}", {"name": other})
+    if taken:
+        placement.call("POST", "/resource_providers", {"name": mine.name})
+    # Whether it does or not, what it offers is right.
+    changed = replace(mine, reserved=3)
+    assert publisher.check(tree(host, changed)).problems == {}
+    assert placement.name_of(mine.uuid) == (other if taken else mine.name)
+    offered = placement.call("GET", f"/resource_providers/{mine.uuid}/inventories")
+    assert offered["inventories"]["FPGA"]["reserved"] == 3
+
+
 def test_a_uuid_claimed_in_another_tree_is_refused(
     publisher: Publisher, placement: PlacementService, host: str
 ):

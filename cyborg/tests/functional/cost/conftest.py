@@ -15,10 +15,13 @@ from cyborg.testing.counting import Tally
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.population import crowd
 from cyborg.tests.functional.conftest import TRANSPORT_URL
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import SERVER, empty_database
+
+# The benchmark counts what the tests beside it count on every server.
+collect_ignore = ["test_bench.py"] if SERVER else []
 
 
-@pytest.fixture(scope="session", params=[0, 1000], ids=lambda others: f"{others}-others")
+@pytest.fixture(scope="package", params=[0, 1000], ids=lambda others: f"{others}-others")
 def house(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

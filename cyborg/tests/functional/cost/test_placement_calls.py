@@ -3,16 +3,17 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from oslo_config import cfg
 
-from cyborg.agent.heart import Heart, Identity, Intervals
-from cyborg.agent.reporter import Reporter
+from cyborg.agent import app as agent_app
+from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
 from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.loader import Loaded
 from cyborg.model.device import Device
 from cyborg.testing.counted import CountedService
 from cyborg.testing.counting import CountedAdapter, Tally
@@ -40,6 +41,10 @@ class Cards(Driver):
         return list(self._devices)
 
 
+def _no_glance() -> Glance:
+    raise AssertionError("nothing is programmed here")
+
+
 class Agent:
     """An agent's heart, beating when told to, on a host with so many devices of one class."""
 
@@ -51,6 +56,7 @@ class Agent:
         *,
         devices: int,
         resource_class: str,
+        state_path: Path,
     ) -> None:
         self.resource_class = resource_class
         self.host = fresh_host()
@@ -58,18 +64,25 @@ class Agent:
         self.clock = FakeClock()
         client = Placement(CountedAdapter(placement.adapter(), house.meter))
         report = report_of(self.host, devices, resource_class=resource_class)
-        self._heart = Heart(
-            identity=Identity(self.host, (self.host,), "0", f"agent@{self.host}"),
-            intervals=Intervals(scan=60.0, full_check=FULL_CHECK),
-            reporter=Reporter(
-                drivers={DRIVER: Cards(conf, report.drivers[0].devices)}, failures={}
-            ),
+        settings = agent_app.Settings(
+            host=self.host,
+            provider_names=(self.host,),
+            version="0",
+            heartbeat=1.0,
+            scan=60.0,
+            full_check=FULL_CHECK,
+            rpc_timeout=1.0,
+            state_path=state_path,
+        )
+        parts = agent_app.make_parts(
+            settings=settings,
             conductor=house.agent,
+            loaded=[Loaded(DRIVER, Cards(conf, report.drivers[0].devices))],
             placement=client,
-            publisher=Publisher(client),
+            glance=_no_glance,
             clock=self.clock.monotonic,
         )
-        self.beat = self._heart.beat
+        self.beat = parts.heart.beat
 
 
 @pytest.fixture(params=["FPGA", "CUSTOM_BENCH"])
@@ -78,10 +91,16 @@ def agent(
     house: CountedService,
     placement: PlacementService,
     conf: cfg.ConfigOpts,
+    tmp_path: Path,
 ) -> Callable[[int], Agent]:
     """Make an agent for a host with so many devices, of a standard class and of a custom one."""
     return lambda devices: Agent(
-        house, placement, conf, devices=devices, resource_class=request.param
+        house,
+        placement,
+        conf,
+        devices=devices,
+        resource_class=request.param,
+        state_path=tmp_path,
     )
 
 

@@ -3,20 +3,26 @@
 
 import pytest
 
+from cyborg.api import microversion
 from cyborg.testing.costs import LIST, SHOW, Scenes, listings
 from cyborg.testing.counted import CountedService
 
+NEWEST = microversion.MAXIMUM
 COLLECTIONS = {
     "device_profiles": "device_profiles",
     "accelerator_requests": "arqs",
     "devices": "devices",
     "deployables": "deployables",
     "attributes": "attributes",
+    "drivers": "drivers",
+    "backends": "backends",
+    "hardware": "hardware",
+    "services": "services",
 }
 
 
 def _first(house: CountedService, collection: str) -> str:
-    answer = house.send("GET", f"/{collection}?limit=1")
+    answer = house.send("GET", f"/{collection}?limit=1", version=NEWEST)
     uuid: str = answer[COLLECTIONS[collection]][0]["uuid"]
     return uuid
 
@@ -31,7 +37,7 @@ def instance(scenes: Scenes) -> str:
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
 def test_show(house: CountedService, instance: str, collection: str):
-    tally, _ = house.counted("GET", f"/{collection}/{_first(house, collection)}")
+    tally, _ = house.counted("GET", f"/{collection}/{_first(house, collection)}", version=NEWEST)
     assert SHOW.covers(tally), tally
 
 
@@ -43,8 +49,14 @@ def test_show_a_profile_by_name(house: CountedService, scenes: Scenes):
 def test_every_list_with_every_filter(house: CountedService, instance: str):
     markers = {collection: _first(house, collection) for collection in COLLECTIONS}
     for path in listings(markers, instance):
-        tally, _ = house.counted("GET", path)
+        tally, _ = house.counted("GET", path, version=NEWEST)
         assert LIST.covers(tally), f"{path}\n{tally}"
+
+
+@pytest.mark.parametrize("query", ["", "?type=FPGA", "?host=nowhere"])
+def test_usage(house: CountedService, instance: str, query: str):
+    tally, _ = house.counted("GET", f"/usage{query}", version=NEWEST)
+    assert SHOW.covers(tally), tally
 
 
 def test_a_list_behind_a_marker_of_resolved_requests(house: CountedService, instance: str):

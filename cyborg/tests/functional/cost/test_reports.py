@@ -7,10 +7,12 @@ import pytest
 
 from cyborg.testing.costs import (
     DEVICE_TABLES,
+    SIGN_OF_LIFE,
     UNCHANGED_REPORT,
     Scenes,
     first_report_allowance,
 )
+from cyborg.testing.counted import CountedService
 from cyborg.testing.machines import report_of
 
 SIZES = [1, 8, 300]
@@ -23,6 +25,13 @@ def test_a_first_report(scenes: Scenes, devices: int):
     tally = scenes.first_report(report, host)
     assert first_report_allowance(report).covers(tally), tally
     assert tally.writes_to("devices")
+
+
+def test_a_sign_of_life_of_an_api(house: CountedService):
+    house.sign_of_life()  # the first one makes the row
+    tally = house.sign_of_life()
+    assert SIGN_OF_LIFE.covers(tally), tally
+    assert tally.rpc == ["alive"]
 
 
 def test_a_large_first_report_may_cost_one_more_for_its_attributes():

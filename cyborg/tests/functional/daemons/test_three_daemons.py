@@ -2,6 +2,9 @@
 """API, conductor and agent as processes on a real bus: they serve everything."""
 
 from pathlib import Path
+from typing import Any
+
+import requests
 
 from cyborg import service as runner
 from cyborg.testing.nova import SimulatedNova
@@ -56,3 +59,25 @@ def test_line_121_conductor_and_agent_hold_a_connection_to_the_broker(service: S
     port = int(TRANSPORT_URL.rpartition(":")[2].partition("/")[0])
     for program in (service.conductor, service.agent):
         assert port in peers(program.pid)
+
+
+def test_an_agent_executes_itself_anew_under_its_pid(service: Service):
+    def ask(method: str, path: str, body: Any = None) -> Any:
+        answer = requests.request(
+            method,
+            f"{service.url}/v2{path}",
+            json=body,
+            headers={"OpenStack-API-Version": "accelerator 2.4"},
+            timeout=60,
+        )
+        assert answer.ok, answer.text
+        return answer.json()
+
+    before = service.client().get("/devices")
+    path = f"/operations/{ask('PATCH', '/drivers/fake_driver', {})['uuid']}"
+    assert runner.wait_until(lambda: ask("GET", path)["state"] != "running", timeout=60)
+    over = ask("GET", path)
+    assert (over["state"], over["steps"][1]["name"]) == ("succeeded", "reloaded"), over
+    assert service.agent.running
+    assert service.agent.output.count("cyborg-agent is running") == 2
+    assert service.client().get("/devices") == before

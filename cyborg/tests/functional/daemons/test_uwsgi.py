@@ -4,11 +4,17 @@
 import os
 import re
 import signal
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from cyborg import service as runner
+from cyborg.db import services
+from cyborg.db.engine import Database
+from cyborg.db.models import Service as Row
+from cyborg.model.names import API
 from cyborg.testing.processes import Deployment, Program
 from cyborg.tests.functional.daemons.service import (
     FPGA,
@@ -64,3 +70,39 @@ def test_line_116_killing_a_worker_does_no_harm(service: Service, lazy: bool):
         server.wait_for(rf"WSGI app 0 .* pid: {workers(server)[-1]} ")
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
     assert server.stop() == 0
+
+
+@pytest.fixture
+def db(database: str) -> Iterator[Database]:
+    db = Database(database)
+    yield db
+    db.close()
+
+
+def seen(db: Database, host: str) -> list[services.Seen]:
+    """The APIs of a host, as their rows show them."""
+    with db.reader() as tx:
+        return [one for one in services.listed(tx, db.now, {API: 0}) if one.process.host == host]
+
+
+def test_workers_say_together_that_the_api_is_served(
+    service: Service, deploy: Callable[..., Deployment], db: Database, lazy: bool
+):
+    host = f"api-{uuid4().hex[:12]}"
+    server, url = deploy({"DEFAULT": {"host": host}}).uwsgi(processes=3, lazy=lazy)
+    assert seen(db, host) == []
+    done = all_at_once(CLIENTS, lambda _number: str(Http(url).ask("GET", "/").status_code))
+    assert done == {"200": CLIENTS}
+    assert runner.wait_until(lambda: bool(seen(db, host)), timeout=20), server.output
+    # A worker that comes later speaks from its own first request on.
+    with db.writer() as tx:
+        tx.execute(sa.delete(Row).where(Row.host == host))
+    first = workers(server)
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+    assert runner.wait_until(lambda: len(workers(server)) > len(first), timeout=20), server.output
+    assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
+    assert runner.wait_until(lambda: len(seen(db, host)) == 1, timeout=20), server.output
+    assert server.stop() == 0
+    (row,) = seen(db, host)
+    assert row.process.endpoint == f"{API}@{host}"

@@ -24,7 +24,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.keystone import Account, KeystoneService
 from cyborg.testing.loopback import Loopback
 from cyborg.testing.processes import Deployment, Options
-from cyborg.testing.stack import Stack
+from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.deployments import merged
 
 
@@ -71,7 +71,8 @@ RunApi = Callable[..., AbstractContextManager[str]]
 @contextmanager
 def in_process(options: Options, host: str, directory: Path, stack: Stack) -> Iterator[RunApi]:
     """Conductor and agent of ``host`` in this process; gives what runs an API with them."""
-    client = ConductorClient(stack.bus(), timeout=stack.times.rpc)
+    stack.start_conductor()
+    client = reach(ConductorClient(stack.bus(), timeout=stack.times.rpc))
 
     @contextmanager
     def api(*more: Options) -> Iterator[str]:
@@ -84,7 +85,6 @@ def in_process(options: Options, host: str, directory: Path, stack: Stack) -> It
             yield loopback.url
         reader.close()
 
-    stack.start_conductor()
     stack.conf.set_override("host", host)
     stack.start_agent(host, machine=FakeHost(), state_path=directory)
     stack.conf.clear_override("host")

@@ -2,7 +2,7 @@
 """Cards as files: a driver whose hardware a test plugs, pulls, breaks and holds back at will."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from cyborg.model.device import (
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import provider_uuid
-from cyborg.model.work import HandleTask, ProgramTask
+from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing.fake_host import FakeHost
 
 CARD = "0000:81:00.0"
 OTHER = "0000:82:00.0"
 _PLACE = "/cards"
+_PREPARED = "/prepared"
 
 
 @dataclass
@@ -45,8 +46,12 @@ class Behaviour:
 
     #: What ``discover`` throws.
     broken: Exception | None = None
-    #: What ``prepare`` throws.
-    fault: Exception | None = None
+    #: What ``prepare`` throws; what is no Exception ends the process in the middle of it.
+    fault: BaseException | None = None
+    #: Whether it shows already what ``fault`` ends.
+    half_done: bool = False
+    #: What ``release`` throws.
+    stuck: Exception | None = None
     #: Closed, it keeps ``prepare`` and ``release`` from ending.
     preparing: threading.Event = field(default_factory=threading.Event)
     releasing: threading.Event = field(default_factory=threading.Event)
@@ -63,8 +68,11 @@ class Behaviour:
 class CardDriver(Driver):
     """Every file below ``/cards``, named by a PCI address, is a card of as many units as it says.
 
-    ``calls`` are the verbs that were carried out, with their handles; ``prepared`` the handles
-    that are prepared now; ``loaded`` the images by deployable.
+    What it prepared is a file below ``/prepared``, named by the handle's key, until the machine
+    is booted. ``calls`` are the verbs that were carried out, with their handles; ``specs`` what
+    was wished of those that were prepared; ``tasks`` all that was asked for; ``loaded`` the images
+    by deployable. ``scans`` and
+    ``looks`` count how often it was asked what there is, and what is prepared.
     """
 
     name = "card_driver"
@@ -72,13 +80,16 @@ class CardDriver(Driver):
 
     def __init__(self, host: FakeHost, compute: str, traits: Traits) -> None:
         super().__init__(host, cfg.ConfigOpts())
+        self._machine = host
         self._compute = compute
-        self._traits = traits
+        self.traits = traits
         self.behaviour = Behaviour()
         self.calls: list[tuple[str, str]] = []
-        self.prepared: set[str] = set()
         self.loaded: dict[str, bytes] = {}
+        self.specs: list[dict[str, str]] = []
+        self.tasks: list[HandleTask] = []
         self.scans = 0
+        self.looks = 0
 
     def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
         """See Driver."""
@@ -89,17 +100,36 @@ class CardDriver(Driver):
 
     def prepare(self, task: HandleTask) -> None:
         """See Driver."""
+        self.tasks.append(task)
         self._wait(self.behaviour.preparing)
+        place = f"{_PREPARED}/{task.handle_key}"
         if self.behaviour.fault is not None:
+            if self.behaviour.half_done:
+                self._machine.add_file(place, task.deployable)
             raise self.behaviour.fault
         self.calls.append(("prepare", task.handle_key))
-        self.prepared.add(task.handle_key)
+        self.specs.append(task.spec)
+        self._machine.add_file(place, task.deployable)
 
     def release(self, task: HandleTask) -> None:
         """See Driver."""
+        self.tasks.append(task)
         self._wait(self.behaviour.releasing)
+        if self.behaviour.stuck is not None:
+            raise self.behaviour.stuck
         self.calls.append(("release", task.handle_key))
-        self.prepared.discard(task.handle_key)
+        self._machine.remove(f"{_PREPARED}/{task.handle_key}")
+
+    def prepared(self) -> Sequence[Unit]:
+        """See Driver."""
+        self.looks += 1
+        return [Unit(self.host.read_text(f"{_PREPARED}/{key}"), key) for key in self.ready]
+
+    @property
+    def ready(self) -> set[str]:
+        """The keys of the handles that are prepared now."""
+        there = self.host.exists(_PREPARED)
+        return set(self.host.list_dir(_PREPARED)) if there else set()
 
     def program(self, task: ProgramTask, image_path: str) -> None:
         """See Driver."""
@@ -114,16 +144,16 @@ class CardDriver(Driver):
         units = int(self.host.read_text(f"{_PLACE}/{address}"))
         deployable = Deployable(
             name=f"{self._compute}_{address}",
-            resource_class=self._traits.resource_class,
+            resource_class=self.traits.resource_class,
             driver_name="card",
             handles=tuple(self._handles(address, units)),
             traits=("CUSTOM_CARD",),
             attributes=(
-                Attribute("rc", self._traits.resource_class),
+                Attribute("rc", self.traits.resource_class),
                 Attribute("trait0", "CUSTOM_CARD"),
             ),
-            prepare=self._traits.prepare,
-            programmable=self._traits.programmable,
+            prepare=self.traits.prepare,
+            programmable=self.traits.programmable,
         )
         return Device(
             key=str(address),
@@ -138,8 +168,8 @@ class CardDriver(Driver):
         for unit in range(units):
             place = PciAddress(address.domain, address.bus, *divmod(unit + 1, 8))
             info = place.info()
-            if self._traits.network is not None:
-                info["physical_network"] = self._traits.network
+            if self.traits.network is not None:
+                info["physical_network"] = self.traits.network
             yield AttachHandle(key=str(place), type=AttachType.PCI, info=info)
 
 
@@ -168,6 +198,11 @@ class Rack:
         return rack
 
     @property
+    def resource_class(self) -> str:
+        """What its cards are to Placement."""
+        return self.driver.traits.resource_class
+
+    @property
     def loaded(self) -> Loaded:
         """The driver as the agent's loader would hand it over."""
         return Loaded(self.driver.name, self.driver)
@@ -179,6 +214,18 @@ class Rack:
     def pull(self, address: str) -> None:
         """Take a card out."""
         self.machine.remove(f"{_PLACE}/{address}")
+
+    def boot(self) -> None:
+        """Start the machine anew: the cards are there, what was prepared on them is not."""
+        self.machine.remove(_PREPARED)
+
+    def leak(self, handle_key: str, address: str = CARD) -> None:
+        """Prepare a unit behind everybody's back."""
+        self.machine.add_file(f"{_PREPARED}/{handle_key}", f"{self.compute}_{address}")
+
+    def unprepare(self, handle_key: str) -> None:
+        """Take a prepared unit away behind everybody's back."""
+        self.machine.remove(f"{_PREPARED}/{handle_key}")
 
     def provider(self, address: str = CARD) -> str:
         """The uuid of a card's provider."""

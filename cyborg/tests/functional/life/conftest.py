@@ -18,13 +18,23 @@ from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
-from cyborg.tests.functional.life.http import TokenReader
+from cyborg.tests.functional.life.http import Client, TokenReader
 from cyborg.tests.functional.life.steps import eventually_offered
+from cyborg.tests.functional.schema.databases import SERVER
+
+# SQLite has no wire on which something could be lost.
+collect_ignore = [] if SERVER else ["test_lost_commits.py"]
 
 
 @pytest.fixture(autouse=True)
 def _clean(clean: None) -> None:
     """Applied to every test here."""
+
+
+@pytest.fixture
+def nova(member: Client) -> Client:
+    """Nova, which acts for a user of a project with its own token beside."""
+    return member.with_service_token()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import webtest
 
 _IMPLIED = {
     "admin": "admin,manager,member,reader",
+    "operator": "accelerator_operator,member,reader",
     "manager": "manager,member,reader",
     "member": "member,reader",
     "reader": "reader",
@@ -26,6 +27,8 @@ class Client:
     project: str = field(default_factory=lambda: uuid4().hex)
     service: bool = False
     version: str | None = None
+    #: What this user calls the long verbs that it asks for.
+    key: str | None = None
 
     def with_service_token(self) -> "Client":
         """The same user, asking through Nova."""
@@ -50,6 +53,10 @@ class Client:
         """The JSON answer of a DELETE (None when it is empty)."""
         return self._send("DELETE", path, None, status)
 
+    def send(self, method: str, path: str, body: Any, status: int) -> Any:
+        """The JSON answer of any request with a body (None when it is empty)."""
+        return self._send(method, path, body, status)
+
     def answer(self, method: str, path: str, body: Any = None) -> int:
         """The status of a request, whatever it is."""
         return int(self._request(method, path, body).status_int)
@@ -73,6 +80,8 @@ class Client:
         headers = _identity(self.role, self.project, self.service)
         if self.version:
             headers["OpenStack-API-Version"] = f"accelerator {self.version}"
+        if self.key:
+            headers["Idempotency-Key"] = self.key
         return headers
 
 

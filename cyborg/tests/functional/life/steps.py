@@ -8,11 +8,14 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg import service
-from cyborg.db.engine import Reader
+from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import METADATA, AttachHandle, Work
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client, bind_body
+
+#: When rows were last written or looked at, which is no fact about the cloud.
+_WHEN = ("updated_ms", "discovered_ms", "seen_ms")
 
 Arqs = list[dict[str, Any]]
 ARQS = "/accelerator_requests"
@@ -76,7 +79,7 @@ def everything(reader: Reader, *, but: Sequence[str] = ()) -> dict[str, list[Any
             table.name: [
                 tuple(row)
                 for row in tx.execute(
-                    sa.select(*(one for one in table.c if one.name != "updated_ms")).order_by(
+                    sa.select(*(one for one in table.c if one.name not in _WHEN)).order_by(
                         *table.primary_key
                     )
                 )
@@ -90,6 +93,18 @@ def handle_states(reader: Reader) -> dict[str, str]:
     with reader.reader() as tx:
         rows = tx.execute(sa.select(AttachHandle.handle_key, AttachHandle.state))
         return {row.handle_key: row.state for row in rows}
+
+
+@retried
+def meddle(database: Database, change: sa.Update) -> None:
+    """Change rows that conductors are at work on: whoever meets a deadlock there tries again."""
+    with database.writer() as tx:
+        tx.execute(change)
+
+
+def hasten(database: Database) -> None:
+    """Work that waits for its next attempt is due: the pause is over as far as it can tell."""
+    meddle(database, sa.update(Work).where(Work.owner_id.is_(None)).values(not_before_ms=0))
 
 
 def work_left(reader: Reader) -> list[str]:

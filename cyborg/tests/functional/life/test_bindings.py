@@ -29,11 +29,6 @@ Computes = Callable[..., Compute]
 Profiles = Callable[..., str]
 
 
-@pytest.fixture
-def nova(member: Client) -> Client:
-    return member.with_service_token()
-
-
 def test_line_52_the_order_of_the_operations_is_irrelevant(
     compute: Computes, profile: Profiles, nova: Client
 ) -> None:

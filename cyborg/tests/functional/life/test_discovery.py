@@ -17,7 +17,7 @@ from cyborg.model.device import Device as DeviceFacts
 from cyborg.model.report import DriverReport, DriverState, Hello, Report
 from cyborg.rpc.conductor import ReportClient
 from cyborg.testing.placement import fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.steps import everything
 
@@ -25,7 +25,7 @@ from cyborg.tests.functional.life.steps import everything
 @pytest.fixture
 def reports(stack: Stack) -> Iterator[ReportClient]:
     """The verbs of agents."""
-    client = ReportClient(stack.bus(), timeout=10)
+    client = reach(ReportClient(stack.bus(), timeout=10))
     yield client
     client.close()
 

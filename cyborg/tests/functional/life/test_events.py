@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Work
+from cyborg.db.models import Event, Work
 from cyborg.testing.nova import SimulatedNova
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -19,6 +19,7 @@ from cyborg.tests.functional.life.steps import (
     bind,
     create,
     eventually,
+    meddle,
     of_instance,
     states,
     work_left,
@@ -27,11 +28,6 @@ from cyborg.tests.functional.life.steps import (
 Computes = Callable[..., Compute]
 Profiles = Callable[..., str]
 THREE = {**FPGA, "resources:FPGA": "3"}
-
-
-@pytest.fixture
-def nova(member: Client) -> Client:
-    return member.with_service_token()
 
 
 def test_line_66_one_call_with_an_entry_for_each(
@@ -122,12 +118,17 @@ def test_line_67_nobody_is_told_for_ever(
     """Nova has stopped waiting after five minutes, so that is when the telling ends."""
     host = compute()
     nova_api.answer_calls(*[429] * 2)
-    instance = bind(nova, create(nova, profile(FPGA)), host.fake_provider)
-    with database.writer() as tx:
-        tx.execute(sa.update(Work).values(created_ms=Work.created_ms - 301_000))
+    arqs = create(nova, profile(FPGA))
+    instance = bind(nova, arqs, host.fake_provider)
+    meddle(database, sa.update(Work).values(created_ms=Work.created_ms - 301_000))
     eventually(lambda: work_left(database) == [])
     codes = [one.code for one in nova_api.events if one.server_uuid == instance]
     assert set(codes) == {429}
+    with database.reader() as tx:
+        query = sa.select(Event).where(Event.subject_uuid == arqs[0]["uuid"])
+        last = tx.execute(query.order_by(Event.id.desc()).limit(1)).one()
+    assert (last.action, last.instance_uuid) == ("nova not told", instance)
+    assert "Nova" in last.reason
     # What the script has left must not meet another test.
     for _ in range(2 - len(codes)):
         bind(nova, create(nova, profile(FPGA)), host.fake_provider)

@@ -11,13 +11,13 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, Deployable, Event
+from cyborg.db.models import Arq, Deployable, Event, Service
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.glance import SimulatedGlance
 from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.stack import Stack
+from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
@@ -32,11 +32,6 @@ from cyborg.tests.functional.life.steps import (
     states,
     work_left,
 )
-
-
-@pytest.fixture
-def nova(member: Client) -> Client:
-    return member.with_service_token()
 
 
 @pytest.fixture
@@ -56,7 +51,30 @@ def settled(database: Database, host: RackedCompute) -> None:
     """Wait until nobody is at anything; then nothing may be held or prepared any more."""
     eventually(lambda: work_left(database) == [])
     assert set(handle_states(database).values()) == {"free"}
-    assert host.driver.prepared == set()
+    assert host.driver.ready == set()
+
+
+def test_the_agent_that_is_asked_is_named(
+    host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
+) -> None:
+    """Two agents of one host share its queue: the one that has been superseded must refuse."""
+
+    def live() -> None:
+        instance = bind(nova, arqs(), host.provider())
+        eventually(lambda: host.driver.ready != set())
+        nova.delete(f"{ARQS}?instance={instance}")
+        settled(database, host)
+
+    def epoch() -> int | None:
+        with database.reader() as tx:
+            return tx.scalar(sa.select(Service.epoch).where(Service.host == host.compute))
+
+    live()
+    host.agent.stop()
+    host.restart()
+    eventually(lambda: epoch() == 2)
+    live()
+    assert [one.agent_epoch for one in host.driver.tasks] == [1, 1, 2, 2]
 
 
 def test_started_then_bound(
@@ -78,7 +96,7 @@ def test_started_then_bound(
     assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "completed"}
     (bound,) = of_instance(nova, instance)
     assert (bound["state"], bound["attach_handle_type"]) == ("Bound", "PCI")
-    assert len(host.driver.prepared) == 1
+    assert len(host.driver.ready) == 1
     nova.delete(f"{ARQS}?instance={instance}")
     settled(database, host)
     assert [verb for verb, _ in host.driver.calls] == ["prepare", "release"]
@@ -140,7 +158,7 @@ def hasty(stack: Stack) -> Iterator[ConductorClient]:
         replace(stack.times, bind_timeout=1.0),
     )
     own.start_conductor("hasty")
-    client = ConductorClient(own.bus(), timeout=10)
+    client = reach(ConductorClient(own.bus(), timeout=10))
     yield client
     client.close()
     own.stop()
@@ -293,7 +311,9 @@ def test_program_fails_without_harm(
     assert loaded_image(database) is None
     with database.reader() as tx:
         actions = tx.execute(
-            sa.select(Event.action, Event.reason).where(Event.noun == "deployable")
+            sa.select(Event.action, Event.reason)
+            .where(Event.noun == "deployable")
+            .order_by(Event.id)
         ).all()
     assert [row.action for row in actions] == ["program", "program failed"]
     assert "could not be found" in actions[1].reason

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many at once, on whatever database the run has: whoever wins, nothing is held twice or lost."""
+"""Many at once through the whole service; ``functional/races`` has what needs no agent or API."""
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import pytest
-import sqlalchemy as sa
-
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, AttachHandle, Instance
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.cards import CARD, Traits
@@ -31,46 +26,10 @@ from cyborg.tests.functional.life.steps import (
     of_instance,
     work_left,
 )
+from cyborg.tests.functional.races.arena import at_once, sound
 
 Computes = Callable[..., Compute]
 Profiles = Callable[..., str]
-
-
-@pytest.fixture
-def nova(member: Client) -> Client:
-    return member.with_service_token()
-
-
-def all_at_once(verbs: Sequence[Callable[[], int]]) -> list[int]:
-    """The answers of verbs that begin at the same moment, in their order."""
-    answers: list[int] = [0] * len(verbs)
-    start = threading.Barrier(len(verbs))
-
-    def run(index: int) -> None:
-        start.wait(10)
-        answers[index] = verbs[index]()
-
-    threads = [threading.Thread(target=run, args=(one,)) for one in range(len(verbs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return answers
-
-
-def consistent(database: Database) -> None:
-    """Held handles and bound ARQs are the same, and instances know what they have."""
-    with database.reader() as tx:
-        held = tx.execute(sa.select(AttachHandle.id).where(AttachHandle.state == "held")).scalars()
-        bound = tx.execute(
-            sa.select(Arq.attach_handle_id, Arq.instance_uuid, Arq.state).where(
-                sa.or_(Arq.attach_handle_id.is_not(None), Arq.instance_uuid.is_not(None))
-            )
-        ).all()
-        open_ = set(tx.execute(sa.select(Instance.uuid).where(Instance.bound.is_(False))).scalars())
-    assert sorted(held) == sorted(row.attach_handle_id for row in bound)
-    assert all(row.state == "Bound" and row.instance_uuid for row in bound)
-    assert not open_ & {row.instance_uuid for row in bound}
 
 
 def seen(host: RackedCompute) -> None:
@@ -93,11 +52,11 @@ def test_line_59_fifty_instances_on_one_provider(
     host = racked(cards={CARD: 50})
     arqs = create_many(nova, profile, resource_class, 50)
     bodies = [bind_body(one, host.compute, host.provider(), str(uuid4())) for one in arqs]
-    answers = all_at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
+    answers = at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
     assert Counter(answers) == {202: 50}
     handles = {one["attach_handle_uuid"] for one in nova.get(ARQS, limit=100)["arqs"]}
     assert len(handles) == 50
-    consistent(database)
+    sound(database)
 
 
 def test_sixteen_bind_the_same_request(
@@ -106,74 +65,11 @@ def test_sixteen_bind_the_same_request(
     host = compute()
     arqs = create(nova, profile(FPGA))
     bodies = [bind_body(arqs, host.name, host.fake_provider, str(uuid4())) for _ in range(16)]
-    answers = all_at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
+    answers = at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
     assert Counter(answers) == {202: 1, 409: 15}
     winner = next(iter(bodies[answers.index(202)].values()))[2]["value"]
     assert [one["uuid"] for one in of_instance(nova, winner)] == [arqs[0]["uuid"]]
-    consistent(database)
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["new instance", "known instance"])
-def test_one_instance_is_bound_by_one_request(
-    compute: Computes, profile: Profiles, nova: Client, database: Database, *, known: bool
-) -> None:
-    host = compute()
-    instance, arqs = str(uuid4()), create_many(nova, profile, "FPGA", 12)
-    if known:
-        bind(nova, create(nova, profile(FPGA)), host.fake_provider, instance=instance)
-        nova.delete(f"{ARQS}?instance={instance}")
-    bodies = [bind_body(one, host.name, host.fake_provider, instance) for one in arqs]
-    answers = all_at_once([asked(nova, "PATCH", ARQS, body) for body in bodies])
-    assert Counter(answers) == {202: 1, 400: 11}
-    assert len(of_instance(nova, instance)) == 1
-    consistent(database)
-
-
-@pytest.mark.parametrize("way", ["instance", "arqs", "unbind"])
-def test_bind_against_letting_go(
-    compute: Computes, profile: Profiles, nova: Client, database: Database, way: str
-) -> None:
-    host = compute()
-    name = profile({**FPGA, "resources:FPGA": "2"})
-    for _ in range(4):
-        arqs, instance = create(nova, name), str(uuid4())
-        body = bind_body(arqs, host.name, host.fake_provider, instance)
-        let_go = {
-            "instance": asked(nova, "DELETE", f"{ARQS}?instance={instance}"),
-            "arqs": asked(nova, "DELETE", f"{ARQS}?arqs={','.join(a['uuid'] for a in arqs)}"),
-            "unbind": asked(nova, "PATCH", ARQS, unbind_body(arqs)),
-        }[way]
-        answers = all_at_once([asked(nova, "PATCH", ARQS, body), let_go, let_go])
-        assert answers[0] in (202, 404)
-        assert set(answers[1:]) <= {202, 204, 404}
-        consistent(database)
-        nova.delete(f"{ARQS}?instance={instance}")
-        assert set(handle_states(database).values()) == {"free"}
-
-
-def test_two_delete_what_a_third_binds_again(
-    compute: Computes, profile: Profiles, nova: Client, database: Database
-) -> None:
-    """Evacuation and a late clean-up at once: the new bind stands or is refused, wholly."""
-    host = compute()
-    name, instance = profile({**FPGA, "resources:FPGA": "2"}), str(uuid4())
-    for _ in range(4):
-        old, new = create(nova, name), create(nova, name)
-        bind(nova, old, host.fake_provider, instance=instance)
-        body = bind_body(new, host.name, host.fake_provider, instance)
-        answers = all_at_once(
-            [
-                asked(nova, "PATCH", ARQS, body),
-                asked(nova, "DELETE", f"{ARQS}?instance={instance}"),
-                asked(nova, "DELETE", f"{ARQS}?arqs={','.join(a['uuid'] for a in old)}"),
-            ]
-        )
-        assert answers[0] in (202, 400)
-        assert answers[1] == 204
-        assert answers[2] in (204, 404)
-        consistent(database)
-        nova.delete(f"{ARQS}?instance={instance}")
-        assert set(handle_states(database).values()) == {"free"}
+    sound(database)
 
 
 def test_reports_against_binds(
@@ -201,9 +97,10 @@ def test_reports_against_binds(
             seen(host)
         return 0
 
-    answers = all_at_once([wiggle, *(partial(life, arqs) for arqs in rounds)])
+    verbs: list[Callable[[], int]] = [wiggle, *(partial(life, arqs) for arqs in rounds)]
+    answers = at_once(verbs)
     assert set(answers[1:]) <= {202, 409}
-    consistent(database)
+    sound(database)
     eventually(lambda: set(handle_states(database).values()) == {"free"})
     host.plug(CARD, 9)
     eventually_offered(placement, host.provider(), 9)
@@ -219,7 +116,7 @@ def test_enable_and_disable_against_reports(
         verbs = [
             asked(admin, "POST", f"/devices/{uuid}/{one}") for one in ("disable", "enable") * 3
         ]
-        assert set(all_at_once(verbs)) == {204}
+        assert set(at_once(verbs)) == {204}
     admin.post(f"/devices/{uuid}/disable", status=204)
     eventually_offered(placement, host.provider(), 0)
     admin.post(f"/devices/{uuid}/enable", status=204)
@@ -247,11 +144,11 @@ def test_prepared_handles_change_hands(
         body = bind_body(waiting[index], host.compute, host.provider(), instances[index])
         return nova.answer("PATCH", ARQS, body)
 
-    answers = all_at_once([partial(change, index) for index in range(4)])
+    answers = at_once([partial(change, index) for index in range(4)])
     assert answers == [202] * 4
     eventually(lambda: {of_instance(nova, one)[0]["state"] for one in instances} == {"Bound"})
     for one in instances:
         nova.delete(f"{ARQS}?instance={one}")
     eventually(lambda: work_left(database) == [])
     assert set(handle_states(database).values()) == {"free"}
-    assert host.driver.prepared == set()
+    assert host.driver.ready == set()

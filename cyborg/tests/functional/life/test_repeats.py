@@ -56,6 +56,56 @@ def test_create(conductor: ConductorClient, profile: Profiles, twice: Twice) -> 
     assert len(conductor.create_arqs(CALLER, operation(), name)) == 2
 
 
+def test_a_late_repetition_of_create_brings_nothing_back(
+    conductor: ConductorClient, profile: Profiles, database: Database
+) -> None:
+    name, once = profile(TWO), operation()
+    made = [one.uuid for one in conductor.create_arqs(CALLER, once, name)]
+    conductor.delete_arqs(CALLER, operation(), made)
+    before = everything(database)
+    assert [one.uuid for one in conductor.create_arqs(CALLER, once, name)] == made
+    assert everything(database) == before
+
+
+def test_a_late_repetition_of_a_bind_does_not_undo_an_unbind(
+    conductor: ConductorClient, compute: Computes, profile: Profiles, database: Database
+) -> None:
+    host, name, once = compute(), profile(FPGA), operation()
+    (arq,) = conductor.create_arqs(CALLER, operation(), name)
+    binds = [Binding(arq.uuid, host.name, host.fake_provider, str(uuid4()))]
+    conductor.patch_arqs(CALLER, once, binds, [])
+    conductor.patch_arqs(CALLER, operation(), [], [arq.uuid])
+    eventually(lambda: work_left(database) == [])
+    before = everything(database)
+    conductor.patch_arqs(CALLER, once, binds, [])
+    assert everything(database) == before
+
+
+@pytest.mark.parametrize("found", ["something", "nothing"])
+def test_a_late_repetition_of_delete_by_instance_spares_what_was_bound_since(
+    conductor: ConductorClient,
+    compute: Computes,
+    profile: Profiles,
+    database: Database,
+    found: str,
+) -> None:
+    host, name, instance, once = compute(), profile(FPGA), str(uuid4()), operation()
+
+    def boot() -> None:
+        (arq,) = conductor.create_arqs(CALLER, operation(), name)
+        bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
+        conductor.patch_arqs(CALLER, operation(), [bind], [])
+
+    if found == "something":
+        boot()
+    conductor.delete_instance_arqs(CALLER, once, instance)
+    boot()
+    eventually(lambda: work_left(database) == [])
+    before = everything(database)
+    conductor.delete_instance_arqs(CALLER, once, instance)
+    assert everything(database) == before
+
+
 def test_bind_unbind_and_delete(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
@@ -126,7 +176,7 @@ def test_device_status(
     assert newest.get(f"/devices/{uuid}")["status"] == "enabled"
 
 
-@pytest.mark.parametrize("uuid", [None, str(uuid4())])
+@pytest.mark.parametrize("uuid", [None, "5c0f6f5e-6a56-4d1c-9d0c-6f2f3a2be1d7"])
 def test_attributes(
     conductor: ConductorClient, compute: Computes, admin: Client, twice: Twice, uuid: str | None
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid3, uuid4
 
-import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
@@ -36,11 +35,6 @@ from cyborg.tests.functional.life.steps import (
 Computes = Callable[..., Compute]
 Racks = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
-
-
-@pytest.fixture
-def nova(member: Client) -> Client:
-    return member.with_service_token()
 
 
 def provider(placement: PlacementService, uuid: str) -> dict[str, Any]:

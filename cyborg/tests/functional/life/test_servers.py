@@ -138,9 +138,9 @@ def test_line_77_evacuate_what_was_prepared(
     (old,) = [host for host in hosts if host.compute == server.host]
     old.agent.stop()
     user.evacuate(server)
-    assert len(old.driver.prepared) == 1
+    assert len(old.driver.ready) == 1
     old.restart()
-    eventually(lambda: old.driver.prepared == set())
+    eventually(lambda: old.driver.ready == set())
 
 
 def test_line_78_local_delete(

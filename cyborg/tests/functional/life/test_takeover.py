@@ -31,6 +31,7 @@ from cyborg.tests.functional.life.steps import (
     create,
     create_many,
     eventually,
+    meddle,
     work_left,
 )
 
@@ -125,8 +126,7 @@ def test_what_is_taken_over_cannot_be_ended_by_the_former_owner(
 ) -> None:
     """The row still stands, with a higher fence."""
     rows = mortal.take(kind=WorkKind.NOTIFY, instance_uuid=str(uuid4()), arq_uuid=str(uuid4()))
-    with database.writer() as tx:
-        tx.execute(sa.update(Work).values(fence=Work.fence + 1))
+    meddle(database, sa.update(Work).values(fence=Work.fence + 1))
     ledger = Ledger(db=database)
     with pytest.raises(Fenced), ledger.done(rows):
         pass

@@ -16,8 +16,9 @@ from cyborg.tests.functional.schema.databases import (
 
 # A test that needs a server, or MariaDB, is not collected elsewhere.
 collect_ignore = [] if SERVER else ["test_servers.py"]
-if not SERVER.startswith("mysql"):
-    collect_ignore.append("test_mariadb.py")
+for server, file in (("mysql", "test_mariadb.py"), ("postgresql", "test_postgresql.py")):
+    if not SERVER.startswith(server):
+        collect_ignore.append(file)
 
 
 @pytest.fixture

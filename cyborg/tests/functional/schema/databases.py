@@ -43,8 +43,10 @@ def empty_database(directory: Path) -> Iterator[Database]:
         yield db
     finally:
         db.close()
+        # A process that a test has killed may not have hung up yet; PostgreSQL minds, MariaDB not.
+        force = "" if is_mysql else " WITH (FORCE)"
         with admin.connect() as connection:
-            connection.exec_driver_sql(f"DROP DATABASE {name}")
+            connection.exec_driver_sql(f"DROP DATABASE {name}{force}")
         admin.dispose()
 
 

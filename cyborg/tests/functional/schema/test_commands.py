@@ -5,17 +5,28 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 import cyborg
-from cyborg import exception
+from cyborg import exception, service
 from cyborg.cmd import dbsync
-from cyborg.db import schema
+from cyborg.db import bulk, history, schema, services
 from cyborg.db.engine import Database
-from cyborg.db.models import Arq, Device, Instance
+from cyborg.db.models import (
+    Arq,
+    Device,
+    DeviceProfile,
+    Event,
+    Instance,
+    Operation,
+    OperationResult,
+)
+from cyborg.db.services import Process
+from cyborg.model.names import AGENT, API, CONDUCTOR
 
 ROOT = Path(cyborg.__file__).parent.parent
 
@@ -52,6 +63,8 @@ def test_a_schema_from_nothing(empty: Database, tmp_path: Path) -> None:
             "Policy File JSON to YAML Migration": 0,
             "Schema at head": 0,
             "Device state backfill": 0,
+            "Devices that wait": 0,
+            "Services of one release": 0,
         },
     )
 
@@ -78,6 +91,177 @@ def test_a_foreign_schema_is_one_sentence(existing: Database, tmp_path: Path) ->
     assert status == 1
     assert "17.0.0" in err
     assert "Traceback" not in err
+
+
+DAY = 24 * 3600 * 1000
+#: Days ago, of events; two batches and one row are a hundred days old.
+AGES = [*[100] * 2001, *[60] * 3, 0]
+
+
+@pytest.fixture
+def aged(current: Database) -> Database:
+    """A database with old and new history, and with what is never history."""
+    with current.writer() as tx:
+        now = int(tx.execute(sa.select(current.now)).scalar_one())
+        events = [
+            {"at_ms": now - days * DAY, "noun": "arq", "subject_uuid": "a", "action": "Bound"}
+            for days in AGES
+        ]
+        tx.execute(sa.insert(Event), events)
+        profile = {"uuid": "p", "name": "p", "profile_json": "{}"}
+        (profile_id,) = bulk.insert_ids(tx, DeviceProfile, [profile]).values()
+        for name, bound, days in (
+            ("released", False, 100),
+            ("bound", True, 100),
+            ("named", False, 100),
+            ("recent", False, 0),
+        ):
+            values = {"uuid": name, "bound": bound, "updated_ms": now - days * DAY}
+            tx.execute(sa.insert(Instance).values(values))
+        tx.execute(
+            sa.insert(Arq).values(
+                uuid="b",
+                state="Unbound",
+                instance_uuid="named",
+                device_profile_id=profile_id,
+                device_profile_group_id=0,
+            )
+        )
+        ends = {"ended": now - 95 * DAY, "running": None, "recent": now}
+        operations = [
+            {
+                "uuid": name,
+                "verb": "discover",
+                "state": "done",
+                "created_ms": now - 100 * DAY,
+                "finished_ms": ended,
+            }
+            for name, ended in ends.items()
+        ]
+        ids = bulk.insert_ids(tx, Operation, operations).values()
+        results = [{"operation_id": one, "host": "one", "state": "done"} for one in ids]
+        bulk.insert(tx, OperationResult, results)
+    return current
+
+
+def _left(db: Database) -> tuple[int, list[str], list[str], int]:
+    """How many events, which instances and operations, and how many results there are."""
+    with db.reader() as tx:
+        return (
+            tx.execute(sa.select(sa.func.count(Event.id))).scalar_one(),
+            sorted(tx.scalars(sa.select(Instance.uuid))),
+            sorted(tx.scalars(sa.select(Operation.uuid))),
+            tx.execute(sa.select(sa.func.count(OperationResult.id))).scalar_one(),
+        )
+
+
+KEPT = ["bound", "named", "recent"]
+
+
+def test_purge_says_what_it_would_do(aged: Database, tmp_path: Path) -> None:
+    before = _left(aged)
+    status, out, _ = _run(aged, tmp_path, "dbsync", "purge", "--dry-run")
+    assert status == 0
+    assert out.splitlines() == [
+        "events: 2001 older than 90 day(s) would be deleted",
+        "instances: 1 older than 90 day(s) would be deleted",
+        "operations: 1 older than 90 day(s) would be deleted",
+    ]
+    assert _left(aged) == before
+
+
+def test_purge_deletes_what_is_past_its_retention(aged: Database, tmp_path: Path) -> None:
+    status, out, err = _run(aged, tmp_path, "dbsync", "purge")
+    assert status == 0
+    assert out.splitlines() == [
+        "events: 2001 older than 90 day(s) deleted",
+        "instances: 1 older than 90 day(s) deleted",
+        "operations: 1 older than 90 day(s) deleted",
+    ]
+    progress = [one for one in err.splitlines() if one.startswith("events: ")]
+    assert progress == [f"events: {so_far} of 2001" for so_far in (1000, 2000, 2001)]
+    assert _left(aged) == (4, KEPT, ["recent", "running"], 2)
+    status, out, _ = _run(aged, tmp_path, "dbsync", "purge")
+    assert (status, out.splitlines()[0]) == (0, "events: 0 older than 90 day(s) deleted")
+
+
+def test_purge_of_what_is_older_than_asked_for(aged: Database, tmp_path: Path) -> None:
+    status, out, _ = _run(aged, tmp_path, "dbsync", "purge", "--older-than", "30")
+    assert (status, out.splitlines()[0]) == (0, "events: 2004 older than 30 day(s) deleted")
+    assert _left(aged)[0] == 1
+
+
+@pytest.mark.parametrize("days", ["0", "soon"])
+def test_purge_keeps_a_day_at_least(empty: Database, tmp_path: Path, days: str) -> None:
+    assert _run(empty, tmp_path, "dbsync", "purge", "--older-than", days)[0] == 2
+
+
+def test_purge_where_history_is_kept_for_ever(aged: Database, tmp_path: Path) -> None:
+    (tmp_path / "more.conf").write_text("[conductor]\nhistory_retention = 0\n")
+    before = _left(aged)
+    words = ("--config-file", str(tmp_path / "more.conf"), "purge")
+    status, out, _ = _run(aged, tmp_path, "dbsync", *words)
+    assert (status, _left(aged)) == (0, before)
+    assert "history_retention is 0" in out
+
+
+def test_purge_of_another_releases_schema_is_one_sentence(empty: Database, tmp_path: Path) -> None:
+    status, _, err = _run(empty, tmp_path, "dbsync", "purge")
+    assert status == 1
+    assert "run 'cyborg-dbsync upgrade'" in err.splitlines()[-1]
+
+
+def test_an_instance_that_is_bound_anew_meanwhile_stays(aged: Database) -> None:
+    """A bind that was faster than the batch has the row."""
+    before = history.cutoff(aged, 90 * DAY)
+    with ThreadPoolExecutor(1) as pool:
+        with aged.writer() as tx:
+            tx.execute(sa.update(Instance).where(Instance.uuid == "released").values(bound=True))
+            purging = pool.submit(history.purge, aged, before)
+            assert service.wait_until(purging.running, timeout=10)
+        assert purging.result(60) == {"events": 2001, "instances": 0, "operations": 1}
+    assert _left(aged)[1] == ["bound", "named", "recent", "released"]
+
+
+def test_a_pass_is_bounded(aged: Database) -> None:
+    how = history.Purge(batch=7, batches=3)
+    gone = history.purge(aged, history.cutoff(aged, 90 * DAY), how)
+    assert gone == {"events": 21, "instances": 1, "operations": 1}
+
+
+def test_services_of_two_releases_are_a_warning(current: Database, tmp_path: Path) -> None:
+    for process in (
+        Process("control-1", CONDUCTOR, "17.0.0", "bus", "1"),
+        Process("control-2", CONDUCTOR, "17.0.0", "bus", "2"),
+        Process("compute-1", AGENT, "17.0.0", "bus"),
+    ):
+        with current.writer() as tx:
+            # Seen in the future, lest one be silent before a slow machine comes to the end.
+            services.register(tx, current.now + 600_000, process, "ready")
+    assert _checks(current, tmp_path)[0] == 0
+    newer = Process("control-1", API, "18.0.0", "http")
+    with current.writer() as tx:
+        services.register(tx, current.now - 31_000, newer, "ready")
+    assert _checks(current, tmp_path)[0] == 0  # that one is down
+    with current.writer() as tx:
+        assert services.renew(tx, current.now + 600_000, newer)
+    status, out, _ = _run(current, tmp_path, "status", "upgrade", "check", "--json")
+    details = {one["check"]: one["details"] for one in json.loads(out)["checks"]}
+    assert status == 1
+    assert "18.0.0: cyborg-api on control-1." in details["Services of one release"]
+    assert "17.0.0: cyborg-agent on compute-1, cyborg-" in details["Services of one release"]
+
+
+def test_devices_that_wait_are_a_warning(existing: Database, tmp_path: Path) -> None:
+    schema.upgrade(existing)
+    assert _checks(existing, tmp_path)[1]["Devices that wait"] == 0
+    with existing.writer() as tx:
+        tx.execute(sa.update(Device).values(status="inactive"))
+    assert _checks(existing, tmp_path)[1]["Devices that wait"] == 1
+    (tmp_path / "more.conf").write_text("[conductor]\nauto_enable = fake_driver\n")
+    more = ("--config-file", str(tmp_path / "more.conf"))
+    status, out, _ = _run(existing, tmp_path, "status", *more, "upgrade", "check", "--json")
+    assert (status, "Devices that wait" in out) == (0, True)
 
 
 def test_online_data_migrations_by_hand(existing: Database, tmp_path: Path) -> None:

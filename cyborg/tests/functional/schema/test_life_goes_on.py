@@ -51,15 +51,19 @@ def report_of(host: str) -> Report:
 def test_the_first_report_finds_everything_known(upgraded: Database) -> None:
     before = rows(upgraded)
     greeter = Greeter(db=upgraded, down_after=30_000)
-    welcome = greeter.hello(Hello(HOST, (HOST,), "18", "x", None))
+    welcome = greeter.hello(Hello(HOST, (HOST,), "18", f"x@{HOST}", None))
     assert welcome.digest is None
-    taken = Discovery(db=upgraded).report(HOST, welcome.epoch, report_of(HOST))
+    taken = Discovery(db=upgraded, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+        HOST, welcome.epoch, report_of(HOST)
+    )
     assert taken.refused == {}
     assert rows(upgraded) == before
 
 
 def test_a_disabled_device_stays_reserved(upgraded: Database) -> None:
-    welcome = Greeter(db=upgraded, down_after=30_000).hello(Hello(HOST, (HOST,), "18", "x", None))
+    welcome = Greeter(db=upgraded, down_after=30_000).hello(
+        Hello(HOST, (HOST,), "18", f"x@{HOST}", None)
+    )
     (provider,) = Wishes(db=upgraded).desired(HOST, welcome.epoch).tree.providers
     assert (provider.total, provider.reserved) == (16, 16)
     assert provider.uuid == "056d6221-b84c-3d5f-bb2d-d03980a6d471"

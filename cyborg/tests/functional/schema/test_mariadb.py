@@ -2,9 +2,14 @@
 """Only on MariaDB, where the existing service's own schema can stand beside ours."""
 
 import re
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
 
 from cyborg.db import schema
-from cyborg.db.engine import Database
+from cyborg.db.engine import Database, Reader
 from cyborg.db.models import METADATA
 from cyborg.tests.functional.schema.databases import DUMP
 
@@ -35,6 +40,37 @@ def test_text_is_utf8mb4_and_compares_by_code_point(existing: Database) -> None:
         odd = [row for row in rows if row[0] in ours and row[1] != "utf8mb4_bin"]
         assert odd == []
         assert {row[2] for row in rows if row[0] in ours} == {"varchar", "text", "longtext"}
+
+
+@pytest.fixture
+def conf(conf: cfg.ConfigOpts, empty: Database) -> Iterator[cfg.ConfigOpts]:
+    """The configuration of a process that works on the test's database."""
+    url = empty.engine.url.render_as_string(hide_password=False)
+    conf.set_override("connection", url, group="database")
+    yield conf
+    for name in ("connection", "mysql_wsrep_sync_wait"):
+        conf.clear_override(name, group="database")
+
+
+def _sync_waits(db: Reader) -> list[int]:
+    """What three connections at once are set to, and then a new one in the place of one of them."""
+    query = sa.text("SELECT @@SESSION.wsrep_sync_wait")
+    with db.reader() as one, db.reader() as two, db.reader() as three:
+        found = [tx.execute(query).scalar_one() for tx in (one, two, three)]
+        three.invalidate()
+    with db.reader() as four:
+        return [*found, four.execute(query).scalar_one()]
+
+
+@pytest.mark.parametrize("kind", [Reader, Database])
+@pytest.mark.parametrize(("asked", "set_"), [(None, 0), (0, 0), (1, 1), (7, 7)])
+def test_reads_wait_for_galera_when_told_to(
+    conf: cfg.ConfigOpts, kind: type[Reader], asked: int | None, set_: int
+) -> None:
+    conf.set_override("mysql_wsrep_sync_wait", asked, group="database")
+    db = kind.from_conf(conf)
+    assert _sync_waits(db) == [set_] * 4
+    db.close()
 
 
 def _lines(text: str) -> list[str]:

@@ -11,8 +11,10 @@ from oslo_db import exception as db_exc
 
 from cyborg import exception
 from cyborg.db import schema
-from cyborg.db.engine import Database, Reader, retried
+from cyborg.db.connections import Settings
+from cyborg.db.engine import Database, Reader, Retry, retried
 from cyborg.db.models import Host
+from cyborg.testing.proxy import Proxy
 
 
 def _add(db: Database, *names: str) -> None:
@@ -49,6 +51,16 @@ def test_a_deadlock_is_repeated(current: Database) -> None:
         assert list(tx.scalars(sa.select(Host.generation))) == [2, 2]
 
 
+def test_the_locks_of_a_frozen_process_do_not_stay(current: Database) -> None:
+    questions = {
+        "postgresql": "SHOW idle_in_transaction_session_timeout",
+        "mysql": "SELECT @@idle_transaction_timeout",
+    }
+    with current.reader() as tx:
+        answer = tx.exec_driver_sql(questions[current.engine.dialect.name]).scalar_one()
+    assert str(answer).rstrip("s") == "10"
+
+
 def test_a_killed_connection_is_unavailable_once(current: Database) -> None:
     _add(current, "a")
     runs: list[int] = []
@@ -67,6 +79,73 @@ def test_a_killed_connection_is_unavailable_once(current: Database) -> None:
         _touch_once(current)
     with current.reader() as tx:
         assert tx.scalar(sa.select(Host.generation)) == 7
+
+
+def test_a_lock_that_is_not_had_in_time_is_asked_for_again(current: Database) -> None:
+    _add(current, "a")
+    is_mysql = current.engine.dialect.name == "mysql"
+    rival = current.engine.connect()
+    rival.execute(sa.update(Host).values(generation=7))
+    pauses: list[float] = []
+
+    def let_go(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            rival.commit()
+
+    @Retry(sleep=let_go)
+    def touch() -> None:
+        with current.writer() as tx:
+            words = "SET innodb_lock_wait_timeout = 1" if is_mysql else "SET lock_timeout = 200"
+            tx.exec_driver_sql(words)
+            tx.execute(sa.update(Host).values(generation=Host.generation + 1))
+
+    try:
+        touch()
+    finally:
+        rival.close()
+    assert len(pauses) == 1
+    with current.reader() as tx:
+        assert tx.scalar(sa.select(Host.generation)) == 8
+
+
+def test_a_server_that_comes_back_within_the_budget_is_no_fault(current: Database) -> None:
+    _add(current, "a")
+    url = current.engine.url
+    with Proxy(url.host or "127.0.0.1", url.port or 0) as proxy:
+        there = url.set(host="127.0.0.1", port=proxy.port)
+        db = Database(there.render_as_string(hide_password=False))
+        with db.reader():
+            pass
+        proxy.cut()
+        pauses: list[float] = []
+
+        def come_back(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                proxy.heal()
+
+        @Retry(sleep=come_back)
+        def touch() -> None:
+            with db.writer() as tx:
+                tx.execute(sa.update(Host).values(generation=7))
+
+        touch()
+        # First the connection that was there is found broken, then there is none to be had.
+        assert len(pauses) == 2
+        db.close()
+    with current.reader() as tx:
+        assert tx.scalar(sa.select(Host.generation)) == 7
+
+
+def test_what_is_meant_for_galera_is_sent_to_nobody_else(current: Database) -> None:
+    url = current.engine.url.render_as_string(hide_password=False)
+    db = Reader(url, settings=Settings(mysql_wsrep_sync_wait=3))
+    is_mysql = current.engine.dialect.name == "mysql"
+    with db.reader() as tx:
+        words = "SELECT @@SESSION.wsrep_sync_wait" if is_mysql else "SELECT 3"
+        assert tx.exec_driver_sql(words).scalar_one() == 3
+    db.close()
 
 
 def _touch_once(db: Database) -> None:

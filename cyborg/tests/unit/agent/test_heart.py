@@ -1,142 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's rounds: what is sent when, and what happens while somebody is away."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
-
 import pytest
 
 from cyborg import exception
-from cyborg.agent.heart import Heart, Identity, Intervals
-from cyborg.agent.reporter import Reporter
-from cyborg.clients.placement import Node, Placement
-from cyborg.clients.reconcile import Publisher
-from cyborg.drivers.base import Surroundings
-from cyborg.model.provider import (
-    Provider,
-    ProviderOutcome,
-    ProviderTree,
-    PublishResult,
-    Verdict,
-    provider_uuid,
-)
-from cyborg.model.report import (
-    Acknowledged,
-    Desired,
-    DriverReport,
-    DriverState,
-    Hello,
-    Report,
-    Welcome,
-)
-from cyborg.rpc.conductor import ReportClient
-
-AWAY = exception.Unavailable(peer="somebody", reason="away")
-
-
-@dataclass
-class World:
-    """Conductor, Placement, drivers and clock in one; ``calls`` are in the order they came."""
-
-    calls: list[str] = field(default_factory=list)
-    now: float = 0.0
-    #: What is away: hello, report, desired, find_root, tree, publish.
-    away: set[str] = field(default_factory=set)
-    epoch: int = 1
-    digest: str | None = None
-    generation: int = 1
-    #: How many units are desired; None: other ones in each generation.
-    units: int | None = None
-    believed: dict[str, str] = field(default_factory=dict)
-    verdicts: dict[str, ProviderOutcome] = field(default_factory=dict)
-    found: Report = field(default_factory=lambda: Report(()))
-    tree_nodes: dict[str, Node] = field(default_factory=dict)
-    surroundings: Surroundings | None = None
-    hellos: list[Hello] = field(default_factory=list)
-    told: list[dict[str, str]] = field(default_factory=list)
-    refused_by_conductor: dict[str, str] = field(default_factory=dict)
-
-    def note(self, call: str) -> None:
-        self.calls.append(call)
-        if call in self.away:
-            raise AWAY
-
-    def taken(self) -> list[str]:
-        """The calls since the last look, those that only read Placement left out."""
-        calls, self.calls = self.calls, []
-        return [one for one in calls if one not in ("find_root", "tree", "scan")]
-
-    # The conductor.
-
-    def hello(self, hello: Hello) -> Welcome:
-        self.hellos.append(hello)
-        self.note("hello")
-        return Welcome(self.epoch, self.digest, self.generation)
-
-    def report(self, host: str, epoch: int, report: Report) -> Acknowledged:
-        assert (host, epoch) == ("host", self.epoch)
-        self.note("report")
-        self.digest = report.digest()
-        self.generation += 1
-        return Acknowledged(self.generation, self.refused_by_conductor)
-
-    def desired(self, host: str, epoch: int) -> Desired:
-        assert (host, epoch) == ("host", self.epoch)
-        self.note("desired")
-        total = self.generation if self.units is None else self.units
-        unit = Provider(provider_uuid("unit"), "unit", "FPGA", total, 0, frozenset())
-        return Desired(self.generation, ProviderTree("compute", (unit,)), self.believed)
-
-    def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
-        self.note("published")
-        self.told.append(refused)
-        self.believed = refused
-
-    # Placement.
-
-    def find_root(self, names: Any) -> tuple[str, str]:
-        self.note("find_root")
-        return "root", "compute"
-
-    def tree(self, root: str) -> dict[str, Node]:
-        self.note("tree")
-        return self.tree_nodes
-
-    def publish(self, tree: ProviderTree) -> PublishResult:
-        self.note("publish")
-        return self._result(tree)
-
-    def check(self, tree: ProviderTree, listing: Mapping[str, Node] | None = None) -> PublishResult:
-        self.note("check")
-        return self._result(tree)
-
-    def _result(self, tree: ProviderTree) -> PublishResult:
-        good = (ProviderOutcome(one.uuid, one.name, Verdict.PUBLISHED) for one in tree.providers)
-        return PublishResult("root", tuple(self.verdicts.get(one.name, one) for one in good))
-
-    # The drivers.
-
-    def scan(self, surroundings: Surroundings) -> Report:
-        self.calls.append("scan")
-        self.surroundings = surroundings
-        return self.found
-
-    def heart(self) -> Heart:
-        """A new agent in this world."""
-        return Heart(
-            identity=Identity("host", ("fqdn", "host"), "1", "topic@host"),
-            intervals=Intervals(scan=60, full_check=600),
-            reporter=cast(Reporter, self),
-            conductor=cast(ReportClient, self),
-            placement=cast(Placement, self),
-            publisher=cast(Publisher, self),
-            clock=lambda: self.now,
-        )
-
-    def verdict(self, verdict: Verdict, reason: str) -> None:
-        """What Placement says of the unit from now on."""
-        self.verdicts["unit"] = ProviderOutcome("u", "unit", verdict, reason)
+from cyborg.clients.placement import Node
+from cyborg.model.provider import Verdict, provider_uuid
+from cyborg.model.report import DriverReport, DriverState, Hello, Report, Welcome
+from cyborg.tests.unit.agent.world import World
 
 
 @pytest.fixture
@@ -340,3 +211,69 @@ def test_what_the_conductor_does_not_keep_is_said(
     world.refused_by_conductor = {"unit": "it is another host's"}
     world.heart().beat()
     assert "unit: it is another host's" in caplog.text
+
+
+def test_what_is_given_up_leaves_placement_and_is_told(world: World) -> None:
+    heart = world.heart()
+    world.retiring = "child", "parent"
+    heart.beat()
+    assert world.taken()[-4:] == ["publish", "retire child", "retire parent", "retired"]
+    world.now = 600
+    heart.beat()
+    assert world.taken() == ["hello", "check"]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        exception.Conflict(reason="it is allocated"),
+        exception.Unavailable(peer="Placement", reason="a fault", http=500),
+    ],
+    ids=["allocated", "fault"],
+)
+def test_what_cannot_leave_keeps_nothing_else(world: World, reason: Exception) -> None:
+    heart = world.heart()
+    world.retiring, world.stays = ("one", "two"), {"one": reason}
+    heart.beat()
+    assert world.taken()[-4:] == ["retire one", "retire two", "retired", "published"]
+    assert world.told == [{"one": f"it cannot be removed: {reason}"}]
+    heart.beat()
+    assert world.taken() == ["hello"]
+    world.now, world.stays, world.retiring = 600, {}, ("one", "two")
+    heart.beat()
+    assert "retired" in world.taken()
+    assert world.told[1:] == [{}]
+
+
+def test_what_was_not_heard_is_told_again(world: World) -> None:
+    heart = world.heart()
+    world.retiring, world.away = ("one",), {"retired"}
+    with pytest.raises(exception.Unavailable):
+        heart.beat()
+    world.away = set()
+    world.taken()
+    heart.beat()
+    assert world.taken() == ["hello", "publish", "retire one", "retired"]
+    assert not world.retiring
+
+
+def test_a_refusal_that_was_not_heard_is_told_again(world: World) -> None:
+    world.verdict(Verdict.REFUSED, "claimed by another")
+    world.away = {"published"}
+    heart = world.heart()
+    with pytest.raises(exception.Unavailable):
+        heart.beat()
+    world.away = set()
+    heart.beat()
+    assert world.told == [{"unit": "claimed by another"}]
+
+
+def test_a_placement_that_goes_away_keeps_what_is_given_up(world: World) -> None:
+    heart = world.heart()
+    away = exception.Unavailable(peer="Placement", reason="away", http=503)
+    world.retiring, world.stays = ("one",), {"one": away}
+    with pytest.raises(exception.Unavailable):
+        heart.beat()
+    world.stays = {}
+    heart.beat()
+    assert not world.retiring

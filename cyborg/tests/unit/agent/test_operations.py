@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on hardware: once per operation id, one at a time per device."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
+from cyborg.agent.shelf import Shelf
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.model.device import Device
-from cyborg.model.work import HandleTask, Outcome, ProgramTask
+from cyborg.model.work import HandleTask, Outcome, ProgramTask, Unit, WorkKind
 from cyborg.service import wait_until
 from cyborg.testing.fake_host import FakeHost
 
@@ -74,12 +77,20 @@ def driver() -> Recorder:
 
 
 @pytest.fixture
-def operations(driver: Recorder, tmp_path: Path) -> Iterator[Operations]:
+def images(tmp_path: Path) -> Path:
+    """Where images are put on their way."""
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def operations(driver: Recorder, tmp_path: Path, images: Path) -> Iterator[Operations]:
     made = Operations(
         drivers={"recorder": driver},
+        journal=Journal(Shelf(tmp_path), "host"),
         glance=lambda: cast(Glance, FakeGlance()),
-        images=tmp_path,
+        images=images,
         patience=0.1,
+        look_again=lambda: None,
     )
     yield made
     made.stop()
@@ -90,8 +101,14 @@ def task(operation: str, key: str = "k", **changes: Any) -> HandleTask:
     return HandleTask(operation=operation, handle_key=key, **{**values, **changes})
 
 
-def image(operation: str, uuid: str) -> ProgramTask:
-    return ProgramTask(operation, "recorder", "d", "u", uuid)
+def image(operation: str, uuid: str, order: int = 0) -> ProgramTask:
+    return ProgramTask(operation, "recorder", "d", "u", uuid, order=order)
+
+
+def let_go_on(operations: Operations) -> None:
+    """Wait until everything that was begun on the device is over."""
+    last = task("last", "last")
+    assert wait_until(lambda: operations.prepare(last).done, timeout=5)
 
 
 def test_once_per_operation(operations: Operations, driver: Recorder) -> None:
@@ -158,11 +175,121 @@ def test_a_driver_that_is_not_there(operations: Operations) -> None:
         operations.prepare(task("o1", driver="unknown"))
 
 
-def test_program(operations: Operations, driver: Recorder, tmp_path: Path) -> None:
+def test_a_repair_is_done_in_the_background(operations: Operations, driver: Recorder) -> None:
+    gate = threading.Event()
+    driver.then = lambda: cast(None, gate.wait(10))
+    since = operations.moment
+    for _ in range(3):
+        operations.repair(WorkKind.PREPARE, task("r1"), since=since)
+    operations.repair(WorkKind.RELEASE, task("r2", "other"), since=since)
+    assert wait_until(lambda: driver.calls == ["prepare k"], timeout=5)
+    gate.set()
+    # Once, however often it is asked for while it goes on.
+    assert wait_until(lambda: driver.calls == ["prepare k", "release other"], timeout=5)
+
+
+def test_a_repair_gives_way_to_what_was_ordered_since(
+    operations: Operations, driver: Recorder
+) -> None:
+    """What a look found before a bind or an unbind must not undo it."""
+    since = operations.moment
+    operations.prepare(task("o1", order=1))
+    operations.repair(WorkKind.RELEASE, task("r1"), since=since)
+    operations.release(task("o2", order=2))
+    operations.repair(WorkKind.PREPARE, task("r2"), since=since)
+    let_go_on(operations)
+    assert driver.calls == ["prepare k", "release k", "prepare last"]
+
+
+def test_a_repair_gives_way_to_what_was_going_on(operations: Operations, driver: Recorder) -> None:
+    gate = threading.Event()
+    driver.then = lambda: cast(None, gate.wait(10))
+    operations.release(task("o1", order=1))
+    operations.repair(WorkKind.PREPARE, task("r1"), since=operations.moment)
+    gate.set()
+    let_go_on(operations)
+    assert driver.calls == ["release k", "prepare last"]
+
+
+def test_an_order_comes_after_a_repair(operations: Operations, driver: Recorder) -> None:
+    operations.repair(WorkKind.PREPARE, task("r1"), since=operations.moment)
+    assert operations.release(task("o1", order=1)) == Outcome("o1")
+    assert driver.calls == ["prepare k", "release k"]
+    # An order as low as any: a repair is no order, and nothing is too late for it.
+    operations.repair(WorkKind.PREPARE, task("r2"), since=operations.moment)
+    assert wait_until(lambda: driver.calls[2:] == ["prepare k"], timeout=5)
+
+
+def test_a_repair_that_fails_is_said(
+    operations: Operations, driver: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("vendor's trouble")
+
+    driver.then = fail
+    operations.repair(WorkKind.PREPARE, task("r1"), since=operations.moment)
+    assert wait_until(lambda: "k of u is not as wanted" in caplog.text, timeout=5)
+
+
+def test_devices_that_hang_keep_no_other_waiting(operations: Operations, driver: Recorder) -> None:
+    gate = threading.Event()
+    driver.then = lambda: cast(None, gate.wait(10))
+    for number in range(40):
+        operations.repair(WorkKind.PREPARE, task(f"r{number}", str(number)), since=0)
+    assert wait_until(lambda: driver.calls == ["prepare 0"], timeout=5)
+    driver.then = lambda: None
+    assert operations.prepare(task("o1", device_key="another")) == Outcome("o1")
+    gate.set()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_journal_knows_what_was_under_way(
+    operations: Operations, driver: Recorder, tmp_path: Path, ended: bool
+) -> None:
+    class Died(BaseException):
+        pass
+
+    def die() -> None:
+        raise Died
+
+    driver.then = (lambda: None) if ended else die
+    with contextlib.suppress(Died):
+        operations.prepare(task("o1"))
+    found = Journal(Shelf(tmp_path), "host").suspects
+    assert found == (frozenset() if ended else {Unit("u", "k")})
+
+
+def test_an_image_that_finds_no_room_is_fetched_later(
+    operations: Operations, driver: Recorder, images: Path
+) -> None:
+    images.write_text("in the way")
+    with pytest.raises(exception.Unavailable, match="images"):
+        operations.program(image("o1", "image"))
+    images.unlink()
+    assert operations.program(image("o1", "image")) == Outcome("o1")
+    assert driver.calls == ["program data of image"]
+
+
+def test_a_restored_database_is_heard(operations: Operations) -> None:
+    """Its orders begin again where the backup was made; only time goes on."""
+    assert operations.prepare(task("o9", order=9, issued_ms=900)) == Outcome("o9")
+    stale = operations.release(task("o8", order=8, issued_ms=800))
+    assert "later order" in str(stale.fault)
+    assert operations.release(task("o5", order=5, issued_ms=1000)) == Outcome("o5")
+    assert "later order" in str(operations.prepare(task("o4", order=4, issued_ms=950)).fault)
+    assert operations.prepare(task("o6", order=6, issued_ms=1100)) == Outcome("o6")
+
+
+def test_without_a_moment_only_the_order_counts(operations: Operations) -> None:
+    assert operations.prepare(task("o9", order=9)) == Outcome("o9")
+    assert "later order" in str(operations.release(task("o8", order=8, issued_ms=8)).fault)
+
+
+def test_program(operations: Operations, driver: Recorder, images: Path) -> None:
     for _ in range(2):
         assert operations.program(image("o1", "image")) == Outcome("o1")
     assert driver.calls == ["program data of image"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(images.iterdir()) == []
 
 
 def test_an_image_that_is_not_there(operations: Operations, driver: Recorder) -> None:
@@ -192,3 +319,23 @@ def test_stopping_finishes_what_is_in_hand(operations: Operations, driver: Recor
     gate.set()
     stopper.join(5)
     assert ended.is_set()
+
+
+def test_an_image_that_was_ordered_earlier_does_not_come_after_a_later_one(
+    operations: Operations, driver: Recorder
+) -> None:
+    later, earlier = image("o2", "later", order=2), image("o1", "earlier", order=1)
+    assert wait_until(lambda: operations.program(later).done, timeout=5)
+    done = list(driver.calls)
+    refusals: list[str | None] = []
+
+    def refused() -> bool:
+        refusals.append(operations.program(earlier).fault)
+        return refusals[-1] is not None
+
+    assert wait_until(refused, timeout=5)
+    assert "later order" in str(refusals[-1])
+    assert driver.calls == done
+    # What is done to the deployable's units has an order of its own.
+    assert wait_until(lambda: operations.prepare(task("p1", order=1)).done, timeout=5)
+    assert len(driver.calls) == len(done) + 1

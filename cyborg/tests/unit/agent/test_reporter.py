@@ -2,17 +2,34 @@
 """Looking at the host: one driver's trouble, of whatever kind, is no other's."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.agent.fleet import Fleet, none_else
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.base import ALONE, Driver, Surroundings
-from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
+from cyborg.drivers.loader import Loaded
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Backend,
+    BackendService,
+    Deployable,
+    Device,
+    DeviceType,
+    Hardware,
+)
 from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
+
+
+def asking(*loaded: Loaded) -> Reporter:
+    return Reporter(Fleet(loaded, none_else))
+
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
 DEVICE = Device("key", DeviceType.FPGA, "vendor", "model", {"bus": "81"}, (UNIT,))
@@ -74,7 +91,7 @@ def test_a_driver_in_trouble_shows_as_failed(
     answer: Callable[[Surroundings], Any], says: str
 ) -> None:
     drivers = {"one": Scripted(good), "bad": Scripted(answer), "two": Scripted(good)}
-    report = Reporter(drivers=drivers, failures={}).scan(ALONE)
+    report = asking(*(Loaded(*one) for one in drivers.items())).scan(ALONE)
     by_name = {one.driver: one for one in report.drivers}
     assert by_name["bad"].state is DriverState.FAILED
     assert by_name["bad"].devices == ()
@@ -85,7 +102,7 @@ def test_a_driver_in_trouble_shows_as_failed(
 
 
 def test_names_that_could_not_be_loaded_show_as_failed() -> None:
-    reporter = Reporter(drivers={"one": Scripted(good)}, failures={"none": "not installed"})
+    reporter = asking(Loaded("one", Scripted(good)), Loaded("none", error="not installed"))
     (one, none) = reporter.scan(ALONE).drivers
     assert (one.driver, one.state) == ("one", DriverState.READY)
     assert (none.driver, none.state, none.error) == ("none", DriverState.FAILED, "not installed")
@@ -99,5 +116,97 @@ def test_drivers_hear_of_the_surroundings() -> None:
         heard.append(surroundings)
         return []
 
-    Reporter(drivers={"one": Scripted(listening)}, failures={}).scan(around)
+    asking(Loaded("one", Scripted(listening))).scan(around)
     assert heard == [around]
+
+
+ENTRY = Hardware("other", "CRYPTO", "v", "m", offered=False, reason="no firmware", num=3)
+BACKEND = Backend(
+    "engine-0",
+    "READY",
+    (BackendService("ipsec", "STOPPED"),),
+    {"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
+)
+
+
+class Knowing(Scripted):
+    """A driver that knows more than it offers; ``trouble`` is what listing that throws."""
+
+    name = "knowing"
+    device_type = "CRYPTO"
+    trouble: Exception | None = None
+
+    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        if self.trouble is not None:
+            raise self.trouble
+        return [Hardware.of(DEVICE), ENTRY]
+
+    def backends(self) -> list[Backend]:
+        return [BACKEND]
+
+
+def test_a_report_tells_hardware_and_backends_and_what_the_driver_is() -> None:
+    loaded = Loaded("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
+    reporter = asking(loaded)
+    (one,) = reporter.scan(ALONE).drivers
+    assert one.hardware == (Hardware.of(DEVICE), ENTRY)
+    assert one.backends == (BACKEND,)
+    assert (one.type, one.endpoint, one.version) == ("CRYPTO", "vendor:Knowing", "1.2")
+
+
+def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
+    looks: list[Surroundings] = []
+
+    def counted(surroundings: Surroundings) -> list[Device]:
+        looks.append(surroundings)
+        return [DEVICE]
+
+    (one,) = asking(Loaded("one", Scripted(counted))).scan(ALONE).drivers
+    assert one.hardware == (Hardware.of(DEVICE),)
+    assert one.backends == ()
+    assert len(looks) == 1
+
+
+def test_hardware_that_cannot_be_listed_takes_no_device_away() -> None:
+    driver = Knowing(good)
+    driver.trouble = RuntimeError("no bus")
+    (one,) = asking(Loaded("knowing", driver)).scan(ALONE).drivers
+    assert (one.state, one.devices) == (DriverState.READY, (DEVICE,))
+    assert one.hardware is None
+    assert "no bus" in str(one.error)
+
+
+def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> None:
+    looks: list[Surroundings] = []
+
+    def counted(surroundings: Surroundings) -> list[Device]:
+        looks.append(surroundings)
+        return [DEVICE]
+
+    reporter = asking(
+        Loaded("idle", Scripted(counted), enabled=False),
+        Loaded("broken", error="no library", enabled=False),
+    )
+    first, second = reporter.scan(ALONE), reporter.scan(ALONE)
+    by_name = {one.driver: one for one in first.drivers}
+    idle = by_name["idle"]
+    assert (idle.state, idle.devices) == (DriverState.STOPPED, ())
+    assert idle.hardware is not None
+    (entry,) = idle.hardware
+    assert (entry.key, entry.offered, entry.reason) == ("key", False, "idle is not enabled")
+    assert (by_name["broken"].state, by_name["broken"].error) == (
+        DriverState.STOPPED,
+        "no library",
+    )
+    assert first.digest() == second.digest()
+    assert len(looks) == 1
+
+
+def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:
+    class Odd(Knowing):
+        def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+            return [replace(ENTRY, capability={"speed": {1, 2}})]
+
+    (one,) = asking(Loaded("odd", Odd(good))).scan(ALONE).drivers
+    assert one.hardware is None
+    assert "capability.speed" in str(one.error)

@@ -5,7 +5,7 @@ It changes the database the plain way and records what it was asked.
 """
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -13,13 +13,14 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import arqs, attributes, device_profiles, models
+from cyborg.db import arqs, attributes, device_profiles, devices, models, operations
 from cyborg.db.engine import Database
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
-from cyborg.model.device_profile import DeviceProfile, units
+from cyborg.model.device_profile import DeviceProfile, ProfileChange, units
+from cyborg.model.operation import Operation
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 
@@ -147,6 +148,18 @@ class FakeConductor:
         with self._db.writer() as tx:
             tx.execute(sa.delete(models.Arq).where(*terms))
 
+    def attach(
+        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+    ) -> Operation:
+        self._note("attach", caller, instance_uuid=instance_uuid, profile_name=profile_name)
+        return self._begun(caller, operation, "attach")
+
+    def detach(
+        self, caller: Caller, operation: str, instance_uuid: str, arq_uuid: str | None
+    ) -> Operation:
+        self._note("detach", caller, instance_uuid=instance_uuid, arq_uuid=arq_uuid)
+        return self._begun(caller, operation, "detach")
+
     def create_device_profile(
         self, caller: Caller, operation: str, profile: DeviceProfile
     ) -> DeviceProfile:
@@ -169,6 +182,21 @@ class FakeConductor:
             stored = device_profiles.show(tx, profile.uuid, profile.name)
         assert stored is not None
         return stored
+
+    def update_device_profile(
+        self, caller: Caller, operation: str, key: str, wish: ProfileChange
+    ) -> DeviceProfile:
+        self._note("update_device_profile", caller, key=key, wish=wish)
+        with self._db.reader() as tx:
+            found = device_profiles.show(tx, key, key)
+        if found is None:
+            raise exception.NotFound(noun="Device profile", key=key)
+        return replace(
+            found,
+            name=wish.name or found.name,
+            groups=wish.groups or found.groups,
+            description=wish.description if wish.describes else found.description,
+        )
 
     def delete_device_profiles(self, caller: Caller, operation: str, keys: list[str]) -> None:
         self._note("delete_device_profiles", caller, keys=keys)
@@ -198,6 +226,31 @@ class FakeConductor:
             )
         if not done.rowcount:
             raise exception.NotFound(noun="Device", key=uuid)
+
+    def update_device(
+        self,
+        caller: Caller,
+        operation: str,
+        uuid: str,
+        *,
+        status: DeviceStatus | None,
+        labels: dict[str, str | None],
+        project: str | None,
+    ) -> None:
+        self._note(
+            "update_device", caller, uuid=uuid, status=status, labels=labels, project=project
+        )
+        with self._db.reader() as tx:
+            if devices.show(tx, uuid, project) is None:
+                raise exception.NotFound(noun="Device", key=uuid)
+        if project is not None and status is not None:
+            raise exception.Forbidden(reason="Only operators change the status of a device.")
+
+    def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
+        self._note("delete_device", caller, uuid=uuid)
+        with self._db.reader() as tx:
+            if devices.show(tx, uuid) is None:
+                raise exception.NotFound(noun="Device", key=uuid)
 
     def program_deployable(
         self, caller: Caller, operation: str, uuid: str, image_uuid: str
@@ -235,6 +288,29 @@ class FakeConductor:
             made = attributes.show(tx, new)
         assert made is not None
         return made
+
+    def discover_services(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
+        self._note("discover_services", caller, **wanted)
+        return self._begun(caller, operation, "discover")
+
+    def install_driver(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
+        self._note("install_driver", caller, **wanted)
+        return self._begun(caller, operation, "install_driver")
+
+    def update_driver(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
+        self._note("update_driver", caller, **wanted)
+        return self._begun(caller, operation, "update_driver")
+
+    def uninstall_driver(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
+        self._note("uninstall_driver", caller, **wanted)
+        return self._begun(caller, operation, "uninstall_driver")
+
+    def _begun(self, caller: Caller, operation: str, verb: str) -> Operation:
+        with self._db.writer() as tx:
+            operations.begin(tx, self._db.now, caller, uuid=operation, verb=verb, hosts=["host-1"])
+            begun = operations.show(tx, operation)
+        assert begun is not None
+        return begun
 
     def delete_attribute(self, caller: Caller, operation: str, uuid: str) -> None:
         self._note("delete_attribute", caller, uuid=uuid)

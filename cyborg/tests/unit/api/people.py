@@ -19,6 +19,7 @@ PEOPLE: Final[dict[str, tuple[str, list[str]]]] = {
     "manager": (OWN, ["manager", "member", "reader"]),
     "member": (OWN, ["member", "reader"]),
     "reader": (OWN, ["reader"]),
+    "operator": (OTHER, ["accelerator_operator", "member", "reader"]),
     "stranger": (OTHER, ["member", "reader"]),
     "nobody": (OWN, ["heat_stack_user"]),
     "service": (SERVICES, ["service"]),

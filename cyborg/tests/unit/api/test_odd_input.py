@@ -13,7 +13,6 @@ from cyborg.tests.unit.api.world import FACTS, Client
 
 CALM = settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

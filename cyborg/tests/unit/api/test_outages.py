@@ -89,5 +89,5 @@ def test_keystone_away(make_conf: MakeConf, reader: Reader, conductor: FakeCondu
     answer = client.send("GET", "/v2/devices")
     assert answer.status == 503
     assert answer.fault.startswith("Keystone is not available")
-    assert answer.headers["OpenStack-API-Maximum-Version"] == "2.3"
+    assert answer.headers["OpenStack-API-Maximum-Version"] == "2.4"
     assert client.send("GET", "/").status == 200

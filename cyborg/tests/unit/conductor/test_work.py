@@ -3,7 +3,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +14,7 @@ from cyborg.conductor.services import Lease
 from cyborg.conductor.work import Ledger, Worker
 from cyborg.db import work
 from cyborg.db.engine import Database
-from cyborg.db.models import METADATA, Service, Work
+from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
@@ -37,21 +36,8 @@ class MoodyLedger(Ledger):
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path}/work.sqlite")
-    METADATA.create_all(database.engine)
-    yield database
-    database.close()
-
-
-@pytest.fixture
 def ledger(db: Database) -> MoodyLedger:
     return MoodyLedger(db=db)
-
-
-@pytest.fixture
-def lease(db: Database) -> Lease:
-    return Lease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))
 
 
 @pytest.fixture
@@ -236,3 +222,28 @@ def test_the_lease_is_kept_while_the_last_work_is_finished(
     assert begun.wait(5)
     worker.stop()
     assert rows(db) == []
+
+
+def test_what_has_not_begun_keeps_nobody_from_ending(
+    db: Database, ledger: Ledger, lease: Lease
+) -> None:
+    worker = Worker(db=db, lease=lease, ledger=ledger, lease_ms=300, threads=1)
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(found: Sequence[Any]) -> None:
+        begun.set()
+        gate.wait(10)
+        with ledger.done(found):
+            pass
+
+    worker.handle(WorkKind.RELEASE, slow)
+    lease.renew()
+    add(db, WorkKind.RELEASE, str(uuid4()), str(uuid4()))
+    worker.run_once()
+    assert begun.wait(5)
+    ending = threading.Thread(target=worker.stop, daemon=True)
+    ending.start()
+    gate.set()
+    ending.join(10)
+    assert not ending.is_alive()
+    assert len(rows(db)) == 1

@@ -88,7 +88,18 @@ def test_unknown_options_and_sections_are_ignored(file: Path) -> None:
         ("[database]\nmax_retries = often\n", "[database] max_retries", "often"),
         ("[nova]\ntimeout = soon\n", "[nova] timeout", "soon"),
         ("[conductor]\nlease = 1\n", "[conductor] lease", "1"),
+        (
+            "[database]\nmysql_wsrep_sync_wait = 16\n",
+            "[database] mysql_wsrep_sync_wait",
+            "16: it must be between 0 and 15",
+        ),
+        (
+            "[database]\nmysql_wsrep_sync_wait = -1\n",
+            "[database] mysql_wsrep_sync_wait",
+            "-1: it must be between 0 and 15",
+        ),
         ("[conductor]\nheartbeat = 4\nlease = 3.5\n", "[conductor] lease", "3.5"),
+        ("[conductor]\nagent_grace = 30\n", "[conductor] agent_grace", "30"),
         ("[nvme]\ncleanup_timeout = 59\n", "[nvme] cleanup_timeout", "59"),
     ],
 )

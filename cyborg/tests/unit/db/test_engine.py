@@ -94,6 +94,13 @@ def test_reader_cannot_write(db: Database, tmp_path: Path) -> None:
     only_reader.close()
 
 
+def test_what_is_meant_for_galera_is_not_sent_to_sqlite(tmp_path: Path) -> None:
+    db = Reader(_url(tmp_path), settings=Settings(mysql_wsrep_sync_wait=1))
+    with db.reader() as tx:
+        assert tx.scalar(sa.select(sa.literal(1))) == 1
+    db.close()
+
+
 def test_foreign_keys_are_checked(db: Database) -> None:
     with pytest.raises(exception.Conflict, match="refers to"), db.writer() as tx:
         tx.exec_driver_sql("INSERT INTO backends (uuid, driver_id, name, state) VALUES (1,2,3,4)")
@@ -236,6 +243,39 @@ def test_nothing_is_repeated_inside_an_open_transaction(db: Database) -> None:
     with pytest.raises(exception.Unavailable), db.writer():
         inner()
     assert runs == [1]
+
+
+class _Refusal(Exception):
+    """What a driver raises: pymysql with a number first, psycopg2 with a code."""
+
+    def __init__(self, number: int, pgcode: str | None = None) -> None:
+        super().__init__(number, "words")
+        self.pgcode = pgcode
+
+
+@pytest.mark.parametrize(
+    ("statement", "refusal", "helps"),
+    [
+        ("UPDATE hosts", _Refusal(1053), True),
+        ("UPDATE hosts", _Refusal(1290), True),
+        ("UPDATE hosts", _Refusal(0, "40001"), True),
+        ("UPDATE hosts", _Refusal(0, "55P03"), True),
+        (None, _Refusal(1040), True),
+        ("UPDATE hosts", _Refusal(1054), False),
+        ("UPDATE hosts", _Refusal(0, "42703"), False),
+    ],
+    ids=[
+        "server-ends",
+        "read-only-for-now",
+        "serialisation",
+        "lock-not-had",
+        "while-connecting",
+        "no-such-column-mysql",
+        "no-such-column-postgresql",
+    ],
+)
+def test_what_repeating_helps(statement: str | None, refusal: _Refusal, helps: bool) -> None:
+    assert faults.is_transient(sa.exc.OperationalError(statement, None, refusal)) is helps
 
 
 def test_threads_share_one_engine(tmp_path: Path) -> None:

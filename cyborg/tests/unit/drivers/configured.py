@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations for the drivers' tests."""
 
+from pathlib import Path
+
 from oslo_config import cfg
 
 from cyborg.conf import opts
+
+
+def written(file: Path, text: str, host: str = "compute-1") -> cfg.ConfigOpts:
+    """The service's options as this file has them."""
+    file.write_text(f"[DEFAULT]\nhost = {host}\n{text}")
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([], project="cyborg", default_config_files=[str(file)], default_config_dirs=[])
+    return conf
 
 
 def configured(*whitelist: str, host: str = "compute-1") -> cfg.ConfigOpts:

@@ -42,9 +42,16 @@ def test_a_driver_must_discover() -> None:
 
 
 def test_its_hardware_is_what_it_offers(driver: Driver) -> None:
+    units = sum(len(one.handles) for one in DEVICE.deployables)
     assert driver.hardware() == [
-        Hardware(key="0000:01:00.0", kind="QAT", vendor="8086", model="37c8", offered=True)
+        Hardware(
+            key="0000:01:00.0", kind="QAT", vendor="8086", model="37c8", offered=True, num=units
+        )
     ]
+
+
+def test_it_has_no_backends_unless_it_says_so(driver: Driver) -> None:
+    assert list(driver.backends()) == []
 
 
 def test_its_hardware_follows_what_the_agent_knows(driver: Driver) -> None:
@@ -57,6 +64,7 @@ def test_its_hardware_follows_what_the_agent_knows(driver: Driver) -> None:
         (lambda one: one.install(DEVICE.key, "operation"), "install 0000:01:00.0"),
         (lambda one: one.health(DEVICE.key), "tell the health of 0000:01:00.0"),
         (lambda one: one.stats(DEVICE.key), "measure 0000:01:00.0"),
+        (lambda one: one.prepared(), "tell what is prepared"),
         (
             lambda one: one.program(
                 ProgramTask("operation", one.name, DEVICE.key, "unit", "image"), "/image"

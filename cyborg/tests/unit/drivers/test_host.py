@@ -142,3 +142,17 @@ def test_a_library_is_a_module() -> None:
 def test_links_in_a_circle_end() -> None:
     with pytest.raises(OSError, match="symbolic links"):
         resolve("/a", {"/a": "/b", "/b": "/a"}.get)
+
+
+def test_what_root_alone_can_change(tmp_path: pathlib.Path) -> None:
+    """Links count, and so does a directory in which others may make files."""
+    host = LocalHost()
+    assert host.owned_by_root("/usr/bin/env")
+    assert host.owned_by_root("/")
+    link = tmp_path / "link"
+    link.symlink_to("/usr/bin/env")
+    assert not host.owned_by_root(str(link))
+    assert not host.owned_by_root("/tmp")
+    with pytest.raises(exception.HostError) as caught:
+        host.owned_by_root("/usr/bin/nowhere-at-all")
+    assert is_missing(caught.value)

@@ -9,8 +9,9 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.fake import FakeDriver
-from cyborg.drivers.loader import Loaded, load
+from cyborg.drivers.loader import Loaded, load, load_others, load_with
 from cyborg.drivers.pci import PciDriver
+from cyborg.model.report import DriverHello, DriverState
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -29,6 +30,13 @@ class Asserting(FakeDriver):
     name = "asserting"
     def __init__(self, host, conf):
         assert False, "never"
+
+class Optional(FakeDriver):
+    name = "optional"
+    local_options = frozenset({"enabled_vgpu_types"})
+    def __init__(self, host, conf):
+        super().__init__(host, conf)
+        self.seen = conf.pci.passthrough_whitelist, conf.gpu_devices.enabled_vgpu_types
 
 class Foreign:
     def discover(self):
@@ -114,3 +122,65 @@ def test_a_bad_option_is_the_operators_to_put_right(install: Install) -> None:
 
 def test_an_empty_list_of_names_is_fine() -> None:
     assert load([], bare(), configured()) == []
+
+
+def test_options_of_an_operator_are_laid_over_the_configuration(install: Install) -> None:
+    namespace = install("optional = vendor:Optional")
+
+    def loaded(**options: str) -> Loaded:
+        return load_with("optional", bare(), configured(), options=options, namespace=namespace)
+
+    driver = loaded(passthrough_whitelist="one").driver
+    assert driver is not None
+    assert driver.seen == (["one"], [])  # type: ignore[attr-defined]
+    assert loaded(colour="red").error == "it has no option colour"
+    assert loaded(enabled_vgpu_types="a").error == (
+        "option enabled_vgpu_types can be set in the host's own files only"
+    )
+    missing = load_with("other", bare(), configured(), options={}, namespace=namespace)
+    assert missing == Loaded("other", error="no driver of this name is installed")
+
+
+def test_options_that_a_driver_refuses_are_a_reason() -> None:
+    options = {"pci.passthrough_whitelist": "no JSON"}
+    refused = load_with("pci_driver", bare(), configured(), options=options)
+    assert refused.driver is None
+    assert "passthrough_whitelist" in str(refused.error)
+
+
+TWO = "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers.pci:PciDriver"
+
+
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        (["*"], ["fake_driver", "pci_driver"]),
+        (["pci_driver", "*"], ["pci_driver", "fake_driver"]),
+        (["*", "missing"], ["missing", "fake_driver", "pci_driver"]),
+    ],
+)
+def test_a_star_is_every_driver_that_is_installed(
+    install: Install, names: list[str], order: list[str]
+) -> None:
+    assert [one.name for one in load(names, bare(), configured(), install(TWO))] == order
+
+
+def test_the_others_offer_nothing_and_their_options_are_their_own_trouble(
+    install: Install,
+) -> None:
+    namespace = install(TWO)
+    (other,) = load_others(["fake_driver"], bare(), configured(), namespace)
+    assert (other.name, other.enabled) == ("pci_driver", False)
+    assert other.hello.status is DriverState.STOPPED
+    (bad,) = load_others(["fake_driver"], bare(), configured("nonsense"), namespace)
+    assert (bad.driver, bad.enabled) == (None, False)
+    assert "passthrough_whitelist" in str(bad.error)
+
+
+def test_a_driver_says_what_it_is_and_where_it_comes_from(install: Install) -> None:
+    namespace = install("other = vendor:Other")
+    other, missing = load(["other", "missing"], bare(), configured(), namespace)
+    assert other.hello.status is DriverState.READY
+    assert (other.hello.type, other.hello.version) == ("FPGA", "1")
+    assert str(other.hello.endpoint).endswith(":Other")
+    assert missing.hello == DriverHello("missing", DriverState.FAILED)

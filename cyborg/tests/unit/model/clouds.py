@@ -41,7 +41,6 @@ class Unit(StrEnum):
     STARTED = "started"  # its host prepares it
     CLEANED = "cleaned"  # its host releases it
     AWAITED = "awaited"  # the same, and the next ARQ has it already
-    QUARANTINED = "quarantined"
     LOST = "lost"
     LOST_UNDER_GUEST = "lost under guest"
 
@@ -53,7 +52,6 @@ _HANDLE = {
     Unit.STARTED: "held",
     Unit.CLEANED: "releasing",
     Unit.AWAITED: "releasing",
-    Unit.QUARANTINED: "quarantined",
     Unit.LOST: "free",
     Unit.LOST_UNDER_GUEST: "held",
 }

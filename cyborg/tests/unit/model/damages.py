@@ -80,6 +80,16 @@ def _release_without_work(whole: Whole, choice: int) -> Damaged:
     return _swap(whole, "work", work), whole.cloud.handle_by_id[work.handle_id or 0].uuid
 
 
+def _refused_release(whole: Whole, choice: int) -> Damaged:
+    work = _work(whole, choice, WorkKind.RELEASE)
+    if work is None:
+        return None
+    handle = whole.cloud.handle_by_id[work.handle_id or 0]
+    failing = replace(work, attempts=8, error="it is stuck")
+    stuck = _swap(whole, "work", work, failing)
+    return _swap(stuck, "handles", handle, replace(handle, state="quarantined")), handle.uuid
+
+
 def _free_but_bound(whole: Whole, choice: int) -> Damaged:
     arq = _arq(whole, choice, State.BOUND)
     if arq is None:
@@ -418,4 +428,5 @@ DAMAGES: Mapping[Kind, Callable[[Whole, int], Damaged]] = {
     Kind.STUCK_WORK: _release_stuck,
     Kind.FAILED_DRIVER: _driver_broken,
     Kind.LOST_DEVICE: _device_away,
+    Kind.QUARANTINED_HANDLE: _refused_release,
 }

@@ -92,7 +92,7 @@ def test_a_damage_on_one_host_accuses_no_other(whole: Whole, kind: Kind, choice:
     assert {one.host for one in findings} <= {host, None}
 
 
-@pytest.mark.parametrize("kind", set(Kind) - {Kind.NO_COMPUTE, Kind.ORPHAN_PROVIDER})
+@pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.NO_COMPUTE, Kind.ORPHAN_PROVIDER}))
 def test_most_damages_are_found_once(kind: Kind) -> None:
     """One fault must not bury itself under its consequences."""
     damaged = DAMAGES[kind](EVERYTHING, 0)
@@ -109,6 +109,7 @@ def test_most_damages_are_found_once(kind: Kind) -> None:
             Kind.WRONG_PROVIDER,
         },
         Kind.UNSAFE_HANDLE: {Kind.DRIFT},
+        Kind.QUARANTINED_HANDLE: {Kind.DRIFT, Kind.OVERSHOWN},
     }
     assert others <= consequences.get(kind, set())
 
@@ -120,7 +121,8 @@ def test_most_damages_are_found_once(kind: Kind) -> None:
         (None, "held", False, Kind.LEAKED_HANDLE),
         (None, "releasing", True, None),
         (None, "releasing", False, Kind.STRANDED_RELEASE),
-        (None, "quarantined", False, None),
+        (None, "quarantined", True, Kind.QUARANTINED_HANDLE),
+        (None, "quarantined", False, Kind.STRANDED_RELEASE),
         (State.BOUND, "free", False, Kind.UNHELD_HANDLE),
         (State.BOUND, "held", False, None),
         (State.BOUND, "releasing", True, Kind.UNSAFE_HANDLE),
@@ -130,7 +132,8 @@ def test_most_damages_are_found_once(kind: Kind) -> None:
         (State.BIND_STARTED, "held", False, None),
         (State.BIND_STARTED, "releasing", True, None),
         (State.BIND_STARTED, "releasing", False, Kind.STRANDED_RELEASE),
-        (State.BIND_STARTED, "quarantined", False, Kind.UNSAFE_HANDLE),
+        (State.BIND_STARTED, "quarantined", True, Kind.QUARANTINED_HANDLE),
+        (State.BIND_STARTED, "quarantined", False, Kind.STRANDED_RELEASE),
         (State.BIND_FAILED, "held", False, Kind.NEEDLESS_HOLD),
         (State.UNBOUND, "held", False, Kind.NEEDLESS_HOLD),
         (State.INITIAL, "held", False, Kind.NEEDLESS_HOLD),

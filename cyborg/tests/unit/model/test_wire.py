@@ -2,6 +2,7 @@
 """What crosses the bus: round trips, readers that are older or newer, and the shapes on record."""
 
 import json
+import math
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -17,9 +18,10 @@ from cyborg.model import wire
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
-from cyborg.model.device import AttachHandle, Deployable, Device
+from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardware
 from cyborg.model.device import Attribute as DeviceAttribute
-from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.operation import HostResult, Operation, ResultState, Step
 from cyborg.model.report import (
     Acknowledged,
     Desired,
@@ -28,7 +30,15 @@ from cyborg.model.report import (
     Report,
     Welcome,
 )
-from cyborg.model.work import HandleTask, Outcome, ProgramTask
+from cyborg.model.work import (
+    Discovered,
+    DiscoveryTask,
+    HandleTask,
+    Holdings,
+    InstallTask,
+    Outcome,
+    ProgramTask,
+)
 
 #: Everything that is an argument or an answer of a verb on the bus.
 KINDS: list[Any] = [
@@ -39,9 +49,15 @@ KINDS: list[Any] = [
     Caller,
     Desired,
     DeviceProfile,
+    Discovered,
+    DiscoveryTask,
     HandleTask,
     Hello,
+    Holdings,
+    InstallTask,
+    Operation,
     Outcome,
+    ProfileChange,
     ProgramTask,
     Report,
     Welcome,
@@ -63,8 +79,37 @@ st.register_type_strategy(
     Deployable, st.builds(Deployable, handles=few(AttachHandle), attributes=few(DeviceAttribute))
 )
 st.register_type_strategy(Device, st.builds(Device, deployables=few(Deployable)))
-st.register_type_strategy(DriverReport, st.builds(DriverReport, devices=few(Device)))
+# What is Any on the wire is JSON.
+json_objects = st.dictionaries(
+    st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers()),
+    max_size=2,
+)
+st.register_type_strategy(Hardware, st.builds(Hardware, capability=json_objects))
+st.register_type_strategy(Backend, st.builds(Backend, capabilities=json_objects))
+st.register_type_strategy(
+    DriverReport,
+    st.builds(
+        DriverReport,
+        devices=few(Device),
+        hardware=st.none() | few(Hardware),
+        backends=st.none() | few(Backend),
+    ),
+)
 st.register_type_strategy(Report, st.builds(Report, drivers=few(DriverReport)))
+
+
+st.register_type_strategy(
+    HostResult,
+    st.builds(
+        HostResult,
+        host=st.text(),
+        state=st.sampled_from(ResultState),
+        result=st.none() | st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+        error=st.none() | st.text(),
+    ),
+)
+st.register_type_strategy(Operation, st.builds(Operation, steps=few(Step), results=few(HostResult)))
 
 
 def everything_in(kind: Any) -> dict[str, str]:
@@ -72,12 +117,17 @@ def everything_in(kind: Any) -> dict[str, str]:
     hints = get_type_hints(kind)
     found = {_name(kind): " ".join(_field(one, hints[one.name]) for one in fields(kind))}
     for hint in hints.values():
-        for part in (hint, *get_args(hint)):
+        for part in _parts(hint):
             if is_dataclass(part):
                 found |= everything_in(part)
             elif isinstance(part, type) and issubclass(part, Enum):
                 found[_name(part)] = " ".join(str(one.value) for one in part)
     return found
+
+
+def _parts(hint: Any) -> list[Any]:
+    """A type and all that it is made of."""
+    return [hint, *(part for one in get_args(hint) for part in _parts(one))]
 
 
 def _name(kind: type) -> str:
@@ -97,7 +147,7 @@ def over_the_bus(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_round_trip(kind: Any, data: st.DataObject) -> None:
     value = data.draw(st.from_type(kind))
@@ -105,7 +155,7 @@ def test_round_trip(kind: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_unknown_keys_are_ignored(kind: Any, data: st.DataObject) -> None:
     value = data.draw(st.from_type(kind))
@@ -116,7 +166,7 @@ def test_unknown_keys_are_ignored(kind: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_what_is_missing(kind: Any, data: st.DataObject) -> None:
     """A default fills it; without one it is an error that names the field."""
@@ -144,7 +194,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_odd_values_are_invalid_or_right(kind: Any, data: st.DataObject) -> None:
     """Whatever stands in a field: an error of ours, or a value that travels back as it came."""
@@ -177,6 +227,9 @@ def test_odd_envelopes_are_invalid(envelope: Any) -> None:
         (Welcome, {"body": {"epoch": True, "digest": None, "desired_generation": 1}}),
         (Acknowledged, {"body": {"desired_generation": 1, "refused": {"a": 1}}}),
         (Hello, {"body": {"provider_names": "host"}}),
+        (Backend, {"body": {"name": "n", "state": "READY", "capabilities": {"a": {1}}}}),
+        (Backend, {"body": {"name": "n", "state": "READY", "capabilities": {"a": {1: 2}}}}),
+        (Backend, {"body": {"name": "n", "state": "READY", "capabilities": {"a": [math.nan]}}}),
     ],
 )
 def test_wrong_types_are_invalid(kind: Any, changes: dict[str, Any]) -> None:

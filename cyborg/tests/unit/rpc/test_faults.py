@@ -70,6 +70,16 @@ def test_a_fault_nobody_foresaw_is_bland_there_and_plain_in_the_log(
         unwrap(reply, "peer", "req-7")
 
 
+@pytest.mark.parametrize("arguments", [{}, {"error": None, "later": 1}, {"later": 1}])
+def test_a_caller_of_another_release_is_refused_in_words(
+    arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = Endpoint().bad({}, **arguments)
+    with pytest.raises(exception.Invalid, match=r"argument.*(later|error)"):
+        unwrap(reply, "peer", "req-1")
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -98,6 +98,23 @@ def test_a_call(bus: FakeBus, line: Line) -> None:
     assert line.up
 
 
+def test_a_call_says_who_calls(bus: FakeBus) -> None:
+    line = Line(cast(Bus, bus), "topic", peer="conductor", timeout=0.3, sender="agent@host-1")
+    line.call("show", request_id="req-1")
+    line.close()
+    assert bus.calls[0][2] == {"request_id": "req-1", "sender": "agent@host-1"}
+
+
+@pytest.mark.parametrize("kind", ["NoSuchMethod", "UnsupportedVersion"])
+def test_a_peer_of_another_release_is_named(bus: FakeBus, line: Line, kind: str) -> None:
+    def refuse() -> Any:
+        raise oslo_messaging.RemoteError(kind, "at line 7", None)
+
+    bus.behaviours = [refuse]
+    with pytest.raises(exception.UnknownVerb, match="another release and does not know discovery"):
+        line.call("discovery")
+
+
 def test_no_answer_is_asked_for_once_more(bus: FakeBus, line: Line) -> None:
     bus.behaviours = [silent, fine]
     assert line.call("bind", operation="o") == "fine"

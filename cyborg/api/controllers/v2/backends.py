@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backends: what is attached to which host, by driver."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import wsme
+
+from cyborg import exception
+from cyborg.api import microversion, queries, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.rendering import since
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import inventory
+from cyborg.db.engine import Reader
+from cyborg.policies import backends as policies
+
+COLLECTION = "backends"
+
+
+class BackendQuery(types.Listing):
+    """Filters of the list; all compare for equality."""
+
+    host = wsme.wsattr(types.NAME)
+    driver = wsme.wsattr(types.NAME)
+    name = wsme.wsattr(types.NAME)
+
+
+class Backends(Noun):
+    """``/v2/backends``."""
+
+    routes: ClassVar[Routes] = {"": {"GET": "index"}, "*": {"GET": "show"}}
+
+    def __init__(self, rules: Rules, reader: Reader) -> None:
+        self.rules = rules
+        self._reader = reader
+
+    @expose(policies.GET_ALL, query=BackendQuery, since=microversion.OPERATORS)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of backends."""
+        with self._reader.reader() as tx:
+            found = inventory.page(tx, inventory.BACKENDS, queries.page(asked), asked)
+        return {COLLECTION: [render(one) for one in found]}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One backend."""
+        with self._reader.reader() as tx:
+            found = inventory.show(tx, inventory.BACKENDS, uuid)
+        if found is None:
+            raise exception.NotFound(noun="Backend", key=uuid)
+        return render(found)
+
+
+def render(row: inventory.Row) -> dict[str, Any]:
+    """The JSON of a backend."""
+    return {
+        "uuid": row.uuid,
+        "host": row.host,
+        "driver": row.driver,
+        "name": row.name,
+        "state": row.state,
+        "services": row.services or [],
+        "capabilities": row.capabilities or {},
+        "discovered_at": since(row.discovered_ms),
+    }

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers: which hosts have which and how they are; changed while the system runs."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import wsme
+import wsme.types
+
+from cyborg import exception
+from cyborg.api import microversion, queries, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.rendering import since
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import inventory
+from cyborg.db.engine import Reader
+from cyborg.model.operation import Operation
+from cyborg.model.report import DriverState
+from cyborg.policies import drivers as policies
+from cyborg.rpc.conductor import ConductorClient
+
+COLLECTION = "drivers"
+#: The name of an entry point, or the uuid of one host's row.
+_DRIVER = types.Text(100, minimum=1)
+_OPTION = types.Text(16_000)
+
+
+class InstallBody(wsme.types.Base):
+    """What to load, where (all hosts that are up), and with which options."""
+
+    driver = wsme.wsattr(_DRIVER, mandatory=True)
+    hosts = wsme.wsattr(types.HOSTS)
+    options = wsme.wsattr(types.Members(_OPTION))
+
+
+class UpdateBody(wsme.types.Base):
+    """What to change; an option that is null is again as the host's own files have it."""
+
+    options = wsme.wsattr(types.Members(_OPTION, nullable=True))
+    enabled = wsme.wsattr(types.FLAG)
+
+
+class UninstallQuery(types.Patience):
+    """Whether to wait until nobody uses the driver any more."""
+
+    drain = wsme.wsattr(types.FLAG)
+
+
+class DriverQuery(types.Listing):
+    """Filters of the list; all compare for equality."""
+
+    host = wsme.wsattr(types.NAME)
+    name = wsme.wsattr(types.NAME)
+    state = wsme.wsattr(types.Word(*DriverState))
+
+
+class Drivers(Noun):
+    """``/v2/drivers``."""
+
+    routes: ClassVar[Routes] = {
+        "": {"GET": "index", "POST": "install"},
+        "*": {"GET": "show", "PATCH": "update", "DELETE": "uninstall"},
+    }
+
+    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
+        self.rules = rules
+        self._reader = reader
+        self._conductor = conductor
+
+    @expose(policies.GET_ALL, query=DriverQuery, since=microversion.OPERATORS)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of drivers, one for each host that has it."""
+        with self._reader.reader() as tx:
+            found = inventory.page(tx, inventory.DRIVERS, queries.page(asked), asked)
+        return {COLLECTION: [render(one) for one in found]}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One driver of one host."""
+        with self._reader.reader() as tx:
+            found = inventory.show(tx, inventory.DRIVERS, uuid)
+        if found is None:
+            raise exception.NotFound(noun="Driver", key=uuid)
+        return render(found)
+
+    @expose(
+        policies.INSTALL,
+        query=types.Patience,
+        body=types.Object(InstallBody, closed=True),
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def install(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+        """Have hosts load a driver, now and whenever they start."""
+        return self._conductor.install_driver(
+            call.caller,
+            call.operation,
+            driver=body["driver"],
+            hosts=body.get("hosts"),
+            options=body.get("options"),
+            wait=asked.get("wait", False),
+        )
+
+    @expose(
+        policies.UPDATE,
+        _DRIVER,
+        query=types.Patience,
+        body=types.Object(UpdateBody, closed=True),
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def update(
+        self, call: Call, driver: str, asked: Mapping[str, Any], body: Mapping[str, Any]
+    ) -> Operation:
+        """Change a driver's options, enable or disable it; an empty object: load it anew."""
+        return self._conductor.update_driver(
+            call.caller,
+            call.operation,
+            driver=driver,
+            options=body.get("options"),
+            enabled=body.get("enabled"),
+            wait=asked.get("wait", False),
+        )
+
+    @expose(
+        policies.UNINSTALL,
+        _DRIVER,
+        query=UninstallQuery,
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def uninstall(self, call: Call, driver: str, asked: Mapping[str, Any]) -> Operation:
+        """Take a driver, and all that it offers, off its hosts."""
+        return self._conductor.uninstall_driver(
+            call.caller,
+            call.operation,
+            driver=driver,
+            drain=asked.get("drain", False),
+            wait=asked.get("wait", False),
+        )
+
+
+def render(row: inventory.Row) -> dict[str, Any]:
+    """The JSON of a driver on a host."""
+    return {
+        "uuid": row.uuid,
+        "host": row.host,
+        "name": row.name,
+        "state": row.state,
+        "version": row.version,
+        "type": row.device_type,
+        "endpoint": row.endpoint,
+        "enabled": row.enabled,
+        "options": row.options or {},
+        "devices": {"found": row.found, "offered": row.offered, "in_use": row.in_use},
+        "error": row.error,
+        "discovered_at": since(row.discovered_ms),
+    }

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware: what drivers know of each host, whether it is offered or not."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import wsme
+
+from cyborg import exception
+from cyborg.api import microversion, queries, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import inventory
+from cyborg.db.engine import Reader
+from cyborg.policies import hardware as policies
+
+COLLECTION = "hardware"
+
+
+class HardwareQuery(types.Listing):
+    """Filters of the list; all compare for equality, ``type`` with the free capability word."""
+
+    host = wsme.wsattr(types.NAME)
+    driver = wsme.wsattr(types.NAME)
+    type = wsme.wsattr(types.NAME)
+    setup_required = wsme.wsattr(types.FLAG)
+
+
+class Hardware(Noun):
+    """``/v2/hardware``."""
+
+    routes: ClassVar[Routes] = {"": {"GET": "index"}, "*": {"GET": "show"}}
+
+    def __init__(self, rules: Rules, reader: Reader) -> None:
+        self.rules = rules
+        self._reader = reader
+
+    @expose(policies.GET_ALL, query=HardwareQuery, since=microversion.OPERATORS)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of hardware."""
+        with self._reader.reader() as tx:
+            found = inventory.page(tx, inventory.HARDWARE, queries.page(asked), asked)
+        return {COLLECTION: [render(one) for one in found]}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One piece of hardware; once it is a device, that has the same uuid."""
+        with self._reader.reader() as tx:
+            found = inventory.show(tx, inventory.HARDWARE, uuid)
+        if found is None:
+            raise exception.NotFound(noun="Hardware", key=uuid)
+        return render(found)
+
+
+def render(row: inventory.Row) -> dict[str, Any]:
+    """The JSON of a piece of hardware."""
+    return {
+        "uuid": row.uuid,
+        "hostname": row.host,
+        "driver": row.driver,
+        "acc_specs": row.acc_specs,
+        "acc_status": row.acc_status,
+        "offered": row.offered,
+    }

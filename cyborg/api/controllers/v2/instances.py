@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances that exist, as far as accelerators are attached to them and detached."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import wsme
+import wsme.types
+
+from cyborg.api import microversion, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.routing import Noun, Routes
+from cyborg.model.operation import Operation
+from cyborg.policies import instances as policies
+from cyborg.rpc.conductor import ConductorClient
+
+COLLECTION = "instances"
+
+
+class AttachBody(wsme.types.Base):
+    """What to attach; the profile of the instance's flavor when no other is named."""
+
+    device_profile = wsme.wsattr(types.Text(types.MAX_INT, minimum=1))
+
+
+class Instances(Noun):
+    """``/v2/instances``."""
+
+    routes: ClassVar[Routes] = {
+        "*/accelerators": {"POST": "attach", "DELETE": "detach_all"},
+        "*/accelerators/*": {"DELETE": "detach"},
+    }
+
+    def __init__(self, rules: Rules, conductor: ConductorClient) -> None:
+        self.rules = rules
+        self._conductor = conductor
+
+    @expose(
+        policies.ATTACH,
+        types.UUID_TYPE,
+        body=types.Object(AttachBody, closed=True),
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def attach(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Operation:
+        """Begin to attach what a device profile asks for, all or nothing."""
+        profile = body.get("device_profile")
+        return self._conductor.attach(call.caller, call.operation, uuid, profile)
+
+    @expose(policies.DETACH, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
+    def detach_all(self, call: Call, uuid: str) -> Operation:
+        """Begin to detach all that was attached; what came with the flavor stays."""
+        return self._conductor.detach(call.caller, call.operation, uuid, None)
+
+    @expose(
+        policies.DETACH,
+        types.UUID_TYPE,
+        types.UUID_TYPE,
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def detach(self, call: Call, uuid: str, arq: str) -> Operation:
+        """Begin to detach one that was attached."""
+        return self._conductor.detach(call.caller, call.operation, uuid, arq)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations: how far the long verbs are that somebody asked for, host by host."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import wsme
+
+from cyborg import exception
+from cyborg.api import microversion, queries, rendering, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import operations
+from cyborg.db.engine import Reader
+from cyborg.model.operation import OperationState
+from cyborg.policies import operations as policies
+
+COLLECTION = rendering.OPERATIONS
+
+
+class OperationQuery(types.Listing):
+    """Filters of the list; all compare for equality."""
+
+    verb = wsme.wsattr(types.NAME)
+    state = wsme.wsattr(types.Word(*(one.value for one in OperationState)))
+
+
+class Operations(Noun):
+    """``/v2/operations``."""
+
+    routes: ClassVar[Routes] = {"": {"GET": "index"}, "*": {"GET": "show"}}
+
+    def __init__(self, rules: Rules, reader: Reader) -> None:
+        self.rules = rules
+        self._reader = reader
+
+    @expose(policies.GET_ALL, query=OperationQuery, since=microversion.OPERATORS)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of operations."""
+        equal = {name: asked[name] for name in ("verb", "state") if asked.get(name)}
+        with self._reader.reader() as tx:
+            found = operations.page(tx, queries.page(asked), _scope(call), equal)
+        prefix = call.links.self_of(COLLECTION)
+        return {COLLECTION: [rendering.operation(one, prefix) for one in found]}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One operation."""
+        with self._reader.reader() as tx:
+            found = operations.show(tx, uuid, _scope(call))
+        if found is None:
+            raise exception.NotFound(noun="Operation", key=uuid)
+        return rendering.operation(found, call.links.self_of(COLLECTION))
+
+
+def _scope(call: Call) -> str | None:
+    """The project whose operations the caller may see; None: all."""
+    return None if call.caller.everywhere else call.caller.project_id

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services: the processes of this one, and what was found running on attached backends."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+from uuid import UUID, uuid5
+
+import sqlalchemy as sa
+import wsme
+import wsme.types
+
+from cyborg import exception
+from cyborg.api import microversion, paging, queries, types
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.rendering import instant, since
+from cyborg.api.routing import Noun, Routes
+from cyborg.db import inventory, services
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Reader
+from cyborg.db.listing import Page
+from cyborg.model.operation import Operation
+from cyborg.policies import services as policies
+from cyborg.rpc.conductor import ConductorClient
+
+COLLECTION = "services"
+PROCESS: Final = "process"
+BACKEND: Final = "backend"
+ENABLED: Final = "enabled"
+DISABLED: Final = "disabled"
+SORT_KEYS: Final = frozenset(
+    {"uuid", "kind", "host", "binary", "driver", "backend", "name", "state"}
+)
+
+
+class ServiceQuery(types.Listing):
+    """Filters of the list; all compare for equality."""
+
+    kind = wsme.wsattr(types.Word(PROCESS, BACKEND))
+    host = wsme.wsattr(types.NAME)
+    driver = wsme.wsattr(types.NAME)
+    backend = wsme.wsattr(types.NAME)
+
+
+class DiscoverBody(wsme.types.Base):
+    """Whom to ask: these hosts, or all; and for which driver, or all."""
+
+    hosts = wsme.wsattr(types.HOSTS)
+    driver = wsme.wsattr(types.Text(100, minimum=1))
+
+
+class ServicePatch(wsme.types.Base):
+    """What may be changed of a process: whether its host is in service, and why it is not."""
+
+    status = wsme.wsattr(types.Word(ENABLED, DISABLED), mandatory=True)
+    disabled_reason = wsme.wsattr(types.NAME)
+
+
+class Services(Noun):
+    """``/v2/services``.
+
+    ``down_after`` tells after how many milliseconds of silence a process of a binary is down.
+    """
+
+    routes: ClassVar[Routes] = {
+        "": {"GET": "index"},
+        "discover": {"POST": "discover"},
+        "*": {"GET": "show", "PATCH": "update", "DELETE": "forget"},
+    }
+
+    def __init__(
+        self,
+        rules: Rules,
+        reader: Reader,
+        conductor: ConductorClient,
+        *,
+        down_after: Mapping[str, int],
+    ) -> None:
+        self.rules = rules
+        self._reader = reader
+        self._conductor = conductor
+        self._down_after = down_after
+
+    @expose(policies.GET_ALL, query=ServiceQuery, since=microversion.OPERATORS)
+    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of both kinds, processes first."""
+        with self._reader.reader() as tx:
+            found = self._processes(tx, asked) + _on_backends(tx, asked)
+        return {COLLECTION: paging.cut(found, queries.page(asked), SORT_KEYS)}
+
+    @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
+    def show(self, call: Call, uuid: str) -> dict[str, Any]:
+        """One service of either kind."""
+        return self._show(uuid)
+
+    @expose(
+        policies.UPDATE,
+        types.UUID_TYPE,
+        body=types.Object(ServicePatch, closed=True),
+        since=microversion.OPERATORS,
+    )
+    def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the host of an agent out of service, or put it back."""
+        disabled, reason = body["status"] == DISABLED, body.get("disabled_reason")
+        if reason is not None and not disabled:
+            raise exception.Invalid(
+                field="disabled_reason", reason=f"it goes with status {DISABLED} only"
+            )
+        self._conductor.set_service_status(
+            call.caller, call.operation, uuid, disabled=disabled, reason=reason
+        )
+        return self._show(uuid)
+
+    @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
+    def forget(self, call: Call, uuid: str) -> None:
+        """Forget a process that is down and, of an agent, its host with all its devices."""
+        self._conductor.forget_service(call.caller, call.operation, uuid)
+
+    def _show(self, uuid: str) -> dict[str, Any]:
+        with self._reader.reader() as tx:
+            rows = services.processes(tx, self._reader.now, uuid=uuid)
+            found = [self._process(row) for row in rows] or _on_backends(tx, {})
+        for one in found:
+            if one["uuid"] == uuid:
+                return one
+        raise exception.NotFound(noun="Service", key=uuid)
+
+    @expose(
+        policies.DISCOVER,
+        query=types.Patience,
+        body=types.Object(DiscoverBody, closed=True),
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def discover(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+        """Have hosts look at their hardware now."""
+        return self._conductor.discover_services(
+            call.caller,
+            call.operation,
+            hosts=body.get("hosts"),
+            driver=body.get("driver"),
+            wait=asked.get("wait", False),
+        )
+
+    def _processes(self, tx: sa.Connection, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Those that the filters leave: a process has neither driver nor backend."""
+        if asked.get("kind") == BACKEND or "driver" in asked or "backend" in asked:
+            return []
+        equal = {"host": asked["host"]} if "host" in asked else {}
+        rows = services.processes(tx, self._reader.now, **equal)
+        return [self._process(row) for row in rows]
+
+    def _process(self, row: Record) -> dict[str, Any]:
+        """The JSON of a process."""
+        up = row.silent_ms <= self._down_after[row.binary]
+        return {
+            "uuid": row.uuid,
+            "kind": PROCESS,
+            "host": row.host,
+            "binary": row.binary,
+            "state": "up" if up else "down",
+            "status": DISABLED if row.disabled else ENABLED,
+            "disabled_reason": row.disabled_reason,
+            "version": row.version,
+            "endpoint": row.endpoint,
+            "last_seen_at": instant(row.last_seen_ms),
+        }
+
+
+def _on_backends(tx: sa.Connection, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if asked.get("kind") == PROCESS:
+        return []
+    wanted = {name: asked[name] for name in ("host", "driver") if name in asked}
+    if "backend" in asked:
+        wanted["name"] = asked["backend"]
+    rows = inventory.page(tx, inventory.BACKENDS, Page(), wanted)
+    return [one for row in rows for one in _found_on(row)]
+
+
+def _found_on(row: inventory.Row) -> Iterator[dict[str, Any]]:
+    """The JSON of the services on a backend; their uuids follow from its own and their names."""
+    for one in row.services or ():
+        yield {
+            "uuid": str(uuid5(UUID(row.uuid), one["name"])),
+            "kind": BACKEND,
+            "host": row.host,
+            "driver": row.driver,
+            "backend": row.name,
+            "name": one["name"],
+            "state": one["state"],
+            "last_discovered_at": since(row.discovered_ms),
+        }

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which request each command sends: method, path below ``/v2``, query, body, and what answers it.
+
+The one place to look at when the REST API changes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+PAGING: Final = ("limit", "marker")
+
+
+@dataclass(frozen=True)
+class Route:
+    """One request; ``path`` has ``{}`` for each key.
+
+    ``query`` and ``body`` are the names that may be sent. ``wrapper`` is the key of the answer
+    under which its content is, empty for a bare answer. A ``long`` one is answered by an
+    operation.
+    """
+
+    method: str
+    path: str
+    query: tuple[str, ...] = ()
+    body: tuple[str, ...] = ()
+    wrapper: str = ""
+    long: bool = False
+
+    def url(self, *keys: str) -> str:
+        """The path with its keys, each of them one segment whatever is in it."""
+        return self.path.format(*(quote(key, safe="") for key in keys))
+
+    def chosen(self, names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the names that were given a value."""
+        return {name: given[name] for name in names if given.get(name) is not None}
+
+
+ROUTES: Final[Mapping[str, Route]] = {
+    "service-list": Route(
+        "GET",
+        "/services",
+        query=("kind", "host", "driver", "backend", *PAGING),
+        wrapper="services",
+    ),
+    "service-show": Route("GET", "/services/{}"),
+    "service-enable": Route("PATCH", "/services/{}", body=("status",)),
+    "service-disable": Route("PATCH", "/services/{}", body=("status", "disabled_reason")),
+    "service-delete": Route("DELETE", "/services/{}"),
+    "backend-list": Route(
+        "GET", "/backends", query=("host", "driver", "name", *PAGING), wrapper="backends"
+    ),
+    "backend-show": Route("GET", "/backends/{}"),
+    "driver-list": Route(
+        "GET", "/drivers", query=("host", "name", "state", *PAGING), wrapper="drivers"
+    ),
+    "driver-show": Route("GET", "/drivers/{}"),
+    "install-driver": Route(
+        "POST", "/drivers", query=("wait",), body=("driver", "hosts", "options"), long=True
+    ),
+    "uninstall-driver": Route("DELETE", "/drivers/{}", query=("wait", "drain"), long=True),
+    "update-driver": Route(
+        "PATCH", "/drivers/{}", query=("wait",), body=("options", "enabled"), long=True
+    ),
+    "discover-services": Route(
+        "POST", "/services/discover", query=("wait",), body=("hosts", "driver"), long=True
+    ),
+    "hardware-list": Route(
+        "GET",
+        "/hardware",
+        query=("host", "driver", "type", "setup_required", *PAGING),
+        wrapper="hardware",
+    ),
+    "hardware-show": Route("GET", "/hardware/{}"),
+    "accelerator-list": Route(
+        "GET",
+        "/devices",
+        query=(
+            "hostname",
+            "driver",
+            "backend",
+            "type",
+            "vendor",
+            "status",
+            "in_use",
+            "instance",
+            "labels",
+            *PAGING,
+        ),
+        wrapper="devices",
+    ),
+    "accelerator-show": Route("GET", "/devices/{}"),
+    "accelerator-create": Route(
+        "POST",
+        "/devices",
+        body=(
+            "hostname",
+            "driver",
+            "backend",
+            "model",
+            "type",
+            "resource_class",
+            "traits",
+            "handles",
+        ),
+    ),
+    "accelerator-update": Route("PATCH", "/devices/{}", body=("status", "labels")),
+    "accelerator-delete": Route("DELETE", "/devices/{}"),
+    "profile-list": Route(
+        "GET", "/device_profiles", query=("name", *PAGING), wrapper="device_profiles"
+    ),
+    "profile-show": Route("GET", "/device_profiles/{}", wrapper="device_profile"),
+    "profile-create": Route("POST", "/device_profiles", body=("name", "groups", "description")),
+    "profile-update": Route("PATCH", "/device_profiles/{}", body=("name", "groups", "description")),
+    "profile-delete": Route("DELETE", "/device_profiles/{}"),
+    "arq-list": Route(
+        "GET",
+        "/accelerator_requests",
+        query=("instance", "state", "hostname", "device_profile_name", "project_id", *PAGING),
+        wrapper="arqs",
+    ),
+    "arq-show": Route("GET", "/accelerator_requests/{}"),
+    "operation-list": Route(
+        "GET", "/operations", query=("verb", "state", *PAGING), wrapper="operations"
+    ),
+    "operation-show": Route("GET", "/operations/{}"),
+    "attach-instance": Route(
+        "POST", "/instances/{}/accelerators", body=("device_profile",), long=True
+    ),
+    "detach-instance": Route("DELETE", "/instances/{}/accelerators", long=True),
+    "detach-accelerator": Route("DELETE", "/instances/{}/accelerators/{}", long=True),
+    "usage-show": Route("GET", "/usage", query=("type", "host", "project_id"), wrapper="usage"),
+}

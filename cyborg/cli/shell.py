@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg: what operators and users do with accelerators, from a shell.
+
+Ends with 0 when everything that was asked for was done, with 1 when something failed (an operation
+on one of its hosts, too), with 2 for a wrong command line.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TextIO
+
+from cliff.app import App
+from cliff.commandmanager import CommandManager
+from keystoneauth1.adapter import Adapter
+from openstack import exceptions as sdk_exceptions
+from openstack.config import OpenStackConfig
+
+from cyborg import exception, version
+from cyborg.cli import faults
+from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.client import SERVICE_TYPE, Client
+
+PROG: Final = "cyborg"
+_LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+class Manager:
+    """What commands look for their client at."""
+
+    def __init__(self, client: Client) -> None:
+        self.cyborg = client
+
+
+class Shell(App):
+    """The program; accounts are given as all OpenStack clients take them."""
+
+    NAME = PROG
+    LOG = logging.getLogger(PROG)
+    options: argparse.Namespace
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        pause: Callable[[float], object],
+        stdout: TextIO | None,
+        stderr: TextIO | None,
+    ) -> None:
+        self._config = OpenStackConfig(app_name=PROG, app_version=version.installed())
+        self._argv = list(argv)
+        self._handlers: list[logging.Handler] = []
+        self.client_manager = Manager(Client(self._connect, pause=pause))
+        commands = CommandManager("cyborg.cli", convert_underscores=False)
+        for name, entry in COMMANDS.items():
+            commands.add_command(name, entry.kind)
+        super().__init__(
+            "Accelerators in OpenStack clouds.",
+            version.installed(),
+            commands,
+            stdout=stdout,
+            stderr=stderr,
+            deferred_help=True,
+        )
+
+    def build_option_parser(
+        self,
+        description: str | None,
+        version: str | None,
+        argparse_kwargs: dict[str, Any] | None = None,
+    ) -> argparse.ArgumentParser:
+        """cliff's options, and those of clouds and accounts."""
+        parser = super().build_option_parser(description, version, argparse_kwargs)
+        self._config.register_argparse_arguments(parser, self._argv, [SERVICE_TYPE])
+        return parser
+
+    def configure_logging(self) -> None:
+        """Warnings and errors to the error output; more with every ``-v``."""
+        level = _LEVELS[min(self.options.verbose_level, len(_LEVELS) - 1)]
+        if self.options.debug:
+            level = logging.DEBUG
+        console = logging.StreamHandler(self.stderr)
+        console.setFormatter(logging.Formatter("%(message)s"))
+        self._handlers.append(console)
+        if self.options.log_file:
+            file = logging.FileHandler(self.options.log_file)
+            file.setFormatter(logging.Formatter(self.LOG_FILE_MESSAGE_FORMAT))
+            self._handlers.append(file)
+        root = logging.getLogger()
+        root.setLevel(min(level, logging.WARNING))
+        for handler in self._handlers:
+            handler.setLevel(level)
+            root.addHandler(handler)
+
+    def interact(self) -> None:
+        """There is no dialogue: say what could be asked."""
+        self.run_subcommand(["help"])
+
+    def silence(self) -> None:
+        """Give the log of the process back as it was."""
+        for handler in self._handlers:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+
+    def _connect(self) -> Adapter:
+        region = self._config.get_one(argparse=self.options)
+        return Adapter(
+            region.get_session(),
+            service_type=SERVICE_TYPE,
+            interface=region.get_interface(SERVICE_TYPE),
+            region_name=region.get_region_name(SERVICE_TYPE),
+            endpoint_override=region.get_endpoint(SERVICE_TYPE)
+            or region.config.get("endpoint_override"),
+        )
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    pause: Callable[[float], object] = time.sleep,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+) -> int:
+    """Run one command; answers the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        shell = Shell(given, pause=pause, stdout=stdout, stderr=stderr)
+    except sdk_exceptions.ConfigException as fault:
+        failed: exception.CommandFailed = faults.no_account(fault)
+        (stderr or sys.stderr).write(f"{failed}\n")
+        return 1
+    try:
+        return shell.run(given)
+    finally:
+        shell.silence()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Discovery now: hosts are asked to look at their hardware, and tell what that changed.
+
+What they find goes the way of every report; here is only who was asked, and what was answered.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from uuid import UUID, uuid5
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.conductor.operations import Operations, Order, Task
+from cyborg.conductor.work import Ledger
+from cyborg.db import drivers, hosts, operations
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database, retried
+from cyborg.model.caller import Caller
+from cyborg.model.operation import HostResult, Operation, ResultState
+from cyborg.model.report import DriverState
+from cyborg.model.work import Discovered, DiscoveryTask, WorkKind
+from cyborg.rpc.agent import AgentClient
+
+LOG = logging.getLogger(__name__)
+
+VERB = "discover"
+#: How soon an agent that is still at it is asked again, in milliseconds.
+_ASK_AGAIN_MS = 500
+#: How soon it is looked again whether an agent that is down is back, in milliseconds.
+_LOOK_AGAIN_MS = 1000
+
+
+class Explorer:
+    """Begins discoveries on hosts."""
+
+    def __init__(self, *, operations: Operations) -> None:
+        self._operations = operations
+
+    def discover(
+        self,
+        caller: Caller,
+        operation: str,
+        *,
+        hosts: Sequence[str] | None,
+        driver: str | None,
+        wait: bool,
+    ) -> Operation:
+        """Have hosts (None: all that are up) look now, through one driver or all.
+
+        Raises NotFound (host, driver), Unavailable (an agent is down), Conflict.
+        """
+
+        def plan(tx: sa.Connection) -> list[Task]:
+            chosen = self._operations.hosts(tx, hosts, wait=wait)
+            if driver is not None and not drivers.on_hosts(tx, driver, [one.id for one in chosen]):
+                raise exception.NotFound(noun="Driver", key=driver)
+            return [Task(one, WorkKind.DISCOVER, {"driver": driver}) for one in chosen]
+
+        return self._operations.begin(Order(caller, operation, VERB, wait), plan)
+
+
+class Asker:
+    """Asks agents on behalf of an operation; ``down_after`` as for Operations."""
+
+    def __init__(
+        self, *, db: Database, ledger: Ledger, agents: AgentClient, down_after: int
+    ) -> None:
+        self._db = db
+        self._ledger = ledger
+        self._agents = agents
+        self._down_after = down_after
+
+    def discover(self, rows: Sequence[Record]) -> None:
+        """The handler of ``discover`` work: one host's part of an operation, to its end."""
+        (row,) = rows
+        answer = self.ask(row)
+        if answer is not None:
+            self.end(row, outcome(row, answer))
+
+    def ask(self, row: Record, phase: str = VERB) -> Discovered | None:
+        """What the agent of a work row answers; None: not yet, or never, and that is noted.
+
+        Each ``phase`` of the work is a question of its own.
+        """
+        if row.overdue:
+            self.overdue(row)
+            return None
+        agent = self.agent(row)
+        if agent is None:
+            return None
+        question = str(uuid5(UUID(row.uuid), phase))
+        task = DiscoveryTask(question, row.spec.get("driver"), agent_epoch=agent.epoch)
+        try:
+            answer = self._agents.discovery(agent.service_host, task)
+        except exception.UnknownVerb as fault:
+            self.refused(row, fault)
+            return None
+        if not answer.done:
+            self._ledger.later([row], None, pause_ms=_ASK_AGAIN_MS)
+            return None
+        return answer
+
+    def agent(self, row: Record) -> Record | None:
+        """The agent of a work row, when it is up; None: not now, or never, and that is noted."""
+        with self._db.reader() as tx:
+            agent = hosts.agent_of(tx, self._db.now, self._down_after, row.host_id)
+        if agent is None:
+            self.end(row, _failed(row, "the host is gone"))
+            return None
+        if not agent.up:
+            self.pause(row, ResultState.WAITING, "its agent is down")
+            self._ledger.later([row], "its agent is down", pause_ms=_LOOK_AGAIN_MS)
+            return None
+        self.pause(row, ResultState.RUNNING, None)
+        return agent
+
+    def refused(self, row: Record, fault: exception.UnknownVerb) -> None:
+        """End one host's part of an operation that its agent does not know how to do."""
+        self.end(row, _failed(row, str(fault)))
+
+    def overdue(self, row: Record) -> None:
+        """End one host's part of an operation for which the time is over."""
+        self.end(row, _failed(row, "it was not carried out in time"))
+
+    @retried
+    def end(self, row: Record, result: HostResult) -> None:
+        """End one host's part of an operation."""
+        with self._ledger.done([row]) as tx:
+            operations.end(tx, self._db.now, row.operation_id, result)
+        _tell(row, result)
+
+    @retried
+    def pause(self, row: Record, state: ResultState, error: str | None) -> None:
+        """Note what one host's part of an operation waits for; reads only when that is known."""
+        with self._db.reader() as tx:
+            if operations.standing(tx, row.operation_id, row.spec["host"]) == (state.value, error):
+                return
+        with self._ledger.going_on([row]) as tx:
+            operations.pause(tx, row.operation_id, HostResult(row.spec["host"], state, error=error))
+
+
+def outcome(row: Record, answer: Discovered) -> HostResult:
+    """What an agent's answer means for its host.
+
+    It failed with any driver that did; one that was asked for by name must be there as well.
+    """
+    faults = [
+        f"{one.name}: {one.error}"
+        for one in answer.drivers
+        if not one.accepted
+        or one.state is DriverState.FAILED
+        or (one.name == row.spec.get("driver") and one.state is not DriverState.READY)
+    ]
+    state = ResultState.FAILED if faults else ResultState.SUCCEEDED
+    found = {"drivers": [asdict(one) for one in answer.drivers]}
+    return HostResult(row.spec["host"], state, found, "; ".join(faults) or None)
+
+
+def _failed(row: Record, reason: str) -> HostResult:
+    return HostResult(row.spec["host"], ResultState.FAILED, error=reason)
+
+
+def _tell(row: Record, result: HostResult) -> None:
+    LOG.info(
+        "Operation %s on %s: %s%s",
+        row.operation_id,
+        result.host,
+        result.state.value,
+        f", {result.error}" if result.error else "",
+    )

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is lost is given up when its time is over or an operator says so: inventory first.
+
+The conductor leaves the providers of such devices, and of such deployables of other devices, out
+of the desired tree and names them; the agent takes them out of Placement, which refuses while
+something is allocated there, and says which are gone; only then the rows go.
+
+A single unit has no provider of its own, and since it was lost it has been reserved: without it
+Placement gives out as many as before. Its row goes at once, and the next desired state is without.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.conductor.services import check_epoch
+from cyborg.db import device_moves, events, hosts, retirement
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database, retried
+from cyborg.model.caller import Caller
+
+LOG = logging.getLogger(__name__)
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What was given up: a 'device', a 'deployable' or a 'handle'; and why, in a clause."""
+
+    noun: str
+    uuid: str
+    reason: str
+
+
+class Retirement:
+    """Gives up what has been lost for ``lost_retention`` milliseconds (0 means never).
+
+    And devices that an operator wants to be forgotten, while they are lost.
+
+    ``down_after`` is how long, in milliseconds, an agent may be silent and still see to its host.
+    """
+
+    def __init__(self, *, db: Database, lost_retention: int, down_after: int) -> None:
+        self._db = db
+        self._age = lost_retention
+        self._down_after = down_after
+
+    def announce(self) -> None:
+        """Have the agents of all hosts that have such things fetch what is desired of them.
+
+        What has nothing in Placement that must go first is removed.
+        """
+        with self._db.reader() as tx:
+            found = retirement.hosts(tx, self._db.now, self._age, self._down_after)
+        for host_id in found:
+            self._announce(host_id)
+
+    def forget(self, caller: Caller, operation: str, uuid: str) -> str | None:
+        """Have a lost device forgotten; answers the agent that takes its providers away first.
+
+        Of one that its host shows, only lost attach handles that nobody has are forgotten. Raises
+        NotFound, DeviceInUse, and Conflict when there is nothing to forget.
+        """
+        host_id, agent = self._forget(caller, operation, uuid)
+        if host_id is not None:
+            # What has nothing in Placement goes at once.
+            self._announce(host_id)
+        return agent
+
+    @retried
+    def _forget(self, caller: Caller, operation: str, uuid: str) -> tuple[int | None, str | None]:
+        """Answers the host of a device that goes, and its agent; None twice for a repetition."""
+        with self._db.writer() as tx:
+            if events.operation_known(tx, operation):
+                return None, None
+            row = device_moves.of_operator(tx, uuid)
+            if row is None:
+                raise exception.NotFound(noun="Device", key=uuid)
+            hosts.want_anew(tx, self._db.now, row.host_id)
+            retirement.lock_handles_of_device(tx, row.id)
+            # Looked at after the locks: a bind that was faster shows, and so does a report.
+            held = device_moves.holders(tx, row.id)
+            if held:
+                raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
+            going = device_moves.let_go(tx, row.id)
+            if not going and not retirement.remove_lost_handles(tx, row.id):
+                raise exception.Conflict(
+                    reason=f"Device {uuid} is there: its host would find it again. It can be "
+                    "disabled, or forgotten when it is lost."
+                )
+            action = "forgotten" if going else "lost units forgotten"
+            entry = events.Entry("device", uuid, action, hostname=row.hostname)
+            events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+        LOG.info("Device %s on %s: %s", uuid, row.hostname, action)
+        return (row.host_id if going else None), row.service_host
+
+    @retried
+    def retired(self, service_host: str, epoch: int, names: Collection[str]) -> None:
+        """The providers of these deployables are gone from Placement: remove what had them.
+
+        What has come back meanwhile, or is in use, stays, and is published again. Raises NotFound,
+        StaleEpoch.
+        """
+        with self._db.writer() as tx:
+            host = hosts.lock_for_agent(tx, service_host)
+            check_epoch(host, service_host, epoch)
+            going, staying = self._remove(tx, host.id, frozenset(names))
+            self._record(tx, going, host.name)
+            if staying:
+                hosts.want_anew(tx, self._db.now, host.id)
+        self._tell(going, host.name)
+
+    @retried
+    def _announce(self, host_id: int) -> None:
+        with self._db.writer() as tx:
+            hosts.want_anew(tx, self._db.now, host_id)
+            name = hosts.name_of(tx, host_id)
+            # A device without deployables has nothing in Placement that must go first.
+            going, _ = self._remove(tx, host_id, frozenset())
+            going += self._remove_units(tx, host_id)
+            self._record(tx, going, name)
+        self._tell(going, name)
+
+    def _remove(
+        self, tx: sa.Connection, host_id: int, names: frozenset[str]
+    ) -> tuple[list[Gone], bool]:
+        """Remove, under the host's lock, what all providers are gone of: devices and deployables.
+
+        Answers them, and whether one of ``names`` belongs to nothing that is to be given up.
+        """
+        lost = retirement.lost(tx, host_id)
+        bare = _bare(lost, names)
+        retirement.lock_handles_of(tx, [one.id for one in bare if one.id is not None])
+        # Looked at after the lock: a bind that was faster shows.
+        devices = retirement.due(tx, self._db.now, host_id, self._age)
+        parts = retirement.deployables(tx, self._db.now, host_id, self._age)
+        leaving = {one.id for one in devices}
+        known = {one.name for one in lost if one.whole and one.device_id in leaving}
+        known |= {one.name for one in parts}
+        devices = [one for one in devices if one.id in {each.device_id for each in bare}]
+        parts = [one for one in parts if one.name in names]
+        retirement.remove(tx, [one.id for one in devices])
+        retirement.remove_deployables(tx, [one.id for one in parts])
+        return [*_gone("device", devices), *_gone("deployable", parts)], not names <= known
+
+    def _remove_units(self, tx: sa.Connection, host_id: int) -> list[Gone]:
+        """Remove single units, under the host's lock."""
+        found = self._units(tx, host_id)
+        if not found:
+            return []
+        retirement.lock_handles(tx, [one.id for one in found])
+        # Nobody can claim a lost one, but who had it may still be letting go of it.
+        going = self._units(tx, host_id)
+        retirement.remove_handles(tx, [one.id for one in going])
+        return _gone("handle", going)
+
+    def _units(self, tx: sa.Connection, host_id: int) -> Sequence[Record]:
+        return retirement.handles(
+            tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
+        )
+
+    def _record(self, tx: sa.Connection, going: list[Gone], host: str) -> None:
+        entries = [
+            events.Entry(one.noun, one.uuid, "retired", hostname=host, reason=one.reason)
+            for one in going
+        ]
+        events.record(tx, self._db.now, entries)
+
+    def _tell(self, going: list[Gone], host: str) -> None:
+        for one in going:
+            LOG.info("%s %s on %s: retired, %s", one.noun.capitalize(), one.uuid, host, one.reason)
+
+
+def _gone(noun: str, rows: Iterable[Record]) -> list[Gone]:
+    return [Gone(noun, one.uuid, _why(one)) for one in rows]
+
+
+def _why(row: Record) -> str:
+    if row.leaving:
+        return "an operator had it forgotten"
+    if row.uninstalled:
+        return "its driver was uninstalled"
+    return f"it had been lost for {row.lost_for // _DAY_MS} days"
+
+
+def _bare(lost: Iterable[Record], names: frozenset[str]) -> list[Record]:
+    """The rows of ``lost`` that belong to something all of whose providers are gone."""
+    rows = list(lost)
+    shown = {one.device_id for one in rows if one.name is not None and one.name not in names}
+    return [one for one in rows if (one.device_id not in shown if one.whole else one.name in names)]

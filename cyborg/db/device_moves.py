@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How devices and deployables change by an operator's word, and by the end of a set-up."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from cyborg.db.bulk import Record
+from cyborg.db.hosts import AGENT_EPOCH
+from cyborg.db.models import Arq, Deployable, Device, Hardware, Host
+from cyborg.model.device import DeviceStatus
+from cyborg.model.device_life import MOVES, DeviceEvent
+
+#: What stands on a device's work: retirement leaves a device alone that has any.
+_DEPLOYABLE = (
+    sa.select(sa.func.min(Deployable.id))
+    .where(Deployable.device_id == Device.id)
+    .correlate(Device)
+    .scalar_subquery()
+)
+_COLUMNS = (
+    Device.id,
+    Device.uuid,
+    Device.host_id,
+    Device.hostname,
+    Device.status,
+    Device.driver,
+    Device.device_key,
+    _DEPLOYABLE.label("deployable_id"),
+)
+#: The entry of the host's hardware that tells of a device.
+_ENTRY = sa.and_(
+    Hardware.host_id == Device.host_id,
+    Hardware.driver == Device.driver,
+    Hardware.hardware_key == Device.device_key,
+)
+
+
+def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
+    """A device with its agent (``service_host``, ``agent_epoch``); None when there is none.
+
+    ``unready`` tells that it has to be set up before it can be used.
+    """
+    return tx.execute(
+        sa.select(
+            *_COLUMNS,
+            Host.service_host,
+            AGENT_EPOCH.label("agent_epoch"),
+            sa.func.coalesce(Hardware.setup_required, sa.false()).label("unready"),
+        )
+        .join(Host, Host.id == Device.host_id)
+        .outerjoin(Hardware, _ENTRY)
+        .where(Device.uuid == uuid)
+    ).one_or_none()
+
+
+def unready(tx: sa.Connection, uuids: Collection[str]) -> Sequence[Record]:
+    """Those of these devices that have to be set up before they can be used."""
+    return tx.execute(
+        sa.select(*_COLUMNS)
+        .join(Hardware, _ENTRY)
+        .where(Device.uuid.in_(sorted(uuids)), Hardware.setup_required)
+        .order_by(Device.id)
+    ).all()
+
+
+def holders(tx: sa.Connection, id_: int) -> list[str]:
+    """The uuids of the accelerator requests that refer to a device."""
+    mine = sa.select(Deployable.id).where(Deployable.device_id == id_)
+    return list(
+        tx.execute(
+            sa.select(Arq.uuid).where(Arq.deployable_id.in_(mine)).order_by(Arq.id)
+        ).scalars()
+    )
+
+
+def holds(tx: sa.Connection, project_id: str, id_: int) -> bool:
+    """Whether a request of this project holds a unit of a device."""
+    mine = sa.select(Deployable.id).where(Deployable.device_id == id_)
+    held = sa.select(Arq.id).where(Arq.deployable_id.in_(mine), Arq.project_id == project_id)
+    return tx.execute(held.limit(1)).first() is not None
+
+
+def labels(tx: sa.Connection, id_: int) -> dict[str, str]:
+    """The labels of a device, which is locked."""
+    found = tx.execute(sa.select(Device.labels).where(Device.id == id_).with_for_update())
+    return dict(found.scalar_one() or {})
+
+
+def label(tx: sa.Connection, id_: int, new: Mapping[str, str]) -> None:
+    """Set the labels of a device that the caller has locked."""
+    tx.execute(sa.update(Device).where(Device.id == id_).values(labels=dict(new)))
+
+
+def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = None) -> bool:
+    """Have something happen to a device; False when it cannot happen in the status it has now.
+
+    What was said about the status before is forgotten.
+    """
+    way = MOVES[event]
+    changed = tx.execute(
+        sa.update(Device)
+        .where(Device.id == id_, Device.status.in_([one.value for one in way.sources]))
+        .values(status=way.target.value, status_reason=reason)
+    )
+    return bool(changed.rowcount)
+
+
+def let_go(tx: sa.Connection, id_: int) -> bool:
+    """Have a lost device forgotten; False when its host shows it."""
+    gone = tx.execute(
+        sa.update(Device).where(Device.id == id_, Device.lost_ms.is_not(None)).values(leaving=True)
+    )
+    return bool(gone.rowcount)
+
+
+def set_up_first(tx: sa.Connection, ids: Collection[int]) -> None:
+    """Devices that have just been found and would be in service have to be set up before."""
+    tx.execute(
+        sa.update(Device)
+        .where(Device.id.in_(sorted(ids)))
+        .values(status=DeviceStatus.INSTALLING.value)
+    )
+
+
+def note_image(tx: sa.Connection, deployable_id: int, image_uuid: str) -> None:
+    """Remember which image a deployable holds from now on."""
+    tx.execute(
+        sa.update(Deployable).where(Deployable.id == deployable_id).values(bitstream_id=image_uuid)
+    )

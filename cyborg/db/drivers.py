@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers of hosts in SQL: what operators want of them, and what hangs on them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg.db.bulk import Record
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Backend,
+    Deployable,
+    Device,
+    Driver,
+    Work,
+)
+from cyborg.db.retirement import UNHELD
+from cyborg.model.device import DeviceStatus
+from cyborg.model.report import DriverState
+from cyborg.model.work import WorkKind
+
+_COLUMNS = (
+    Driver.id,
+    Driver.uuid,
+    Driver.host_id,
+    Driver.name,
+    Driver.state,
+    Driver.wanted,
+    Driver.enabled,
+    Driver.options,
+)
+
+
+def on_hosts(tx: sa.Connection, name: str, host_ids: Collection[int]) -> Sequence[Record]:
+    """The rows of a driver on these hosts, by host."""
+    return tx.execute(
+        sa.select(*_COLUMNS)
+        .where(Driver.name == name, Driver.host_id.in_(sorted(host_ids)))
+        .order_by(Driver.host_id)
+    ).all()
+
+
+def named(tx: sa.Connection, key: str) -> Sequence[Record]:
+    """The rows that a name means on all hosts, or a uuid on one, by host."""
+    return tx.execute(
+        sa.select(*_COLUMNS)
+        .where(sa.or_(Driver.name == key, Driver.uuid == key))
+        .order_by(Driver.host_id)
+    ).all()
+
+
+def want(tx: sa.Connection, host_id: int, name: str, values: Mapping[str, Any]) -> None:
+    """Store what is wanted of a driver on a host, under the host's lock."""
+    changed = tx.execute(
+        sa.update(Driver).where(Driver.host_id == host_id, Driver.name == name).values(**values)
+    )
+    if not changed.rowcount:
+        tx.execute(
+            sa.insert(Driver).values(
+                uuid=str(uuid4()),
+                host_id=host_id,
+                name=name,
+                state=DriverState.STARTING.value,
+                **values,
+            )
+        )
+
+
+def forget(tx: sa.Connection, host_id: int, name: str) -> None:
+    """Remove a driver of which nothing ever came to be on a host."""
+    mine = sa.select(Driver.id).where(Driver.host_id == host_id, Driver.name == name)
+    tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(mine)))
+    tx.execute(sa.delete(Driver).where(Driver.host_id == host_id, Driver.name == name))
+
+
+def leaving(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
+    """Whether a driver is being uninstalled on one of these hosts."""
+    at_work = sa.select(Work.spec).where(
+        Work.kind == WorkKind.UNINSTALL.value, Work.host_id.in_(sorted(host_ids))
+    )
+    return any(spec["driver"] == name for spec in tx.execute(at_work).scalars())
+
+
+def lock_handles(tx: sa.Connection, host_ids: Collection[int], name: str) -> None:
+    """Lock all that a driver offers on these hosts, by id: no bind takes it meanwhile."""
+    tx.execute(
+        sa.select(AttachHandle.id)
+        .where(AttachHandle.deployable_id.in_(_deployables(host_ids, name)))
+        .order_by(AttachHandle.id)
+        .with_for_update()
+    ).all()
+
+
+def arqs(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
+    """The ARQs that have, or are promised, an accelerator of a driver on these hosts."""
+    mine = _deployables(host_ids, name)
+    held = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(mine))
+    found = tx.execute(
+        sa.select(Arq.uuid)
+        .where(sa.or_(Arq.deployable_id.in_(mine), Arq.attach_handle_id.in_(held)))
+        .order_by(Arq.id)
+    )
+    return list(found.scalars())
+
+
+def unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
+    """How many handles of a driver somebody has, or the host is still cleaning up."""
+    return int(
+        tx.execute(
+            sa.select(sa.func.count())
+            .select_from(AttachHandle)
+            .where(
+                AttachHandle.deployable_id.in_(_deployables([host_id], name)),
+                AttachHandle.state.not_in(UNHELD),
+            )
+        ).scalar_one()
+    )
+
+
+def reserve(tx: sa.Connection, host_ids: Collection[int], name: str, reason: str) -> None:
+    """Take all devices of a driver out of service."""
+    tx.execute(
+        sa.update(Device)
+        .where(*_mine(host_ids, name))
+        .values(status=DeviceStatus.MAINTAINING.value, status_reason=reason)
+    )
+
+
+def lose(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str) -> None:
+    """Note that no device of a driver will be seen any more."""
+    tx.execute(
+        sa.update(Device)
+        .where(*_mine([host_id], name), Device.lost_ms.is_(None))
+        .values(lost_ms=now)
+    )
+
+
+def devices(tx: sa.Connection, host_id: int, name: str) -> int:
+    """How many devices of a driver there are on a host, lost ones included."""
+    mine = sa.select(sa.func.count()).select_from(Device).where(*_mine([host_id], name))
+    return int(tx.execute(mine).scalar_one())
+
+
+def obstacles(tx: sa.Connection, host_id: int, name: str) -> list[str]:
+    """What Placement says against letting providers of a driver go."""
+    said = tx.execute(
+        sa.select(Deployable.publish_error)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(*_mine([host_id], name), Deployable.publish_error.is_not(None))
+        .order_by(Deployable.id)
+    )
+    return list(dict.fromkeys(map(str, said.scalars())))
+
+
+def _mine(host_ids: Collection[int], name: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return Device.host_id.in_(sorted(host_ids)), Device.driver == name
+
+
+def _deployables(host_ids: Collection[int], name: str) -> sa.Select[Any]:
+    return (
+        sa.select(Deployable.id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(*_mine(host_ids, name))
+    )

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept for a while only: events, instances that are no longer bound, ended operations.
+
+Deleted in bounded batches, a transaction each, so that nobody waits for long and a replica can
+follow.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database, Reader, retried
+from cyborg.db.models import Arq, Event, Instance, Operation
+
+#: Milliseconds of a day, in which retention is counted.
+DAY_MS = 24 * 3600 * 1000
+
+
+class Kept(StrEnum):
+    """What has a retention, in the order in which it is deleted; the tables' names."""
+
+    EVENTS = "events"
+    INSTANCES = "instances"
+    OPERATIONS = "operations"
+
+
+@dataclass(frozen=True)
+class Purge:
+    """How to delete: ``batch`` rows at a time, at most ``batches`` of each kind (None: all).
+
+    ``tell`` is called after each batch with the kind and how many are gone so far.
+    """
+
+    batch: int = 1000
+    batches: int | None = None
+    tell: Callable[[Kept, int], None] = field(default=lambda kept, count: None)
+
+
+def cutoff(db: Reader, age_ms: int) -> int:
+    """The moment ``age_ms`` ago by the database's clock, in milliseconds."""
+    with db.reader() as tx:
+        return int(tx.execute(sa.select(db.now)).scalar_one()) - age_ms
+
+
+def count(db: Reader, before_ms: int) -> dict[Kept, int]:
+    """How many rows ended before that moment."""
+    with db.reader() as tx:
+        return {
+            kept: int(
+                tx.execute(sa.select(sa.func.count()).where(*_old(kept, before_ms))).scalar_one()
+            )
+            for kept in Kept
+        }
+
+
+def purge(db: Database, before_ms: int, how: Purge = Purge()) -> dict[Kept, int]:
+    """Delete what ended before that moment; answers how many rows went.
+
+    Raises Unavailable; what was deleted until then is gone.
+    """
+    gone = dict.fromkeys(Kept, 0)
+    for kept in Kept:
+        batches = 0
+        more = True
+        while more and (how.batches is None or batches < how.batches):
+            deleted, more = _delete_some(db, kept, before_ms, how.batch)
+            batches += 1
+            gone[kept] += deleted
+            if deleted:
+                how.tell(kept, gone[kept])
+    return gone
+
+
+@retried
+def _delete_some(db: Database, kept: Kept, before_ms: int, limit: int) -> tuple[int, bool]:
+    """Delete one batch; answers its size, and whether there may be another."""
+    key, moment = _COLUMNS[kept]
+    old = _old(kept, before_ms)
+    with db.writer() as tx:
+        # In two statements: MySQL takes no LIMIT in a subquery.
+        ids = tx.execute(sa.select(key).where(*old).order_by(moment, key).limit(limit)).scalars()
+        chosen = sorted(ids)
+        if not chosen:
+            return 0, False
+        # Looked at again: an instance may be bound anew just now.
+        deleted = tx.execute(sa.delete(key.class_).where(key.in_(chosen), *old))
+    return int(deleted.rowcount), len(chosen) == limit
+
+
+#: The key, and the column that an index finds the oldest by.
+_COLUMNS: Mapping[Kept, tuple[Any, Any]] = {
+    Kept.EVENTS: (Event.id, Event.at_ms),
+    Kept.INSTANCES: (Instance.uuid, Instance.updated_ms),
+    Kept.OPERATIONS: (Operation.id, Operation.created_ms),
+}
+
+
+def _old(kept: Kept, before_ms: int) -> tuple[sa.ColumnElement[bool], ...]:
+    if kept is Kept.EVENTS:
+        return (Event.at_ms < before_ms,)
+    if kept is Kept.INSTANCES:
+        named = sa.exists().where(Arq.instance_uuid == Instance.uuid)
+        return Instance.bound.is_(False), Instance.updated_ms < before_ms, ~named
+    return Operation.created_ms < before_ms, Operation.finished_ms < before_ms

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers, backends and hardware of all hosts in SQL: how operators find and read them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.db import listing
+from cyborg.db.models import Arq, AttachHandle, Backend, Deployable, Device, Driver, Hardware, Host
+from cyborg.model.device import DeviceStatus
+from cyborg.model.report import DriverState
+
+Row = sa.Row[*tuple[Any, ...]]
+
+_MINE = (Device.host_id == Driver.host_id, Device.driver == Driver.name)
+_THERE = (*_MINE, Device.lost_ms.is_(None))
+
+
+def _count(*terms: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    """How many devices of a driver these terms hold for."""
+    return (
+        sa.select(sa.func.count())
+        .select_from(Device)
+        .where(*terms)
+        .correlate(Driver)
+        .scalar_subquery()
+    )
+
+
+_USED = (
+    sa.exists()
+    .where(
+        Deployable.device_id == Device.id,
+        AttachHandle.deployable_id == Deployable.id,
+        Arq.attach_handle_id == AttachHandle.id,
+    )
+    .correlate(Device)
+)
+_READY = Driver.state == DriverState.READY.value
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of row: what is read of it, and the API's words for order and filters."""
+
+    visible: sa.Select[*tuple[Any, ...]]
+    sortable: listing.Sortable
+    filters: Mapping[str, sa.SQLColumnExpression[Any]]
+
+
+def _sortable(model: Any, **columns: sa.SQLColumnExpression[Any]) -> listing.Sortable:
+    return listing.Sortable(
+        id=model.id,
+        uuid=model.uuid,
+        columns={"id": model.id, "uuid": model.uuid, "host": Host.name, **columns},
+    )
+
+
+DRIVERS = Kind(
+    sa.select(
+        Driver.uuid,
+        Host.name.label("host"),
+        Driver.name,
+        Driver.state,
+        Driver.version,
+        Driver.device_type,
+        Driver.endpoint,
+        Driver.enabled,
+        Driver.options,
+        Driver.error,
+        Driver.discovered_ms,
+        _count(*_THERE).label("found"),
+        _count(*_THERE, _READY, Device.status == DeviceStatus.ENABLED.value).label("offered"),
+        _count(*_MINE, _USED).label("in_use"),
+    ).join(Host, Host.id == Driver.host_id),
+    _sortable(Driver, name=Driver.name, state=Driver.state),
+    {"name": Driver.name, "state": Driver.state},
+)
+BACKENDS = Kind(
+    sa.select(
+        Backend.uuid,
+        Host.name.label("host"),
+        Driver.name.label("driver"),
+        Backend.name,
+        Backend.state,
+        Backend.services,
+        Backend.capabilities,
+        Backend.discovered_ms,
+    )
+    .join(Driver, Driver.id == Backend.driver_id)
+    .join(Host, Host.id == Driver.host_id),
+    _sortable(Backend, driver=Driver.name, name=Backend.name, state=Backend.state),
+    {"driver": Driver.name, "name": Backend.name},
+)
+HARDWARE = Kind(
+    sa.select(
+        Hardware.uuid,
+        Host.name.label("host"),
+        Hardware.driver,
+        Hardware.offered,
+        Hardware.acc_specs,
+        Hardware.acc_status,
+    ).join(Host, Host.id == Hardware.host_id),
+    _sortable(
+        Hardware,
+        driver=Hardware.driver,
+        type=Hardware.device_type,
+        setup_required=Hardware.setup_required,
+    ),
+    {
+        "driver": Hardware.driver,
+        "type": Hardware.device_type,
+        "setup_required": Hardware.setup_required,
+    },
+)
+
+
+def show(tx: sa.Connection, kind: Kind, uuid: str) -> Row | None:
+    """The row of this uuid."""
+    return tx.execute(kind.visible.where(kind.sortable.uuid == uuid)).first()
+
+
+def page(
+    tx: sa.Connection, kind: Kind, wanted: listing.Page, asked: Mapping[str, Any]
+) -> Sequence[Row]:
+    """A page of those that are as ``asked``; a ``host`` goes by either of its names."""
+    query = listing.paged(tx, kind.visible, kind.sortable, wanted)
+    query = query.where(
+        *(kind.filters[name] == asked[name] for name in kind.filters if name in asked)
+    )
+    if "host" in asked:
+        query = query.where(named(asked["host"]))
+    return tx.execute(query).all()
+
+
+def named(host: str) -> sa.ColumnElement[bool]:
+    """Whether a host is called so, by Placement or by its agent."""
+    return sa.or_(Host.name == host, Host.service_host == host)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judge a host's functions for the generic_driver: whose each is, and whether it is offered; pure.
+
+The guard is that of the pci_driver: what the host needs, or others hold, is not offered, whatever
+the configuration says.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cyborg.drivers import ownership
+from cyborg.drivers.base import Surroundings
+from cyborg.drivers.generic_backend import GenericBackend
+from cyborg.drivers.generic_match import Members
+from cyborg.drivers.pci import deployable_name
+from cyborg.drivers.pci_function import PciFunction, parse_name, understand
+from cyborg.drivers.pci_scan import RawFunction, Snapshot
+from cyborg.model.pci import PciAddress
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One device of a backend; ``reason`` is a clause why it is not offered, None if it is.
+
+    ``function`` is None for what is granted, not there or not to be understood.
+    """
+
+    address: PciAddress
+    backend: GenericBackend
+    function: PciFunction | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is known of one host at one moment.
+
+    With ``ours`` every function counts as given away by us, which is how the verbs look at one
+    that they are asked about.
+    """
+
+    node: str
+    snapshot: Snapshot
+    members: Members
+    surroundings: Surroundings
+    ours: bool = False
+
+
+def survey(site: Site, backends: Sequence[GenericBackend]) -> list[Finding]:
+    """Everything that belongs to the backends, in the order of the keys."""
+    found: dict[PciAddress, Finding] = {}
+    for one in (*_granted(backends), *_present(site, backends), *_absent(backends)):
+        found.setdefault(one.address, one)
+    return sorted(found.values(), key=lambda one: str(one.address))
+
+
+def _granted(backends: Sequence[GenericBackend]) -> Iterator[Finding]:
+    for backend in backends:
+        if backend.is_granted:
+            yield from (Finding(address, backend) for address in backend.selector.listed)
+
+
+def _absent(backends: Sequence[GenericBackend]) -> Iterator[Finding]:
+    """What would be listed only; what is there was found before."""
+    for backend in backends:
+        for address in backend.selector.listed:
+            yield Finding(address, backend, reason="it is not on the bus")
+
+
+def _present(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding]:
+    busy = ownership.uses(site.snapshot)
+    # A class entry goes when a guest gets the device: who is known by more comes first.
+    ordered = sorted(backends, key=lambda one: one.selector.sysfs_class is not None)
+    for raw in site.snapshot.functions:
+        try:
+            function = understand(raw)
+        except ValueError as error:
+            yield from _broken(raw, str(error), ordered)
+            continue
+        ours = site.ours or deployable_name(site.node, function.address) in site.surroundings.kept
+        for backend in ordered:
+            if backend.selector.matches(function, site.members, ours=ours):
+                reason = ownership.refusal(
+                    function, busy, site.snapshot.open_vfio, site.surroundings, ours=ours
+                )
+                yield Finding(function.address, backend, function, reason)
+                break
+
+
+def _broken(raw: RawFunction, reason: str, backends: Sequence[GenericBackend]) -> Iterator[Finding]:
+    """A function that cannot be understood, if its address alone makes it one of a backend's."""
+    address = parse_name(raw.name)
+    if address is not None:
+        for backend in backends:
+            if backend.selector.names(address):
+                yield Finding(address, backend, reason=reason)
+                break

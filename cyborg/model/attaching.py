@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attaching accelerators to an instance that exists, and taking them away again: one way of steps.
+
+Attaching goes from PREPARE to WATCH. Whatever leaves an instance (a detach, or an attach that is
+taken back) goes from REBOOT to SHRINK, or from RELEASE on where no guest can have seen it.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Step(StrEnum):
+    """What is to be done next; each step may be begun again without harm."""
+
+    PREPARE = "prepare"
+    ALLOCATE = "allocate"
+    REBOOT = "reboot"
+    WATCH = "watch"
+    RELEASE = "release"
+    SHRINK = "shrink"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far the work on some ARQs of an instance has come; it lives in the work's row.
+
+    ``node`` is the hypervisor where the instance was found, ``providers`` maps the providers of
+    the ARQs to their resource classes. ``leaving``: the ARQs go, because a detach was asked for,
+    or because of ``fault``. ``reboots`` were asked for on the way out or in, the last when the
+    work was ``rebooted_at`` milliseconds old. ``told``: the outcome stands already, the rest is
+    tidying up.
+    """
+
+    step: Step
+    arqs: tuple[str, ...]
+    node: str
+    providers: dict[str, str] = field(default_factory=dict)
+    leaving: bool = False
+    fault: str | None = None
+    reboots: int = 0
+    rebooted_at: int = 0
+    told: bool = False

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults that can be done to the service, in the order in which they are done."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: its name on the command line, and what is done as a phrase.
+
+    ``short`` faults are those of ``--short``.
+    """
+
+    name: str
+    title: str
+    short: bool = False
+
+
+CATALOGUE = (
+    Fault("conductor-kill", "kill -9 of the conductor that is in the middle of a bind", short=True),
+    Fault("conductors-kill", "kill -9 of both conductors in mid-bind; only one comes back"),
+    Fault("conductor-stop", "SIGSTOP of the conductor in mid-bind beyond its lease", short=True),
+    Fault("agent-kill", "kill -9 of the agent while it prepares a device", short=True),
+    Fault("agent-stop", "SIGSTOP of the agent while it prepares a device"),
+    Fault("api-kill", "kill -9 of one of two APIs"),
+    Fault("api-stop", "SIGSTOP of one of two APIs"),
+    Fault("rabbit-restart", "restart of RabbitMQ", short=True),
+    Fault("rabbit-kill", "kill -9 and start of RabbitMQ"),
+    Fault("mariadb-restart", "restart of MariaDB", short=True),
+    Fault("mariadb-kill", "kill -9 and start of MariaDB"),
+    Fault("placement-500", "Placement answers 500 to everything", short=True),
+    Fault("placement-409", "Placement answers 409 to every write"),
+    Fault("nova-silent", "nova-api takes requests and does not answer", short=True),
+    Fault("nova-503", "nova-api answers 503 to everything"),
+    Fault("disk-full", "the disk under the agent's state_path is full, and the agent is killed"),
+)
+NAMES = tuple(one.name for one in CATALOGUE)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for everything that a driver says, as assertions."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+from cyborg import exception
+from cyborg.drivers.base import Driver
+from cyborg.model.device import AttachHandle, AttachType, Deployable, Device
+from cyborg.model.pci import PciAddress
+from cyborg.model.work import HandleTask, Unit
+from cyborg.testing.fake_host import FakeHost
+
+#: Widths of the columns that keep what a driver says.
+WIDE = 255
+DRIVER_NAME = 100
+
+
+def check_device(device: Device) -> None:
+    """Assert that one device can be kept, published and handed to Nova."""
+    assert device.deployables
+    assert set(device.control_path) == {"domain", "bus", "device", "function"}
+    assert str(PciAddress.from_info(device.control_path)) == device.key
+    assert 0 < len(device.vendor) <= WIDE
+    assert 0 < len(device.model) <= WIDE
+    assert device.numa_node is None or device.numa_node >= 0
+    for deployable in device.deployables:
+        assert deployable.handles
+        assert 0 < len(deployable.driver_name) <= DRIVER_NAME
+        facts = [(one.key, one.value) for one in deployable.attributes]
+        assert len(dict(facts)) == len(facts)
+        assert dict(facts).get("rc") == deployable.resource_class
+        traits = [value for key, value in facts if key.startswith("trait")]
+        assert traits == list(deployable.traits)
+        for handle in deployable.handles:
+            check_handle(handle)
+
+
+def check_handle(handle: AttachHandle) -> None:
+    """Assert that Nova can paste the handle into a guest, and that the key says which it is."""
+    for key, value in handle.info.items():
+        assert isinstance(key, str)
+        assert isinstance(value, str)
+    address = str(PciAddress.from_info(handle.info))
+    if handle.type is AttachType.MDEV:
+        assert handle.key.startswith(f"{address}/")
+    else:
+        assert handle.key == address
+
+
+def deployables_of(devices: Sequence[Device]) -> list[Deployable]:
+    """The deployables of all these devices."""
+    return [one for device in devices for one in device.deployables]
+
+
+def tasks_for(driver: str, devices: Sequence[Device]) -> Iterator[HandleTask]:
+    """A task about the first unit of every deployable."""
+    for device in devices:
+        for deployable in device.deployables:
+            yield HandleTask(
+                operation=f"operation-{deployable.name}",
+                driver=driver,
+                device_key=device.key,
+                deployable=deployable.name,
+                handle_key=deployable.handles[0].key,
+                handle_uuid="6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11",
+            )
+
+
+def units_of(driver: Driver) -> set[Unit] | None:
+    """What the driver shows as prepared, None when it cannot tell."""
+    try:
+        return set(driver.prepared())
+    except exception.DriverCannot:
+        return None
+
+
+def everything(host: FakeHost) -> dict[str, bytes | None]:
+    """All files and links of the host, to be compared with what they are later."""
+    return {path: host.content(path) for path in host.paths()}
+
+
+def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], object]]:
+    """Every verb that may reach out to the host, as calls that are still to be made."""
+    yield driver.discover
+    yield driver.hardware
+    yield driver.backends
+    yield driver.prepared
+    for task in tasks_for(driver.name, devices):
+        yield functools.partial(driver.install, task.device_key, task.operation)
+        yield functools.partial(driver.prepare, task)
+        yield functools.partial(driver.release, task)
+        yield functools.partial(driver.health, task.device_key)
+        yield functools.partial(driver.stats, task.device_key)

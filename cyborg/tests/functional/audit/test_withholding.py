@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead agents: after a grace Placement offers nothing any more that needs their work."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.conductor.services import Lease
+from cyborg.conductor.withholding import Withholder
+from cyborg.db.models import Service
+from cyborg.db.services import Process
+from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.testing.machines import provider_of
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.audit.cloud import SmallCloud
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+from cyborg.tests.functional.life.steps import eventually_offered
+
+_GRACE = 3_600_000
+
+
+class CountingPlacement(Placement):
+    """The real one; ``away`` makes it unreachable."""
+
+    def __init__(self, service: PlacementService) -> None:
+        super().__init__(service.adapter())
+        self.away = False
+        self.reads: list[str] = []
+
+    def inventories(self, uuid: str):
+        self.reads.append(uuid)
+        if self.away:
+            raise exception.Unavailable(peer="Placement", reason="away")
+        return super().inventories(uuid)
+
+
+@pytest.fixture
+def watched(placement: PlacementService) -> CountingPlacement:
+    return CountingPlacement(placement)
+
+
+@pytest.fixture
+def withholder(cloud: SmallCloud, watched: CountingPlacement) -> Withholder:
+    return make(cloud, watched, cloud.lease)
+
+
+def make(cloud: SmallCloud, placement: Placement, lease: Lease) -> Withholder:
+    return Withholder(
+        db=cloud.db,
+        lease=lease,
+        publisher=lambda: Publisher(placement),
+        grace=_GRACE,
+        lease_ms=60_000,
+    )
+
+
+def silence(cloud: SmallCloud, host: str, milliseconds: int = 2 * _GRACE) -> None:
+    """The agent's last sign of life was so long ago."""
+    is_agent = (Service.host == host, Service.binary == AGENT)
+    cloud.execute(
+        sa.update(Service).where(*is_agent).values(last_seen_ms=cloud.db.now - milliseconds)
+    )
+
+
+def units(cloud: SmallCloud, host: str) -> int:
+    return offered(cloud.placement, provider_of(host, 0))
+
+
+def look(withholder: Withholder) -> None:
+    """As often as it takes to be sure that an agent is gone."""
+    for _ in range(2):
+        withholder.run_once()
+
+
+def test_only_what_needs_the_agent_is_taken_back(
+    cloud: SmallCloud, withholder: Withholder, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead, plain, alive = cloud.host(prepare=True), cloud.host(), cloud.host(prepare=True)
+    silence(cloud, dead)
+    silence(cloud, plain)
+    silence(cloud, alive, _GRACE // 2)
+    look(withholder)
+    assert [units(cloud, one) for one in (dead, plain, alive)] == [0, 4, 4]
+    said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert [dead in one for one in said] == [True]
+    # An audit knows why.
+    assert not [one for one in cloud.found() if one[1] == provider_of(dead, 0)]
+
+
+def test_once_for_each_absence(
+    cloud: SmallCloud, withholder: Withholder, watched: CountingPlacement
+) -> None:
+    host = cloud.host(prepare=True)
+    silence(cloud, host)
+    before = cloud.generation(host)
+    for _ in range(5):
+        look(withholder)
+    assert watched.reads == [provider_of(host, 0)]
+    assert cloud.generation(host) == before + 1
+    cloud.hello(host)
+    cloud.publish(host)
+    assert units(cloud, host) == 4
+    look(withholder)
+    assert units(cloud, host) == 4
+    silence(cloud, host)
+    look(withholder)
+    assert units(cloud, host) == 0
+
+
+def test_an_agent_that_seems_silent_after_an_outage_may_still_say_hello(
+    cloud: SmallCloud, withholder: Withholder
+) -> None:
+    host = cloud.host(prepare=True)
+    silence(cloud, host)
+    withholder.run_once()
+    cloud.hello(host)
+    look(withholder)
+    assert units(cloud, host) == 4
+
+
+def test_an_agent_that_came_back_while_it_was_written_looks_again(
+    cloud: SmallCloud, withholder: Withholder, watched: CountingPlacement
+) -> None:
+    host = cloud.host(prepare=True)
+    silence(cloud, host)
+    withholder.run_once()
+    before = cloud.generation(host)
+    # The agent's hello and its full check, and only then the conductor's write.
+    read = watched.inventories
+
+    def late(uuid: str):
+        cloud.hello(host)
+        cloud.publish(host)
+        return read(uuid)
+
+    object.__setattr__(watched, "inventories", late)
+    withholder.run_once()
+    assert units(cloud, host) == 0
+    # What is desired has another number and is as before: the agent takes that for a full check.
+    assert cloud.generation(host) == before + 1
+
+
+def test_without_placement_it_is_tried_again(
+    cloud: SmallCloud, withholder: Withholder, watched: CountingPlacement
+) -> None:
+    host = cloud.host(prepare=True)
+    silence(cloud, host)
+    watched.away = True
+    withholder.run_once()
+    for _ in range(2):
+        with pytest.raises(exception.Unavailable):
+            withholder.run_once()
+    watched.away = False
+    withholder.run_once()
+    assert units(cloud, host) == 0
+
+
+def test_only_the_first_conductor_does_it(cloud: SmallCloud, watched: CountingPlacement) -> None:
+    host = cloud.host(prepare=True)
+    silence(cloud, host)
+    second = Lease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
+    second.renew()
+    look(make(cloud, watched, second))
+    assert watched.reads == []
+    look(make(cloud, watched, cloud.lease))
+    assert units(cloud, host) == 0
+
+
+@pytest.fixture
+def strict(stack: Stack, quiet_url: str) -> Iterator[Stack]:
+    """A service of its own that gives agents a second."""
+    own = replace(
+        stack,
+        database_url=quiet_url,
+        times=replace(stack.times, agent_grace=1.0, agent_heartbeat=0.2, scan=0.2),
+        exchange=f"cyborg-{uuid4().hex[:12]}",
+        _endings=[],
+    )
+    own.start_conductor("strict")
+    yield own
+    own.stop()
+
+
+def test_it_goes_and_comes_back_by_itself(
+    strict: Stack, placement: PlacementService, tmp_path: Path
+) -> None:
+    compute = fresh_host("dead")
+    placement.make_compute(compute)
+    resource_class = f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"
+    rack = Rack.build(compute, Traits(resource_class, prepare=True), {CARD: 2})
+
+    def start() -> Stack:
+        own = replace(strict, _endings=[])
+        own.start_agent(compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
+        return own
+
+    agent = start()
+    eventually_offered(placement, rack.provider(), 2)
+    agent.stop()
+    eventually_offered(placement, rack.provider(), 0)
+    agent = start()
+    eventually_offered(placement, rack.provider(), 2)
+    agent.stop()

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands for what has been there before, against the real API, conductor and agent."""
+
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+import pytest
+
+from cyborg.tests.functional.cli.conftest import Seat
+from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.functional.life.http import Client, bind_body
+
+GROUP = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
+GROUPS = ("--group", ",".join(f"{key}={value}" for key, value in GROUP.items()))
+
+
+@pytest.fixture
+def name() -> str:
+    """A name for a profile that no other test has."""
+    return f"profile-{uuid4().hex}"
+
+
+def test_the_life_of_a_profile(seat: Callable[..., Seat], name: str):
+    admin, reader = seat("admin"), seat("reader")
+    made = admin(f"profile-create {name} --description d -f json", *GROUPS).shown
+    UUID(made["uuid"])
+    assert (made["name"], made["groups"], made["description"]) == (name, [GROUP], "d")
+    for key in (name, made["uuid"]):
+        assert reader(f"profile-show {key} -f json").shown == made
+    (listed,) = reader(f"profile-list --name {name} -f json").shown
+    assert listed == {key: made[key] for key in ("uuid", "name", "groups", "description")}
+    again = admin(f"profile-create {name}", *GROUPS)
+    assert again.status == 1
+    assert name in again.err
+    assert "(HTTP 409)" in again.err
+    assert admin(f"profile-delete {name}").status == 0
+    gone = reader(f"profile-show {name}")
+    assert (gone.status, gone.out) == (1, "")
+    assert "could not be found" in gone.err
+
+
+@pytest.mark.parametrize("role", ["manager", "member", "reader"])
+def test_who_may_not_is_told_who_may(role: str, seat: Callable[..., Seat], name: str):
+    ran = seat(role)(f"profile-create {name}", *GROUPS)
+    assert ran.status == 1
+    assert "(HTTP 403)" in ran.err
+    assert "accelerator_operator" in ran.err
+    assert seat("admin")(f"profile-list --name {name} -f json").shown == []
+
+
+def test_a_wrong_group_is_named(seat: Callable[..., Seat], name: str):
+    ran = seat("admin")(f"profile-create {name} --group resources:FPGA=many")
+    assert ran.status == 1
+    assert "resources:FPGA" in ran.err
+    assert "(HTTP 400)" in ran.err
+
+
+def test_accelerators(seat: Callable[..., Seat], compute: Callable[..., Compute]):
+    host, admin = compute(), seat("admin")
+    (found,) = admin(f"accelerator-list --host {host.name} -f json").shown
+    assert (found["type"], found["vendor"], found["hostname"]) == ("FPGA", "0xABCD", host.name)
+    shown = admin(f"accelerator-show {found['uuid']} -f json").shown
+    assert shown["uuid"] == found["uuid"]
+    assert "links" not in shown
+    assert admin("accelerator-list --vendor none -f json").shown == []
+    ran = admin("accelerator-show", str(uuid4()))
+    assert ran.status == 1
+    assert "could not be found" in ran.err
+
+
+def test_requests_are_seen_by_their_project(
+    seat: Callable[..., Seat], compute: Callable[..., Compute], profile: Callable[..., str], app
+):
+    host, wanted, instance = compute(), profile(GROUP), str(uuid4())
+    nova = Client(app, role="member", project="blue", service=True)
+    arqs = nova.post("/accelerator_requests", {"device_profile_name": wanted})["arqs"]
+    nova.patch("/accelerator_requests", bind_body(arqs, host.name, host.fake_provider, instance))
+    (found,) = seat("member")(f"arq-list --instance {instance} -f json").shown
+    assert (found["uuid"], found["state"]) == (arqs[0]["uuid"], "Bound")
+    assert isinstance(found["attach_handle_info"], dict)
+    shown = seat("reader")(f"arq-show {found['uuid']} -f json").shown
+    assert shown["device_profile_name"] == wanted
+    stranger = seat("member", "green")
+    assert stranger(f"arq-list --instance {instance} -f json").shown == []
+    ran = stranger(f"arq-show {found['uuid']}")
+    assert (ran.status, ran.out) == (1, "")
+    nova.delete(f"/accelerator_requests?instance={instance}")
+
+
+def test_pages(seat: Callable[..., Seat]):
+    admin = seat("admin")
+    names = [f"page-{index}-{uuid4().hex}" for index in range(3)]
+    for one in names:
+        assert admin(f"profile-create {one}", *GROUPS).status == 0
+    everything = admin("profile-list -f value -c uuid").out.split()
+    first = admin("profile-list --limit 2 -f value -c uuid").out.split()
+    rest = admin(f"profile-list --marker {first[-1]} -f value -c uuid").out.split()
+    assert len(first) == 2
+    assert first + rest == everything
+    admin("profile-delete", *names)
+    assert admin("profile-list -f json").shown == []

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Taking units back in the real Placement, when nobody can vouch for their devices."""
+
+from uuid import uuid4
+
+import pytest
+
+from cyborg import exception
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.clients.conftest import Wire
+from cyborg.tests.functional.clients.trees import (
+    card,
+    everything,
+    put_by_hand,
+    shown,
+    shows,
+    tree,
+)
+
+READ = "GET /resource_providers/*/inventories"
+WRITE = "PUT /resource_providers/*/inventories"
+
+
+def free(placement: PlacementService, host: str, index: int = 0) -> int:
+    inventories, _ = shown(placement, card(host, index))
+    return sum(one["total"] - one["reserved"] for one in inventories.values())
+
+
+def test_all_units_and_nothing_else(
+    publisher: Publisher, wire: Wire, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, size=2))
+    before, traits = shown(placement, card(host))
+    wire.take()
+    assert publisher.withhold([card(host).uuid]) == [card(host).uuid]
+    assert wire.take() == [READ, WRITE]
+    after = shown(placement, card(host))
+    assert after == ({"FPGA": {**before["FPGA"], "reserved": 4}}, traits)
+    assert shows(placement, card(host, 1))
+
+
+def test_what_is_reserved_already_is_only_read(
+    publisher: Publisher, wire: Wire, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, card(host, reserved=4)))
+    wire.take()
+    assert publisher.withhold([card(host).uuid]) == []
+    assert wire.take() == [READ]
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["the-same", "after-a-restart"])
+def test_the_next_check_offers_it_again(
+    publisher: Publisher, client: Placement, placement: PlacementService, host: str, another: bool
+):
+    publisher.publish(tree(host))
+    Publisher(client).withhold([card(host).uuid])
+    back = Publisher(client) if another else publisher
+    assert back.check(tree(host)).problems == {}
+    assert shows(placement, card(host))
+
+
+def test_who_withheld_it_does_not_believe_its_own_memory(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host))
+    publisher.withhold([card(host).uuid])
+    publisher.publish(tree(host))
+    assert shows(placement, card(host))
+
+
+def test_a_provider_in_use_and_changing_is_read_again(
+    publisher: Publisher, wire: Wire, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host))
+    moved: list[str] = []
+    traits = ["HW_GPU_API_VULKAN", "HW_NIC_SRIOV"]
+
+    def move(call: str) -> None:
+        if call.startswith("PUT") and len(moved) < 2:
+            put_by_hand(placement, card(host).uuid, "traits", [traits[len(moved)]])
+            moved.append(call)
+
+    wire.before = move
+    assert publisher.withhold([card(host).uuid]) == [card(host).uuid]
+    assert free(placement, host) == 0
+
+
+def test_one_that_is_not_there_or_cannot_be_written_stops_no_other(
+    publisher: Publisher, wire: Wire, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, size=2))
+    first, second = card(host, 0).uuid, card(host, 1).uuid
+    wire.before = lambda call: 409 if call.startswith("PUT") and first in call else None
+    assert publisher.withhold([str(uuid4()), first, second]) == [second]
+    assert (free(placement, host, 0), free(placement, host, 1)) == (4, 0)
+
+
+def test_without_placement_it_says_so(publisher: Publisher, wire: Wire, host: str):
+    publisher.publish(tree(host))
+    wire.before = lambda _call: 503
+    with pytest.raises(exception.Unavailable):
+        publisher.withhold([card(host).uuid])
+
+
+def test_a_provider_without_units_is_left_alone(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    publisher.publish(tree(host, card(host, total=0)))
+    before = everything(placement, card(host).uuid)
+    assert publisher.withhold([card(host).uuid]) == []
+    assert everything(placement, card(host).uuid) == before

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small cloud in a known state, which is put back before each replay of a scenario."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.clients.servers import Servers
+from cyborg.conductor.audit import Auditor
+from cyborg.conductor.desired import Wishes
+from cyborg.db import arqs
+from cyborg.db.listing import Page
+from cyborg.db.models import METADATA, Host, Service
+from cyborg.model.arq import Binding
+from cyborg.model.caller import Caller
+from cyborg.model.invariants import Ages
+from cyborg.model.names import AGENT
+from cyborg.model.provider import ProviderTree
+from cyborg.testing.guests import Guest
+from cyborg.testing.mortals import Ground
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+
+NOVA = Caller("nova-project", "nova", "req-crash", everywhere=True, service=True)
+UNITS = 3
+#: Nothing is excused for being on its way: nothing is, when these are looked for.
+AT_ONCE = Ages(settle=-1, agent_silence=3_600_000, conductor_silence=3_600_000)
+_TABLES = [one for one in METADATA.sorted_tables if one.name != "alembic_version"]
+
+
+@dataclass
+class Stage:
+    """One compute with one card; ``arqs`` are for ``instance``, which has its allocation.
+
+    They bind ``units`` of it.
+    """
+
+    ground: Ground
+    placement: PlacementService
+    nova: SimulatedNova
+    traits: Traits
+    instance: str = field(default_factory=lambda: str(uuid4()))
+    profile: str = field(default_factory=lambda: f"profile-{uuid4().hex[:12]}")
+    units: int = UNITS
+    arqs: Sequence[str] = ()
+    image: str = ""
+    rack: Rack = field(init=False)
+    root: str = field(init=False)
+    _rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _prepared: frozenset[str] = frozenset()
+    _tree: ProviderTree | None = None
+    _ms: int = 0
+    _allocation: Any = None
+    _guest: Guest | None = None
+
+    def __post_init__(self) -> None:
+        self.clear()
+        self.move()
+        project, node = NOVA.project_id or "", self.rack.compute
+        self.guest = self.nova.own(self.instance, project, node, self.profile)
+        self.nova.guests.listed = self.listed
+        self.auditor = Auditor(
+            db=self.ground.watch,
+            placement=Placement(self.ground.placement),
+            servers=Servers(self.ground.nova),
+            ages=AT_ONCE,
+        )
+
+    @property
+    def bindings(self) -> list[Binding]:
+        """What Nova asks for when it boots the instance."""
+        host, provider = self.rack.compute, self.rack.provider()
+        return [Binding(one, host, provider, self.instance) for one in self.arqs]
+
+    def listed(self, instance: str) -> list[str]:
+        """The ARQs that Nova is handed for an instance."""
+        with self.ground.watch.reader() as tx:
+            return [row[0] for row in arqs.page(tx, Page(), None, {"instance": instance})]
+
+    def allocated(self) -> int:
+        """How many units of the card Placement counts for the instance."""
+        of_card = self._allocations()["allocations"].get(self.rack.provider(), {"resources": {}})
+        return sum(of_card["resources"].values())
+
+    def move(self) -> None:
+        """Another compute, of which nobody has heard yet, instead of the one before."""
+        name = fresh_host("crash")
+        self.root = self.placement.make_compute(name)
+        self.rack = Rack.build(name, self.traits, {CARD: UNITS})
+
+    def clear(self) -> None:
+        """Nothing is in the database."""
+        with self.ground.watch.writer() as tx:
+            for table in reversed(_TABLES):
+                tx.execute(sa.delete(table))
+
+    def allocate(self) -> None:
+        """What the scheduler does before a bind."""
+        units = {self.traits.resource_class: self.units}
+        body = {
+            "allocations": {self.rack.provider(): {"resources": units}},
+            "project_id": NOVA.project_id,
+            "user_id": NOVA.user_id,
+            "consumer_generation": None,
+        }
+        self.placement.call("PUT", f"/allocations/{self.instance}", body)
+
+    def keep(self) -> None:
+        """Remember everything as it is now."""
+        self._ms = self.ground.clock.ms
+        self._allocation, self._guest = self._allocations(), replace(self.guest)
+        self._prepared = frozenset(self.rack.driver.ready)
+        with self.ground.watch.reader() as tx:
+            for table in _TABLES:
+                rows = tx.execute(sa.select(table)).mappings()
+                self._rows[table.name] = [dict(row) for row in rows]
+            query = sa.select(Host.service_host, Service.epoch).join(
+                Service, sa.and_(Service.host == Host.service_host, Service.binary == AGENT)
+            )
+            agent = tx.execute(query).one_or_none()
+        if agent is not None:
+            wishes = Wishes(db=self.ground.watch)
+            self._tree = wishes.desired(agent.service_host, agent.epoch).tree
+
+    def put_back(self, *, publish: bool) -> None:
+        """Make everything as it was; Placement only where a scenario changes it."""
+        self.clear()
+        with self.ground.watch.writer() as tx:
+            for table in _TABLES:
+                if self._rows.get(table.name):
+                    tx.execute(sa.insert(table), self._rows[table.name])
+        self.ground.clock.ms = self._ms
+        for key in self.rack.driver.ready:
+            self.rack.unprepare(key)
+        for key in self._prepared:
+            self.rack.leak(key)
+        self.rack.driver.loaded.clear()
+        for address in self.rack.machine.list_dir("/cards"):
+            self.rack.pull(address)
+        self.rack.plug(CARD, UNITS)
+        assert self._guest is not None
+        self.guest = self.nova.guests.put(self.instance, replace(self._guest))
+        self.nova.guests.listed = self.listed
+        self._put_allocation_back()
+        if publish:
+            self._publish()
+
+    def _allocations(self) -> Any:
+        return self.placement.call("GET", f"/allocations/{self.instance}")
+
+    def _put_allocation_back(self) -> None:
+        kept = self._allocation["allocations"]
+        now = self._allocations()["allocations"]
+        if _units(now) == _units(kept):
+            return
+        self.placement.free(self.instance)
+        body = {
+            "allocations": {rp: {"resources": one} for rp, one in _units(kept).items()},
+            "project_id": NOVA.project_id,
+            "user_id": NOVA.user_id,
+            "consumer_generation": None,
+        }
+        self.placement.call("PUT", f"/allocations/{self.instance}", body)
+
+    def _publish(self) -> None:
+        if self._tree is None:
+            self.move()
+            return
+        placement = Placement(self.ground.placement)
+        ours = {one.uuid for one in self._tree.providers}
+        for uuid in placement.tree(self.root).keys() - ours - {self.root}:
+            placement.delete_inventories(uuid)
+            placement.delete_provider(uuid)
+        assert Publisher(placement).check(self._tree).problems == {}
+
+
+def _units(allocations: Any) -> dict[str, Any]:
+    return {rp: one["resources"] for rp, one in allocations.items()}

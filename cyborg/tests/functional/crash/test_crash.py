@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever dies, at whatever boundary: nothing is lost, nothing leaked, nothing stuck."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.testing.crash import CALLS, Death, Kind
+from cyborg.tests.functional.crash.lives import Life, Plan
+from cyborg.tests.functional.crash.scenarios import SCENARIOS, Scenario
+from cyborg.tests.functional.crash.stage import Stage
+from cyborg.tests.functional.schema.databases import SERVER
+
+#: Every statement everywhere. Else they count on SQLite, and where one process dies alone: whoever
+#: dies within a transaction leaves the same behind. On servers, which take longer, only one dies,
+#: and so it is in scenarios that are long by themselves.
+FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
+_SHOWN = 5
+
+
+def _lives() -> Iterator[object]:
+    for scenario in SCENARIOS:
+        for victim in scenario.victims:
+            for alone in (True,) if (SERVER or scenario.long) and not FULL else (True, False):
+                who = f"{victim.removeprefix('cyborg-')}-{'alone' if alone else 'and-all-others'}"
+                every = FULL or (alone and not SERVER and not scenario.long)
+                plan = Plan(victim, alone=alone, kinds=frozenset(Kind) if every else CALLS)
+                yield pytest.param(scenario, plan, id=f"{scenario.name}-{who}".replace(" ", "-"))
+
+
+@pytest.mark.parametrize(("scenario", "plan"), list(_lives()))
+def test_death_at_every_boundary(
+    scenario: Scenario, plan: Plan, stages: Callable[[str], Stage]
+) -> None:
+    stage = stages(scenario.stage)
+    passed = replay(stage, scenario, plan).fate.passed
+    assert passed, "the victim takes no part"
+    failures = []
+    for number, text in enumerate(passed, start=1):
+        for after in (False, True):
+            death = Death(number, after=after)
+            flaw = outcome(stage, scenario, plan.at(death))
+            if flaw:
+                side = "after" if after else "before"
+                failures.append(f"{side} {number} of {len(passed)} ({text}): {flaw}")
+    told = "\n".join(failures[:_SHOWN])
+    assert not failures, f"{len(failures)} deaths were not survived, the first:\n{told}"
+
+
+def outcome(stage: Stage, scenario: Scenario, plan: Plan) -> str:
+    """What was wrong after a death; empty when nothing was."""
+    try:
+        life = replay(stage, scenario, plan)
+        if not life.fate.dead:
+            return "it did not come so far"
+        if scenario.given_up is not None and life.was_unknown and not plan.gives_up:
+            return outcome(stage, scenario, replace(plan, gives_up=True))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the report must say where
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def replay(stage: Stage, scenario: Scenario, plan: Plan) -> Life:
+    """One life of a scenario, and the look at it afterwards."""
+    stage.put_back(publish=scenario.reshapes)
+    life = Life(stage, plan, agent=AGENT in scenario.victims, beats=scenario.reshapes)
+    try:
+        scenario.warm(life)
+        life.begin()
+        scenario.play(life)
+        life.settle()
+        life.verify()
+        given_up = scenario.given_up if plan.gives_up and life.was_unknown else None
+        (given_up or scenario.check)(life)
+    finally:
+        life.bury()
+    return life
+
+
+def test_both_processes_are_killed_where_both_take_part() -> None:
+    """Else this file would prove less than it says."""
+    assert all(CONDUCTOR in one.victims for one in SCENARIOS)
+    without = [one.name for one in SCENARIOS if AGENT not in one.victims]
+    assert without == ["bind", "attach taken back"]

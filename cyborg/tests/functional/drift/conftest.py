@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute on a database of its own, and how much is done to it.
+
+``CYBORG_TEST_FULL=1`` does 500 damages instead of 60.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cyborg.db import schema
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.drift.site import Site, site
+from cyborg.tests.functional.schema.databases import empty_database
+
+DAMAGES = 500 if os.environ.get("CYBORG_TEST_FULL") == "1" else 60
+
+
+@pytest.fixture
+def compute_site(tmp_path: Path, placement: PlacementService) -> Iterator[Site]:
+    """Twenty cards in service, four of them with a guest."""
+    with empty_database(tmp_path) as db, SimulatedNova() as nova:
+        schema.upgrade(db)
+        url = db.engine.url.render_as_string(hide_password=False)
+        state = tmp_path / "agent"
+        state.mkdir()
+        with site(url, placement, nova, state) as made:
+            assert made.found() == set()
+            yield made

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute with many cards whose agent does one round when it is told, and never by itself."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg import service
+from cyborg.agent import app as agent_app
+from cyborg.agent.endpoint import Endpoint as AgentEndpoint
+from cyborg.clients.glance import Glance
+from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Placement
+from cyborg.clients.servers import Servers
+from cyborg.conductor.audit import Auditor
+from cyborg.conductor.endpoint import Endpoint
+from cyborg.db.engine import Database
+from cyborg.db.models import METADATA, Work
+from cyborg.model.finding import Kind
+from cyborg.model.invariants import Ages
+from cyborg.model.provider import provider_uuid
+from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.testing.direct import DirectBus, Exchange
+from cyborg.testing.machines import RESOURCE_CLASS
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.functional.life.cards import Rack, Traits
+from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
+
+UNITS = 2
+CARDS = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x81, 0x81 + 20))
+
+_DAY = 86_400_000
+#: Everything counts at once: nobody else is at work here.
+_AT_ONCE = Ages(settle=-1, agent_silence=_DAY, conductor_silence=_DAY)
+_FULL_CHECK = 600.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """All that Placement shows of a provider."""
+
+    name: str
+    parent: str | None
+    inventories: Mapping[str, Any]
+    traits: frozenset[str]
+    allocations: Mapping[str, Any]
+
+
+@dataclass
+class Site:
+    """The compute, its agent and a conductor, each a part of this process."""
+
+    rack: Rack
+    root: str
+    arena: Arena
+    parts: agent_app.Parts
+    service: PlacementService
+    nova: SimulatedNova
+    clock: list[float]
+    bound: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        return self.rack.compute
+
+    @property
+    def conductor(self) -> Conductor:
+        return self.arena.conductors[0]
+
+    @property
+    def db(self) -> Database:
+        return self.conductor.db
+
+    @property
+    def providers(self) -> list[str]:
+        """The uuids of ours, card by card."""
+        return [provider_uuid(f"{self.host}_{one}") for one in CARDS]
+
+    @property
+    def unused(self) -> list[str]:
+        """Those that no server has units of."""
+        return [one for one in self.providers if one not in self.bound.values()]
+
+    def check(self) -> None:
+        """The agent looks at its host and does one full check."""
+        self.clock[0] += _FULL_CHECK + 1
+        self.parts.heart.beat()
+
+    def look(self) -> None:
+        """The agent looks at its host and does no full check."""
+        self.clock[0] += 2
+        self.parts.heart.beat()
+
+    def found(self) -> set[tuple[Kind, str]]:
+        """What an audit without memory finds now."""
+        return {(one.kind, one.key) for one in self.audit()}
+
+    def audit(self) -> Any:
+        """The same, with causes and remedies."""
+        auditor = Auditor(
+            db=self.db,
+            placement=Placement(self.service.adapter()),
+            servers=Servers(self.nova.adapter()),
+            ages=_AT_ONCE,
+        )
+        verdict = auditor.look()
+        assert verdict.unasked == ()
+        return verdict.findings
+
+    def shown(self) -> dict[str, Entry]:
+        """The whole tree of the compute in Placement."""
+        placement = Placement(self.service.adapter())
+        return {
+            uuid: Entry(
+                node.name,
+                node.parent_uuid,
+                placement.inventories(uuid)[1],
+                placement.traits(uuid)[1],
+                placement.allocations_of(uuid),
+            )
+            for uuid, node in placement.tree(self.root).items()
+        }
+
+    def rows(self) -> dict[str, list[int]]:
+        """The ids of everything in the database that a report could touch."""
+        names = ("hosts", "devices", "deployables", "attach_handles", "attributes")
+        with self.db.reader() as tx:
+            return {
+                name: list(tx.execute(sa.select(table.c.id).order_by(table.c.id)).scalars())
+                for name, table in METADATA.tables.items()
+                if name in (*names, "extended_accelerator_requests")
+            }
+
+    def bind(self, card: str) -> None:
+        """Boot a server with one unit of a card, and wait until it has it."""
+        ((arq,),) = self.arena.request(1)
+        instance, provider = str(uuid4()), self.rack.provider(card)
+        self.nova.own(instance, "project")
+        self.allocate(provider, instance, RESOURCE_CLASS)
+        self.conductor.bind([arq], provider, instance)
+        self.bound[instance] = provider
+        self.settle()
+
+    def allocate(self, provider: str, consumer: str, resource_class: str) -> None:
+        """Take one unit."""
+        body = {
+            "allocations": {provider: {"resources": {resource_class: 1}}},
+            "project_id": str(NOVA.project_id),
+            "user_id": str(NOVA.user_id),
+            "consumer_generation": None,
+        }
+        self.service.call("PUT", f"/allocations/{consumer}", body)
+
+    def settle(self) -> None:
+        """Have the conductor and the agent end what they have begun."""
+
+        def done() -> bool:
+            self.conductor.worker.run_once()
+            with self.db.reader() as tx:
+                return tx.execute(sa.select(Work.id)).first() is None
+
+        assert service.wait_until(done, timeout=20)
+
+
+def _no_glance() -> Glance:
+    raise AssertionError("nothing is programmed here")
+
+
+@contextmanager
+def site(
+    url: str, placement: PlacementService, nova: SimulatedNova, state_path: Path
+) -> Iterator[Site]:
+    """A compute whose cards are published, and servers on some of them."""
+    exchange, name, clock = Exchange(), fresh_host("drift"), [0.0]
+    conductor = Conductor.build(
+        "control", url=url, bus=DirectBus(exchange), nova=Nova(nova.adapter())
+    )
+    DirectBus(exchange).server(CONDUCTOR_TOPIC, "control", Endpoint(conductor.cases)).start()
+    rack = Rack.build(name, Traits(RESOURCE_CLASS, prepare=True), dict.fromkeys(CARDS, UNITS))
+    client = ReportClient(DirectBus(exchange), timeout=5.0)
+    parts = agent_app.make_parts(
+        settings=agent_app.Settings(
+            host=name,
+            provider_names=(name,),
+            version="0",
+            heartbeat=1.0,
+            scan=1.0,
+            full_check=_FULL_CHECK,
+            rpc_timeout=5.0,
+            state_path=state_path,
+        ),
+        conductor=client,
+        loaded=[rack.loaded],
+        placement=Placement(placement.adapter()),
+        glance=_no_glance,
+        clock=lambda: clock[0],
+    )
+    agent = AgentEndpoint(
+        parts.operations,
+        discoveries=parts.discoveries,
+        on_poke=lambda: None,
+        check=parts.heart.check,
+    )
+    DirectBus(exchange).server(AGENT_TOPIC, name, agent).start()
+    root = placement.make_compute(name)
+    made = Site(rack, root, Arena((conductor,)), parts, placement, nova, clock)
+    made.check()
+    for card in CARDS[:4]:
+        made.bind(card)
+    yield made
+    parts.operations.stop()
+    client.close()
+    conductor.stop()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens on the host behind our back: nothing is seen any more, or other things prepared."""
+
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception, service
+from cyborg.db.models import AttachHandle, Deployable, Device
+from cyborg.model.device import HandleState
+from cyborg.testing.machines import RESOURCE_CLASS
+from cyborg.tests.functional.drift.site import CARDS, UNITS, Site
+
+BROKEN = exception.DriverFailed(driver="card_driver", verb="discover", reason="no library")
+
+
+def pull_all(site: Site) -> None:
+    for card in CARDS:
+        site.rack.pull(card)
+
+
+def plug_all(site: Site) -> None:
+    for card in CARDS:
+        site.rack.plug(card, UNITS)
+
+
+def break_driver(site: Site) -> None:
+    site.rack.driver.behaviour.broken = BROKEN
+
+
+def mend_driver(site: Site) -> None:
+    site.rack.driver.behaviour.broken = None
+
+
+@pytest.mark.parametrize(
+    ("away", "back", "lost"),
+    [(pull_all, plug_all, len(CARDS)), (break_driver, mend_driver, 0)],
+    ids=["all drivers find nothing", "the driver fails"],
+)
+def test_an_empty_scan_wipes_nothing(
+    compute_site: Site, away: Callable[[Site], None], back: Callable[[Site], None], lost: int
+) -> None:
+    """No row, provider or allocation goes; all is reserved, and the next scan brings it back."""
+    site = compute_site
+    rows, shown = site.rows(), site.shown()
+    away(site)
+    site.look()
+    assert site.rows() == rows
+    empty = site.shown()
+    assert empty.keys() == shown.keys()
+    for uuid in site.providers:
+        assert empty[uuid].allocations == shown[uuid].allocations
+        assert empty[uuid].traits == shown[uuid].traits
+        inventory = empty[uuid].inventories[RESOURCE_CLASS]
+        assert (inventory["total"], inventory["reserved"]) == (UNITS, UNITS)
+    assert _lost(site) == lost
+    # Nor does a full check, however often.
+    site.check()
+    site.check()
+    assert (site.rows(), site.shown()) == (rows, empty)
+    back(site)
+    site.look()
+    assert _lost(site) == 0
+    assert (site.rows(), site.shown()) == (rows, shown)
+    assert site.found() == set()
+
+
+def test_prepared_devices_are_made_to_follow_their_guests(compute_site: Site) -> None:
+    """Some that nobody has are prepared, some that guests have are not: one full check."""
+    site = compute_site
+    wanted = site.rack.driver.ready
+    assert len(wanted) == len(site.bound)
+    for key in sorted(wanted)[:2]:
+        site.rack.machine.remove(f"/prepared/{key}")
+    free = _units(site, HandleState.FREE)
+    for name, key in free[:5]:
+        site.rack.leak(key, name.rpartition("_")[2])
+    site.rack.leak("0000:ff:00.7")
+    site.check()
+    stranger = {"0000:ff:00.7"}
+    # What the conductor does not know of is somebody else's.
+    assert service.wait_until(lambda: site.rack.driver.ready == wanted | stranger, timeout=10)
+    assert site.found() == set()
+
+
+def test_after_a_boot_all_guests_find_their_devices(compute_site: Site) -> None:
+    site = compute_site
+    wanted = site.rack.driver.ready
+    site.rack.boot()
+    site.check()
+    assert service.wait_until(lambda: site.rack.driver.ready == wanted, timeout=10)
+
+
+def _lost(site: Site) -> int:
+    with site.db.reader() as tx:
+        query = sa.select(sa.func.count()).where(Device.lost_ms.is_not(None))
+        return int(tx.execute(query).scalar_one())
+
+
+def _units(site: Site, state: HandleState) -> list[tuple[str, str]]:
+    """Deployable name and handle key of the units in a state."""
+    with site.db.reader() as tx:
+        rows = tx.execute(
+            sa.select(Deployable.name, AttachHandle.handle_key)
+            .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+            .where(AttachHandle.state == state.value)
+            .order_by(AttachHandle.id)
+        )
+        return [(row.name, row.handle_key) for row in rows]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``cyborg`` program with a real Keystone: its accounts, its catalogue, its refusals."""
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from cyborg.cli import shell
+from cyborg.tests.functional.keystone.cloud import Cloud
+from cyborg.tests.functional.keystone.shell import write_clouds
+from cyborg.tests.unit.cli.conftest import Ran
+
+Run = Callable[..., Ran]
+GROUP = ("--group", "resources:FPGA=1,trait:CUSTOM_FAKE_DEVICE=required")
+
+
+@pytest.fixture
+def cyborg(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command as one of the people."""
+    people = cloud.people
+    accounts = {name: getattr(people, name) for name in asdict(people)}
+    accounts["forgetful"] = replace(people.member, password="wrong")
+    write_clouds(tmp_path, cloud.keystone, accounts)
+    monkeypatch.setenv(
+        "OS_CLIENT_CONFIG_FILE", str(tmp_path / ".config" / "openstack" / "clouds.yaml")
+    )
+
+    def run(who: str, command: str, *more: str) -> Ran:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = shell.main(
+                ["--os-cloud", who, *command.split(), *more], stdout=out, stderr=err
+            )
+        return Ran(status, out.getvalue(), err.getvalue())
+
+    return run
+
+
+def test_the_catalogue_leads_to_the_service(cyborg: Run, cloud: Cloud):
+    (found,) = cyborg("admin", f"accelerator-list --host {cloud.host} -f json").shown
+    assert cyborg("admin", f"accelerator-show {found['uuid']} -f json").shown["type"] == "FPGA"
+
+
+def test_everybody_does_what_the_role_allows(cyborg: Run):
+    name = f"profile-{uuid4().hex}"
+    for who in ("manager", "member", "reader", "stranger"):
+        ran = cyborg(who, f"profile-create {name}", *GROUP)
+        assert ran.status == 1
+        assert "accelerator_operator" in ran.err
+    assert cyborg("admin", f"profile-create {name}", *GROUP).status == 0
+    for who in ("manager", "member", "reader", "stranger"):
+        assert cyborg(who, f"profile-show {name} -f json").shown["name"] == name
+    assert cyborg("admin", f"profile-delete {name}").status == 0
+
+
+def test_a_wrong_password(cyborg: Run):
+    ran = cyborg("forgetful", "profile-list")
+    assert ran.status == 1
+    assert ran.err.startswith("Keystone refuses the account")
+
+
+def test_a_region_that_there_is_not(cyborg: Run):
+    ran = cyborg("admin", "--os-region-name Elsewhere profile-list")
+    assert ran.status == 1
+    assert "Elsewhere is not a valid region name" in ran.err

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents that no conductor answers: what Placement offers meanwhile, and after that."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import service
+from cyborg.db.engine import Database
+from cyborg.db.models import Device
+from cyborg.testing.placement import PlacementService
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    of_instance,
+)
+
+
+@dataclass
+class Island:
+    """A compute on a bus of its own, whose only conductor comes and goes."""
+
+    host: RackedCompute
+    stack: Stack
+    conductor: service.Daemon
+
+    def lose_conductor(self) -> None:
+        self.conductor.stop()
+
+    def find_conductor(self) -> None:
+        self.conductor = self.stack.start_conductor()
+
+    def scanned_again(self) -> None:
+        """Wait until the agent has looked at its host from beginning to end once more."""
+        scans = self.host.driver.scans
+        eventually(lambda: self.host.driver.scans > scans + 2)
+
+
+@pytest.fixture
+def island(stack: Stack, racked: Callable[..., RackedCompute]) -> Iterator[Island]:
+    own = Stack(
+        stack.conf,
+        stack.database_url,
+        stack.transport_url,
+        stack.peers,
+        replace(stack.times, agent_heartbeat=0.2, scan=0.2, rpc=0.5),
+    )
+    conductor = own.start_conductor()
+    yield Island(racked(cards={CARD: 2, OTHER: 1}, on=own), own, conductor)
+    own.stop()
+
+
+def lost(database: Database) -> int:
+    """How many devices the conductor knows to be gone."""
+    with database.reader() as tx:
+        query = sa.select(sa.func.count()).where(Device.lost_ms.is_not(None))
+        return int(tx.execute(query).scalar_one())
+
+
+def test_a_card_that_vanishes_is_taken_back_and_offered_when_the_conductor_knows(
+    island: Island, placement: PlacementService
+) -> None:
+    host = island.host
+    island.lose_conductor()
+    host.pull(CARD)
+    eventually_offered(placement, host.provider(), 0)
+    assert offered(placement, host.provider(OTHER)) == 1
+    host.plug(CARD, 2)
+    island.scanned_again()
+    assert offered(placement, host.provider()) == 0
+    island.find_conductor()
+    eventually_offered(placement, host.provider(), 2)
+    assert offered(placement, host.provider(OTHER)) == 1
+
+
+def test_a_card_that_is_still_gone_stays_reserved_by_the_conductor_s_word(
+    island: Island, placement: PlacementService, database: Database
+) -> None:
+    host = island.host
+    island.lose_conductor()
+    host.pull(CARD)
+    eventually_offered(placement, host.provider(), 0)
+    island.find_conductor()
+    eventually(lambda: lost(database) == 1)
+    island.scanned_again()
+    assert offered(placement, host.provider()) == 0
+    host.plug(CARD, 2)
+    eventually_offered(placement, host.provider(), 2)
+
+
+def test_a_driver_that_fails_offers_nothing(island: Island, placement: PlacementService) -> None:
+    host = island.host
+    island.lose_conductor()
+    host.driver.behaviour.broken = RuntimeError("the library crashed")
+    for card in (CARD, OTHER):
+        eventually_offered(placement, host.provider(card), 0)
+    host.driver.behaviour.broken = None
+    island.scanned_again()
+    assert offered(placement, host.provider()) == 0
+    island.find_conductor()
+    eventually_offered(placement, host.provider(), 2)
+    eventually_offered(placement, host.provider(OTHER), 1)
+
+
+def test_an_agent_that_starts_alone_knows_from_its_cache_what_is_gone(
+    island: Island,
+    placement: PlacementService,
+    member: Client,
+    profile: Callable[..., str],
+    resource_class: str,
+) -> None:
+    host, nova = island.host, member.with_service_token()
+    name = profile({f"resources:{resource_class}": "1"})
+    instance = bind(nova, create(nova, name), host.provider())
+    host.agent.stop()
+    island.lose_conductor()
+    host.pull(CARD)
+    host.restart()
+    eventually_offered(placement, host.provider(), 0)
+    assert offered(placement, host.provider(OTHER)) == 1
+    assert of_instance(nova, instance)[0]["state"] == "Bound"
+    host.plug(CARD, 2)
+    island.find_conductor()
+    eventually_offered(placement, host.provider(), 2)
+
+
+def test_without_a_state_path_it_works_all_the_same(
+    stack: Stack,
+    placement: PlacementService,
+    racked: Callable[..., RackedCompute],
+    resource_class: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = racked(Traits(resource_class), cards={CARD: 2})
+    host.agent.stop()
+    caplog.clear()
+    # Not even root can make a directory below a file.
+    way = host.state_path / "file"
+    way.write_text("in the way")
+    own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2, scan=0.2), _endings=[])
+    try:
+        own.start_agent(
+            host.compute, machine=host.machine, drivers=[host.loaded], state_path=way / "state"
+        )
+        for units in (3, 4, 5):
+            host.plug(CARD, units)
+            eventually_offered(placement, host.provider(), units)
+    finally:
+        own.stop()
+    said = [one.getMessage() for one in caplog.records]
+    assert len([one for one in said if "works on without it" in one]) == 1

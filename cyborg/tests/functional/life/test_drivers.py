@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers that come and go while the system runs, from HTTP to the host and back."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import exception, service
+from cyborg.clients.placement import Placement
+from cyborg.db.engine import Database
+from cyborg.db.models import Device, Driver, Event, Service
+from cyborg.drivers.loader import Loaded
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    work_left,
+)
+from cyborg.tests.functional.life.test_operations import ended, orphan
+
+DRIVERS = "/drivers"
+NAME = "card_driver"
+
+
+@dataclass
+class Bay:
+    """A host whose agent can load the driver of its cards, and does so when it is told.
+
+    ``packages`` are what is installed there; ``options`` what the driver was loaded with, each
+    time.
+    """
+
+    stack: Stack
+    rack: Rack
+    state_path: Path
+    packages: set[str] = field(default_factory=lambda: {NAME})
+    options: list[Mapping[str, str]] = field(default_factory=list)
+    agent: service.Daemon | None = None
+
+    @property
+    def name(self) -> str:
+        return self.rack.compute
+
+    def start(self) -> None:
+        """Run an agent that has no driver in its configuration."""
+        self.agent = self.stack.start_agent(
+            self.name,
+            machine=self.rack.machine,
+            drivers=[],
+            state_path=self.state_path,
+            load=self.load,
+        )
+
+    def stop(self, database: Database) -> None:
+        """End the agent so that everybody knows."""
+        assert self.agent is not None
+        self.agent.stop()
+        with database.writer() as tx:
+            mine = sa.update(Service).where(Service.host == self.name)
+            tx.execute(mine.values(last_seen_ms=0))
+
+    def load(self, name: str, options: Mapping[str, str]) -> Loaded:
+        """As the agent's loader would."""
+        if name not in self.packages:
+            return Loaded(name, error="no driver of this name is installed")
+        if "speed" in options and not options["speed"].isdigit():
+            return Loaded(name, error=f"option speed = {options['speed']}: a number is needed")
+        self.options.append(options)
+        return Loaded(name, self.rack.driver)
+
+
+@pytest.fixture
+def operator(app: Any) -> Client:
+    return Client(app, role="operator", version="2.4")
+
+
+@pytest.fixture
+def bays(
+    stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
+) -> Iterator[Callable[[], Bay]]:
+    """Start hosts with a card that no driver looks for yet."""
+    times = replace(stack.times, agent_heartbeat=0.2, scan=3600)
+    own = replace(stack, times=times, _endings=[])
+
+    def start() -> Bay:
+        name = fresh_host("bay")
+        placement.make_compute(name)
+        rack = Rack.build(name, Traits(resource_class), {CARD: 2})
+        bay = Bay(own, rack, tmp_path / name)
+        bay.start()
+        return bay
+
+    yield start
+    own.stop()
+
+
+@pytest.fixture
+def bay(bays: Callable[[], Bay], database: Database) -> Bay:
+    made = bays()
+    eventually(lambda: is_up(database, made), timeout=60.0)
+    return made
+
+
+def is_up(database: Database, bay: Bay) -> bool:
+    """Whether the agent has said hello and reported."""
+    with database.reader() as tx:
+        seen = sa.select(Service.id).where(Service.host == bay.name, Service.last_seen_ms > 0)
+        return tx.execute(seen).first() is not None
+
+
+def do(operator: Client, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """Ask for a long verb, and wait for its end."""
+    return ended(operator, operator.send(method, path, body, 202))
+
+
+def install(operator: Client, *bays: Bay, **body: Any) -> dict[str, Any]:
+    hosts = [one.name for one in bays]
+    return do(operator, "POST", DRIVERS, {"driver": NAME, "hosts": hosts, **body})
+
+
+def rows(database: Database, *terms: Any) -> list[Any]:
+    with database.reader() as tx:
+        wanted = (Driver.name, Driver.uuid, Driver.state, Driver.wanted, Driver.options)
+        return list(tx.execute(sa.select(*wanted).where(*terms).order_by(Driver.id)))
+
+
+def devices(database: Database) -> list[Any]:
+    with database.reader() as tx:
+        return list(tx.execute(sa.select(Device.hostname, Device.status, Device.lost_ms)))
+
+
+def is_in_placement(placement: PlacementService, bay: Bay) -> bool:
+    try:
+        Placement(placement.adapter()).inventories(bay.rack.provider())
+    except exception.NotFound:
+        return False
+    return True
+
+
+def test_a_driver_is_installed_on_one_of_two_hosts(
+    operator: Client, bays: Callable[[], Bay], database: Database, placement: PlacementService
+) -> None:
+    chosen, other = bays(), bays()
+    eventually(lambda: is_up(database, chosen) and is_up(database, other), timeout=60.0)
+    over = install(operator, chosen, options={"speed": "3"})
+    assert (over["verb"], over["state"]) == ("install_driver", "succeeded")
+    ((found,),) = [one["result"]["drivers"] for one in over["results"]]
+    assert (found["name"], found["state"], found["found"]) == (NAME, "READY", 1)
+    eventually_offered(placement, chosen.rack.provider(), 2)
+    assert [one.hostname for one in devices(database)] == [chosen.name]
+    assert chosen.options == [{"speed": "3"}]
+    assert other.options == []
+    with database.reader() as tx:
+        (said,) = tx.execute(sa.select(Event).where(Event.noun == "driver"))
+    assert (said.action, said.hostname, said.reason) == ("install_driver", chosen.name, NAME)
+    assert said.operation_id == over["uuid"]
+
+
+def test_it_survives_the_agent_even_while_nobody_answers(
+    operator: Client, bay: Bay, database: Database, placement: PlacementService
+) -> None:
+    install(operator, bay, options={"speed": "3"})
+    bay.stop(database)
+    scans = bay.rack.driver.scans
+    bay.start()
+    # From the cache, before any conductor has answered.
+    assert bay.options == [{"speed": "3"}] * 2
+    eventually(lambda: bay.rack.driver.scans > scans)
+    for file in bay.state_path.iterdir():
+        file.unlink()
+    bay.stop(database)
+    bay.start()
+    eventually(lambda: len(bay.options) == 3)
+    assert bay.options[2] == {"speed": "3"}
+    eventually_offered(placement, bay.rack.provider(), 2)
+    assert [one.lost_ms for one in devices(database)] == [None]
+
+
+def test_a_host_where_it_is_missing_says_so_and_is_as_before(
+    operator: Client, bays: Callable[[], Bay], database: Database
+) -> None:
+    good, bad = bays(), bays()
+    eventually(lambda: is_up(database, good) and is_up(database, bad), timeout=60.0)
+    bad.packages.clear()
+    over = install(operator, good, bad)
+    results = {one["host"]: one for one in over["results"]}
+    assert (over["state"], over["error"]) == ("failed", "1 of 2 host(s) failed")
+    assert results[good.name]["state"] == "succeeded"
+    assert results[bad.name]["error"] == f"{NAME}: no driver of this name is installed"
+    ((name, _, state, wanted, _),) = rows(database)
+    assert (name, state, wanted) == (NAME, "READY", True)
+
+
+def test_options_that_are_refused_leave_the_old_ones_in_force(
+    operator: Client, bay: Bay, database: Database
+) -> None:
+    assert install(operator, bay, options={"speed": "fast"})["state"] == "failed"
+    assert rows(database) == []
+    install(operator, bay, options={"speed": "3", "colour": "red"})
+    over = do(operator, "PATCH", f"{DRIVERS}/{NAME}", {"options": {"speed": "fast"}})
+    assert over["state"] == "failed"
+    assert over["results"][0]["error"] == (f"{NAME}: option speed = fast: a number is needed")
+    (found,) = over["results"][0]["result"]["drivers"]
+    assert (found["state"], found["found"], found["accepted"]) == ("READY", 1, False)
+    ((_, uuid, state, _, options),) = rows(database)
+    assert (state, options) == ("READY", {"speed": "3", "colour": "red"})
+    changed = {"options": {"speed": "4", "colour": None}}
+    assert do(operator, "PATCH", f"{DRIVERS}/{uuid}", changed)["state"] == "succeeded"
+    assert rows(database)[0].options == {"speed": "4"}
+    assert bay.options == [{"speed": "3", "colour": "red"}, {"speed": "4"}]
+
+
+def test_a_driver_is_disabled_and_enabled_again(
+    operator: Client, bay: Bay, database: Database, placement: PlacementService
+) -> None:
+    install(operator, bay)
+    eventually_offered(placement, bay.rack.provider(), 2)
+    (before,) = devices(database)
+    over = do(operator, "PATCH", f"{DRIVERS}/{NAME}", {"enabled": False})
+    assert over["state"] == "succeeded"
+    eventually_offered(placement, bay.rack.provider(), 0)
+    assert rows(database)[0].state == "STOPPED"
+    assert do(operator, "PATCH", f"{DRIVERS}/{NAME}", {"enabled": True})["state"] == "succeeded"
+    eventually_offered(placement, bay.rack.provider(), 2)
+    assert devices(database) == [before]
+
+
+def test_a_driver_in_use_does_not_go(
+    operator: Client,
+    bay: Bay,
+    nova: Client,
+    profile: Any,
+    *,
+    resource_class: str,
+    placement: PlacementService,
+    database: Database,
+) -> None:
+    install(operator, bay)
+    eventually_offered(placement, bay.rack.provider(), 2)
+    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+    instance = bind(nova, arqs, bay.rack.provider())
+    for method, body in (("DELETE", None), ("PATCH", {"enabled": False})):
+        refused = operator.send(method, f"{DRIVERS}/{NAME}", body, 409)
+        assert arqs[0]["uuid"] in refused["error_message"]
+    assert [one.status for one in devices(database)] == ["enabled"]
+
+    begun = operator.send("DELETE", f"{DRIVERS}/{NAME}?drain=true", None, 202)
+    path = f"/operations/{begun['uuid']}"
+    eventually_offered(placement, bay.rack.provider(), 0)
+    waits = "it waits for 1 accelerator request(s) that use it"
+    eventually(lambda: operator.get(path)["results"][0]["error"] == waits)
+    more = create(nova, profile({f"resources:{resource_class}": "1"}))
+    bind(nova, more, bay.rack.provider(), status=409)
+    # It is on its way out, and nobody else's order comes in between.
+    operator.send("DELETE", f"{DRIVERS}/{NAME}", None, 409)
+    operator.post(DRIVERS, {"driver": NAME}, status=409)
+    # Whoever waits for it has died; another conductor goes on with the next phase.
+    orphan(database)
+    nova.delete(f"/accelerator_requests?instance={instance}")
+    over = ended(operator, begun)
+    assert over["state"] == "succeeded"
+    assert [one["name"] for one in over["steps"]] == ["begun", "free", "succeeded"]
+    assert devices(database) == []
+
+
+def test_uninstalled_it_leaves_placement_and_database_for_good(
+    operator: Client, bay: Bay, database: Database, placement: PlacementService
+) -> None:
+    install(operator, bay)
+    eventually_offered(placement, bay.rack.provider(), 2)
+    over = do(operator, "DELETE", f"{DRIVERS}/{NAME}")
+    assert (over["verb"], over["state"]) == ("uninstall_driver", "succeeded")
+    assert devices(database) == []
+    assert not is_in_placement(placement, bay)
+    ((_, _, state, wanted, _),) = rows(database)
+    assert (state, wanted) == ("STOPPED", False)
+    assert work_left(database) == []
+    operator.send("DELETE", f"{DRIVERS}/{NAME}", None, 409)
+    loads = len(bay.options)
+    bay.stop(database)
+    bay.start()
+    eventually(lambda: is_up(database, bay))
+    assert (devices(database), len(bay.options)) == ([], loads)
+    install(operator, bay)
+    eventually_offered(placement, bay.rack.provider(), 2)
+
+
+def test_what_operators_say_wins_over_the_configuration(
+    operator: Client, racked: Callable[..., Any], database: Database
+) -> None:
+    host = racked()
+    over = do(operator, "DELETE", f"{DRIVERS}/{NAME}")
+    assert (over["state"], devices(database)) == ("succeeded", [])
+    host.agent.stop()
+    scans = host.driver.scans
+    agent = host.restart()
+    # It is asked once what hardware it knows, and offers nothing of it.
+    eventually(lambda: host.driver.scans > scans)
+    agent.stop()
+    assert (host.driver.scans, devices(database)) == (scans + 1, [])
+    ((_, _, state, wanted, _),) = rows(database)
+    assert (state, wanted) == ("STOPPED", False)
+
+
+def test_what_is_not_there_changes_nothing(operator: Client, bay: Bay, database: Database) -> None:
+    path = f"{DRIVERS}/{NAME}"
+    operator.post(DRIVERS, {"driver": NAME, "hosts": ["nowhere"]}, status=404)
+    operator.post(DRIVERS, {"driver": str(uuid4())}, status=404)
+    operator.send("DELETE", path, None, 404)
+    operator.send("PATCH", path, {"enabled": True}, 404)
+    bay.stop(database)
+    down = operator.post(DRIVERS, {"driver": NAME, "hosts": [bay.name]}, status=503)
+    assert bay.name in down["error_message"]
+    assert (rows(database), operator.get("/operations")["operations"]) == ([], [])
+
+    asked = {"driver": NAME, "hosts": [bay.name]}
+    begun = operator.post(f"{DRIVERS}?wait=true", asked, status=202)
+    path = f"/operations/{begun['uuid']}"
+    eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
+    bay.start()
+    assert ended(operator, begun)["state"] == "succeeded"
+    assert len(devices(database)) == 1
+
+
+def test_a_repeated_order_is_carried_out_once(
+    operator: Client, bay: Bay, database: Database
+) -> None:
+    asking = replace(operator, key=str(uuid4()))
+    over = ended(operator, asking.post(DRIVERS, {"driver": NAME}, status=202))
+    assert asking.post(DRIVERS, {"driver": NAME}, status=202) == over
+    asking.post("/services/discover", {}, status=409)
+    assert len(bay.options) == 1
+
+
+def test_a_driver_of_an_installed_package_takes_options_of_its_own(
+    operator: Client,
+    stack: Stack,
+    placement: PlacementService,
+    conf: cfg.ConfigOpts,
+    *,
+    tmp_path: Path,
+    database: Database,
+) -> None:
+    name = fresh_host("packaged")
+    placement.make_compute(name)
+    own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2), _endings=[])
+    conf.set_override("host", name)
+    try:
+        own.start_agent(name, machine=FakeHost(), drivers=[], state_path=tmp_path)
+        eventually(lambda: bool(operator.answer("POST", DRIVERS, {"driver": "x"}) == 202))
+        body = {"driver": "fake_driver", "options": {"colour": "red"}}
+        (result,) = do(operator, "POST", DRIVERS, body)["results"]
+        assert result["error"] == "fake_driver: it has no option colour"
+        body = {"driver": "fake_driver"}
+        assert do(operator, "POST", DRIVERS, body)["state"] == "succeeded"
+        assert [one.hostname for one in devices(database)] == [name]
+        body = {"driver": "pci_driver", "options": {"passthrough_whitelist": "no JSON"}}
+        (result,) = do(operator, "POST", DRIVERS, body)["results"]
+        assert "passthrough_whitelist" in result["error"]
+        entry = '{"vendor_id": "10de"}'
+        body = {"driver": "pci_driver", "options": {"pci.passthrough_whitelist": entry}}
+        assert do(operator, "POST", DRIVERS, body)["results"][0]["error"] is None
+    finally:
+        own.stop()
+        conf.clear_override("host")
+
+
+def test_a_driver_is_loaded_anew_with_its_agent(
+    operator: Client, bay: Bay, database: Database
+) -> None:
+    install(operator, bay, options={"speed": "3"})
+    begun = operator.patch(f"{DRIVERS}/{NAME}", {}, status=202)
+    assert bay.agent is not None
+    eventually(lambda: bay.agent is not None and bay.agent.beginning_anew, timeout=60.0)
+    path = f"/operations/{begun['uuid']}"
+    assert operator.get(path)["state"] == "running"
+    # What the process does by itself when it runs as one.
+    bay.agent.stop()
+    bay.start()
+    over = ended(operator, begun)
+    assert over["state"] == "succeeded"
+    assert [one["name"] for one in over["steps"]] == ["begun", "reloaded", "succeeded"]
+    assert bay.options == [{"speed": "3"}] * 2
+    assert bay.agent.beginning_anew is False

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What agents tell beside devices is kept as they tell it, and only of their own host."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db.engine import Database
+from cyborg.db.models import Backend, Device, Driver, Hardware
+from cyborg.model import device as facts
+from cyborg.model.report import DriverHello, DriverReport, DriverState, Hello, Report, Welcome
+from cyborg.rpc.conductor import ReportClient
+from cyborg.testing.stack import Stack, reach
+from cyborg.tests.functional.life.test_discovery import card
+
+HOST = "equipped"
+IDLE = facts.Hardware(
+    "0000:91:00.0",
+    "CRYPTO",
+    "v",
+    "m",
+    offered=False,
+    reason="its firmware is missing",
+    setup_required=True,
+    num=4,
+    remote=1,
+    capability={"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
+)
+ENGINE = facts.Backend("engine-0", "READY", (facts.BackendService("ipsec", "READY"),), {"num": 2})
+
+
+@pytest.fixture
+def reports(stack: Stack) -> Iterator[ReportClient]:
+    """The verbs of the host's agent."""
+    client = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{HOST}"))
+    yield client
+    client.close()
+
+
+def hello(reports: ReportClient, *drivers: DriverHello, epoch: int | None = None) -> Welcome:
+    endpoint = f"cyborg-agent@{HOST}"
+    return reports.hello(Hello(HOST, (HOST,), "0", endpoint, epoch, drivers=drivers))
+
+
+def one(**values: Any) -> Report:
+    """A report of one driver that is ready."""
+    fixed = {"driver": "card_driver", "state": DriverState.READY}
+    return Report((DriverReport(**{**fixed, **values}),))
+
+
+def rows(db: Database, model: Any, *columns: str) -> list[Any]:
+    with db.reader() as tx:
+        return [
+            tuple(row)
+            for row in tx.execute(
+                sa.select(*(getattr(model, name) for name in columns)).order_by(model.id)
+            )
+        ]
+
+
+def test_hardware_is_kept_and_has_the_uuid_of_its_device(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = hello(reports).epoch
+    device = card("equipped-card")
+    reports.report(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device), IDLE)))
+    ((uuid,),) = rows(database, Device, "uuid")
+    mine, idle = rows(database, Hardware, "uuid", "hardware_key", "offered", "acc_specs")
+    assert mine[:3] == (uuid, device.key, True)
+    assert idle[1:] == (
+        IDLE.key,
+        False,
+        {
+            "device_type": "CRYPTO",
+            "num": 4,
+            "remote": 1,
+            "acc_capability": {"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
+        },
+    )
+    (_, status) = rows(database, Hardware, "acc_status")
+    assert status == (
+        {
+            "setup_required": True,
+            "reboot_required": False,
+            "reason": "its firmware is missing",
+        },
+    )
+
+
+def test_what_becomes_a_device_keeps_its_uuid(reports: ReportClient, database: Database) -> None:
+    epoch = hello(reports).epoch
+    device = card("equipped-card")
+    waiting = replace(facts.Hardware.of(device), offered=False, reason="not enabled")
+    stopped = DriverReport("card_driver", DriverState.STOPPED, hardware=(waiting,))
+    reports.report(HOST, epoch, Report((stopped,)))
+    ((before,),) = rows(database, Hardware, "uuid")
+    assert rows(database, Device, "uuid") == []
+    reports.report(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device),)))
+    assert rows(database, Device, "uuid") == [(before,)]
+    assert rows(database, Hardware, "uuid", "offered") == [(before, True)]
+
+
+def test_another_driver_takes_a_card_over_with_its_uuid(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = hello(reports).epoch
+    device = card("equipped-card")
+    known = facts.Hardware.of(device)
+    idle = replace(known, offered=False, reason="not enabled")
+
+    def report(first: DriverState, second: DriverState) -> Report:
+        return Report(
+            tuple(
+                DriverReport(
+                    name,
+                    state,
+                    (device,) if state is DriverState.READY else (),
+                    hardware=(known if state is DriverState.READY else idle,),
+                )
+                for name, state in (("card_driver", first), ("other_driver", second))
+            )
+        )
+
+    reports.report(HOST, epoch, report(DriverState.READY, DriverState.STOPPED))
+    ((uuid,),) = rows(database, Device, "uuid")
+    reports.report(HOST, epoch, report(DriverState.STOPPED, DriverState.READY))
+    assert rows(database, Device, "uuid", "driver") == [(uuid, "other_driver")]
+    owners = dict(rows(database, Hardware, "driver", "uuid"))
+    assert owners["other_driver"] == uuid
+    assert owners["card_driver"] != uuid
+
+
+def test_what_is_gone_goes_and_what_cannot_be_told_stays(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = hello(reports).epoch
+    reports.report(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,)))
+    kept = rows(database, Hardware, "uuid"), rows(database, Backend, "uuid")
+    failed = one(state=DriverState.FAILED, error="no bus")
+    reports.report(HOST, epoch, failed)
+    assert (rows(database, Hardware, "uuid"), rows(database, Backend, "uuid")) == kept
+    assert rows(database, Driver, "state", "error") == [("FAILED", "no bus")]
+    reports.report(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,)))
+    assert (rows(database, Hardware, "uuid"), rows(database, Backend, "uuid")) == kept
+    reports.report(HOST, epoch, one(hardware=(), backends=()))
+    assert rows(database, Hardware, "uuid") == rows(database, Backend, "uuid") == []
+    reports.report(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,)))
+    reports.report(HOST, epoch, Report(()))
+    assert rows(database, Hardware, "uuid") == rows(database, Backend, "uuid") == []
+    assert rows(database, Driver, "state", "enabled") == [("STOPPED", False)]
+
+
+def test_backends_and_their_services_follow_the_report(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = hello(reports).epoch
+    reports.report(HOST, epoch, one(backends=(ENGINE,)))
+    ((uuid,),) = rows(database, Backend, "uuid")
+    down = facts.BackendService("ipsec", "FAILED")
+    more = facts.BackendService("compression", "READY")
+    reports.report(HOST, epoch, one(backends=(replace(ENGINE, services=(down, more)),)))
+    assert rows(database, Backend, "uuid", "name", "state", "services", "capabilities") == [
+        (
+            uuid,
+            "engine-0",
+            "READY",
+            [{"name": "compression", "state": "READY"}, {"name": "ipsec", "state": "FAILED"}],
+            {"num": 2},
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"key": "x" * 256},
+        {"key": "nul\0"},
+        {"kind": ""},
+        {"kind": "K" * 65},
+        {"num": -1},
+        {"num": 2, "remote": 3},
+        {"num": 2**40},
+    ],
+)
+def test_odd_hardware_stops_no_other(
+    reports: ReportClient, database: Database, odd: dict[str, Any]
+) -> None:
+    epoch = hello(reports).epoch
+    reports.report(HOST, epoch, one(hardware=(replace(IDLE, **odd), IDLE, IDLE)))
+    assert rows(database, Hardware, "hardware_key") == [(IDLE.key,)]
+
+
+def test_drivers_say_hello(reports: ReportClient, database: Database) -> None:
+    first = hello(reports, DriverHello("card_driver", DriverState.READY))
+    # The report that follows tells of a host that is news.
+    assert rows(database, Driver, "name") == []
+    reports.report(HOST, first.epoch, one(version="1.0", type="FPGA", endpoint="vendor:Card"))
+    columns = ("name", "state", "version", "device_type", "endpoint", "enabled")
+    known = ("card_driver", "READY", "1.0", "FPGA", "vendor:Card", True)
+    assert rows(database, Driver, *columns) == [known]
+    hello(
+        reports,
+        DriverHello("card_driver", DriverState.READY, "vendor:Card", "FPGA", "2.0"),
+        DriverHello("new_driver", DriverState.READY, "new:Driver", "GPU", "0.1"),
+        DriverHello("idle_driver", DriverState.STOPPED),
+    )
+    assert rows(database, Driver, *columns) == [
+        ("card_driver", "READY", "2.0", "FPGA", "vendor:Card", True),
+        ("new_driver", "STARTING", "0.1", "GPU", "new:Driver", True),
+        ("idle_driver", "STOPPED", None, None, None, False),
+    ]
+
+
+def test_an_operators_word_on_a_driver_outlives_reports(
+    reports: ReportClient, database: Database
+) -> None:
+    epoch = hello(reports).epoch
+    reports.report(HOST, epoch, one())
+    with database.writer() as tx:
+        tx.execute(sa.update(Driver).values(wanted=True, enabled=False))
+    reports.report(HOST, epoch, one(error="slow"))
+    assert rows(database, Driver, "enabled", "error") == [(False, "slow")]
+
+
+def test_who_speaks_for_another_host_is_refused_and_noted_once(
+    reports: ReportClient, stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    epoch = hello(reports).epoch
+    thief = reach(ReportClient(stack.bus(), timeout=10, sender="cyborg-agent@thief"))
+    with caplog.at_level(logging.WARNING, "cyborg.conductor.peers"):
+        for _ in range(2):
+            with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
+                thief.report(HOST, epoch, one())
+        with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
+            thief.hello(Hello(HOST, (HOST,), "0", "cyborg-agent@thief", None))
+        with pytest.raises(exception.StaleEpoch):
+            reports.report(HOST, epoch - 1, one())
+    thief.close()
+    assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [
+        ("cyborg-agent@thief", "report"),
+        ("cyborg-agent@thief", "hello"),
+        (f"cyborg-agent@{HOST}", "report"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "epoch"), [(7, 1), (None, 1), (HOST, "1"), (HOST, None), (HOST, True), (HOST, 1.0)]
+)
+def test_words_of_a_wrong_type_are_refused(reports: ReportClient, host: Any, epoch: Any) -> None:
+    hello(reports)
+    with pytest.raises(exception.Invalid, match="is needed"):
+        reports.report(host, epoch, one())

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts out of service and back, and hosts that are gone for good."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.db.models import Device, Hardware, Host, Service, Work
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.conftest import RackedCompute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    hasten,
+    of_instance,
+)
+
+Racks = Callable[..., RackedCompute]
+OFF = {"status": "disabled", "disabled_reason": "its fan is noisy"}
+ON = {"status": "enabled"}
+
+
+@pytest.fixture
+def operator(app: Any) -> Client:
+    """Who looks after accelerators and is no administrator."""
+    return Client(app, role="operator", version="2.4")
+
+
+def agent_of(operator: Client, host: str) -> dict[str, Any]:
+    """The row of a host's agent, as operators see it."""
+    listed = operator.get("/services", kind="process", host=host)["services"]
+    found: dict[str, Any] = listed[0]
+    return found
+
+
+def silence(database: Database, host: str) -> None:
+    """The agent of a host, which has ended, was last heard of an hour ago."""
+    with database.writer() as tx:
+        long_ago = database.now - 3_600_000
+        tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=long_ago))
+
+
+def rows(database: Database, model: Any) -> int:
+    with database.reader() as tx:
+        return int(tx.execute(sa.select(sa.func.count()).select_from(model)).scalar_one())
+
+
+def test_a_host_out_of_service_and_back(
+    racked: Racks,
+    operator: Client,
+    nova: Client,
+    placement: PlacementService,
+    profile: Callable[..., str],
+    *,
+    resource_class: str,
+) -> None:
+    host = racked()
+    one, two = create(nova, profile({f"resources:{resource_class}": "2"}))
+    instance = bind(nova, [one], host.provider(), host=host.compute)
+    path = f"/services/{agent_of(operator, host.compute)['uuid']}"
+    shown = operator.patch(path, OFF, status=200)
+    assert (shown["status"], shown["disabled_reason"]) == ("disabled", "its fan is noisy")
+    eventually_offered(placement, host.provider(), 0)
+    bind(nova, [two], host.provider(), host=host.compute, status=409)
+    assert [arq["state"] for arq in of_instance(nova, instance)] == ["Bound"]
+    (free, held) = operator.get("/usage")["usage"]
+    assert (free["offered"], free["reserved"], held["bound"]) == (0, 1, 1)
+    shown = operator.patch(path, ON, status=200)
+    assert (shown["status"], shown["disabled_reason"]) == ("enabled", None)
+    eventually_offered(placement, host.provider(), 2)
+    bind(nova, [two], host.provider(), host=host.compute)
+
+
+def test_only_agents_can_be_taken_out_of_service(racked: Racks, operator: Client) -> None:
+    racked()
+    listed = operator.get("/services", kind="process")["services"]
+    conductor = next(one for one in listed if one["binary"] == "cyborg-conductor")
+    operator.patch(f"/services/{conductor['uuid']}", OFF, status=409)
+    operator.patch(f"/services/{uuid4()}", OFF, status=404)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {},
+        {"status": "up"},
+        {"status": None},
+        {"status": "disabled", "disabled_reason": 7},
+        {"status": "disabled", "disabled_reason": "x" * 256},
+        {"status": "enabled", "disabled_reason": "why"},
+        {"status": "disabled", "color": "red"},
+    ],
+)
+def test_odd_wishes_change_nothing(racked: Racks, operator: Client, body: Any) -> None:
+    host = racked()
+    agent = agent_of(operator, host.compute)
+    operator.patch(f"/services/{agent['uuid']}", body, status=400)
+    assert agent_of(operator, host.compute)["status"] == "enabled"
+
+
+def test_a_host_that_is_up_or_in_use_is_not_forgotten(
+    racked: Racks,
+    operator: Client,
+    nova: Client,
+    database: Database,
+    profile: Callable[..., str],
+    *,
+    resource_class: str,
+) -> None:
+    host = racked()
+    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+    bind(nova, arqs, host.provider(), host=host.compute)
+    path = f"/services/{agent_of(operator, host.compute)['uuid']}"
+    assert "is up" in str(operator.delete(path, status=409))
+    host.agent.stop()
+    silence(database, host.compute)
+    assert arqs[0]["uuid"] in str(operator.delete(path, status=409))
+    assert agent_of(operator, host.compute)["status"] == "enabled"
+    assert rows(database, Device) == 1
+
+
+def test_a_dead_host_is_forgotten(
+    racked: Racks,
+    operator: Client,
+    nova: Client,
+    placement: PlacementService,
+    database: Database,
+    profile: Callable[..., str],
+    *,
+    resource_class: str,
+) -> None:
+    host = racked()
+    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+    instance = bind(nova, arqs, host.provider(), host=host.compute)
+    host.agent.stop()
+    silence(database, host.compute)
+    nova.delete(f"{ARQS}?instance={instance}")
+    path = f"/services/{agent_of(operator, host.compute)['uuid']}"
+    operator.delete(path)
+    eventually(lambda: operator.answer("GET", path) == 404)
+    assert [rows(database, model) for model in (Device, Hardware, Host)] == [0, 0, 0]
+    assert placement.call("GET", f"/resource_providers?uuid={host.provider()}") == {
+        "resource_providers": []
+    }
+    operator.delete(path, status=404)
+
+
+def test_what_waits_for_a_host_ends_when_it_is_forgotten(
+    racked: Racks, operator: Client, database: Database
+) -> None:
+    host = racked()
+    host.agent.stop()
+    silence(database, host.compute)
+    body = {"hosts": [host.compute]}
+    begun = operator.post("/services/discover?wait=true", body, status=202)
+    path = f"/operations/{begun['uuid']}"
+    eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
+    operator.delete(f"/services/{agent_of(operator, host.compute)['uuid']}")
+    eventually(lambda: operator.get(path)["state"] == "failed")
+    (result,) = operator.get(path)["results"]
+    assert (result["state"], result["error"]) == ("failed", "the host was forgotten")
+    assert rows(database, Host) == rows(database, Work) == 0
+
+
+def test_what_is_allocated_keeps_a_host_until_it_is_not(
+    racked: Racks, operator: Client, placement: PlacementService, database: Database
+) -> None:
+    host = racked()
+    consumer = str(uuid4())
+    allocate(placement, host, consumer)
+    host.agent.stop()
+    silence(database, host.compute)
+    path = f"/services/{agent_of(operator, host.compute)['uuid']}"
+    operator.delete(path)
+    operator.delete(path)
+    eventually(lambda: refusal(database) is not None)
+    assert rows(database, Device) == 1
+    placement.call("DELETE", f"/allocations/{consumer}")
+    hasten(database)
+    eventually(lambda: operator.answer("GET", path) == 404)
+
+
+def test_an_agent_that_comes_back_keeps_its_host(
+    racked: Racks, operator: Client, placement: PlacementService, database: Database
+) -> None:
+    host = racked()
+    consumer = str(uuid4())
+    allocate(placement, host, consumer)
+    host.agent.stop()
+    silence(database, host.compute)
+    operator.delete(f"/services/{agent_of(operator, host.compute)['uuid']}")
+    eventually(lambda: refusal(database) is not None)
+    host.restart()
+    eventually(lambda: agent_of(operator, host.compute)["state"] == "up")
+    hasten(database)
+    eventually(lambda: agent_of(operator, host.compute)["status"] == "enabled")
+    assert rows(database, Device) == 1
+    eventually_offered(placement, host.provider(), 2)
+
+
+def test_a_process_that_ended_is_forgotten_at_once(operator: Client, database: Database) -> None:
+    uuid = str(uuid4())
+    with database.writer() as tx:
+        tx.execute(
+            sa.insert(Service).values(
+                uuid=uuid,
+                host=f"api-{uuid[:8]}",
+                binary="cyborg-api",
+                status="READY",
+                last_seen_ms=database.now - 3_600_000,
+            )
+        )
+    operator.delete(f"/services/{uuid}")
+    assert operator.answer("GET", f"/services/{uuid}") == 404
+
+
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [("admin", 404), ("operator", 404), ("manager", 403), ("member", 403), ("reader", 403)],
+)
+def test_who_may(app: Any, role: str, status: int) -> None:
+    client = Client(app, role=role, version="2.4")
+    assert client.answer("PATCH", f"/services/{uuid4()}", OFF) == status
+    assert client.answer("DELETE", f"/services/{uuid4()}") == status
+    assert replace(client, version="2.3").answer("DELETE", f"/services/{uuid4()}") == 404
+
+
+def allocate(placement: PlacementService, host: RackedCompute, consumer: str) -> None:
+    """Somebody whom no ARQ speaks for has a unit of the host's card in Placement."""
+    (resource,) = placement.call("GET", f"/resource_providers/{host.provider()}/inventories")[
+        "inventories"
+    ]
+    body = {
+        "allocations": {host.provider(): {"resources": {resource: 1}}},
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_generation": None,
+    }
+    placement.call("PUT", f"/allocations/{consumer}", body)
+    assert offered(placement, host.provider()) == 2
+
+
+def refusal(database: Database) -> str | None:
+    """Why the work that waits could not be done yet."""
+    with database.reader() as tx:
+        found: str | None = tx.execute(sa.select(Work.error)).scalar_one_or_none()
+        return found

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators list, from a driver on a host to the answer of the API; and who may."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.db.models import Service
+from cyborg.drivers.base import ALONE, Surroundings
+from cyborg.drivers.loader import Loaded
+from cyborg.model.device import Backend, BackendService, Hardware
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import bind, create, eventually, eventually_offered
+
+Racks = Callable[..., RackedCompute]
+IDLE = Hardware(
+    "0000:91:00.0",
+    "CRYPTO",
+    "v",
+    "m",
+    offered=False,
+    reason="its firmware is missing",
+    setup_required=True,
+    num=4,
+    remote=1,
+    capability={"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
+)
+
+
+class EngineDriver(CardDriver):
+    """Cards that run engines, and one that has to be set up first."""
+
+    name = "engine_driver"
+    device_type = "CRYPTO"
+
+    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        return [*(Hardware.of(one) for one in self.discover(surroundings)), IDLE]
+
+    def backends(self) -> Sequence[Backend]:
+        engines = (BackendService("compression", "READY"), BackendService("ipsec", "FAILED"))
+        return [
+            Backend("engine-0", "READY", engines, {"num": 2}),
+            Backend("engine-1", "READY", engines[:1]),
+        ]
+
+
+@pytest.fixture
+def operator(app: Any) -> Client:
+    """Who looks after accelerators and is no administrator."""
+    return Client(app, role="operator", version="2.4")
+
+
+@pytest.fixture
+def host(stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path) -> Any:
+    """A compute with two cards of three units, by a driver with engines; another driver is idle."""
+    name = fresh_host("engines")
+    placement.make_compute(name)
+    rack = Rack.build(name, Traits(resource_class), {CARD: 3})
+    driver = EngineDriver(rack.machine, name, Traits(resource_class))
+    spare = CardDriver(rack.machine, name, Traits(resource_class))
+    loaded = [
+        Loaded(driver.name, driver, endpoint="engines:EngineDriver", version="1.2"),
+        Loaded(spare.name, spare, enabled=False),
+    ]
+    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2)
+    own = replace(stack, times=times, _endings=[])
+    own.start_agent(name, machine=rack.machine, drivers=loaded, state_path=tmp_path)
+    eventually_offered(placement, rack.provider(), 3)
+    yield rack
+    own.stop()
+
+
+def test_drivers(host: Rack, operator: Client) -> None:
+    listed = operator.get("/drivers", host=host.compute)["drivers"]
+    by_name = {one["name"]: one for one in listed}
+    mine = by_name["engine_driver"]
+    assert operator.get(f"/drivers/{mine['uuid']}") == mine
+    assert mine.pop("discovered_at").endswith("+00:00")
+    mine.pop("uuid")
+    assert mine == {
+        "host": host.compute,
+        "name": "engine_driver",
+        "state": "READY",
+        "version": "1.2",
+        "type": "CRYPTO",
+        "endpoint": "engines:EngineDriver",
+        "enabled": True,
+        "options": {},
+        "devices": {"found": 1, "offered": 1, "in_use": 0},
+        "error": None,
+    }
+    idle = by_name["card_driver"]
+    assert (idle["state"], idle["enabled"], idle["devices"]["found"]) == ("STOPPED", False, 0)
+    names = [one["name"] for one in operator.get("/drivers", state="READY")["drivers"]]
+    assert names == ["engine_driver"]
+    assert operator.get("/drivers", host="nowhere") == {"drivers": []}
+    assert operator.answer("GET", f"/drivers/{uuid4()}") == 404
+
+
+def test_devices_of_a_driver_are_counted(
+    host: Rack,
+    operator: Client,
+    nova: Client,
+    profile: Callable[..., str],
+    *,
+    resource_class: str,
+) -> None:
+    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+    bind(nova, arqs, host.provider(), host=host.compute)
+    host.plug(OTHER, 1)
+
+    def counts() -> Any:
+        (one,) = operator.get("/drivers", name="engine_driver")["drivers"]
+        return one["devices"]
+
+    eventually(lambda: counts() == {"found": 2, "offered": 2, "in_use": 1})
+    host.pull(CARD)
+    eventually(lambda: counts() == {"found": 1, "offered": 1, "in_use": 1})
+
+
+def test_backends_and_what_runs_on_them(host: Rack, operator: Client) -> None:
+    first, second = operator.get("/backends", sort_key="name")["backends"]
+    assert operator.get(f"/backends/{first['uuid']}") == first
+    assert {key: first[key] for key in ("host", "driver", "name", "state", "capabilities")} == {
+        "host": host.compute,
+        "driver": "engine_driver",
+        "name": "engine-0",
+        "state": "READY",
+        "capabilities": {"num": 2},
+    }
+    assert first["services"] == [
+        {"name": "compression", "state": "READY"},
+        {"name": "ipsec", "state": "FAILED"},
+    ]
+    assert (second["name"], second["capabilities"]) == ("engine-1", {})
+    found = operator.get("/services", kind="backend", driver="engine_driver")["services"]
+    assert [(one["backend"], one["name"], one["state"]) for one in found] == [
+        ("engine-0", "compression", "READY"),
+        ("engine-0", "ipsec", "FAILED"),
+        ("engine-1", "compression", "READY"),
+    ]
+    assert found[0]["last_discovered_at"].endswith("+00:00")
+    assert operator.get(f"/services/{found[1]['uuid']}") == found[1]
+    only = operator.get("/services", backend="engine-1", host=host.compute)["services"]
+    assert [one["uuid"] for one in only] == [found[2]["uuid"]]
+
+
+def test_hardware(host: Rack, operator: Client, admin: Client) -> None:
+    (device,) = admin.get("/devices")["devices"]
+    (waiting,) = operator.get("/hardware", setup_required="true")["hardware"]
+    assert operator.get(f"/hardware/{waiting['uuid']}") == waiting
+    waiting.pop("uuid")
+    assert waiting == {
+        "hostname": host.compute,
+        "driver": "engine_driver",
+        "acc_specs": {
+            "device_type": "CRYPTO",
+            "num": 4,
+            "remote": 1,
+            "acc_capability": {"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
+        },
+        "acc_status": {
+            "setup_required": True,
+            "reboot_required": False,
+            "reason": "its firmware is missing",
+        },
+        "offered": False,
+    }
+    found = operator.get("/hardware", type="FPGA", driver="engine_driver")["hardware"]
+    assert [(one["uuid"], one["offered"]) for one in found] == [(device["uuid"], True)]
+    (idle,) = operator.get("/hardware", driver="card_driver", host=host.compute)["hardware"]
+    assert (idle["offered"], idle["acc_status"]["reason"]) == (False, "card_driver is not enabled")
+    assert operator.answer("GET", "/hardware?setup_required=maybe") == 400
+
+
+def test_processes_are_up_until_they_are_silent(
+    host: Rack, operator: Client, database: Database
+) -> None:
+    def mine() -> Any:
+        (one,) = operator.get("/services", kind="process", host=host.compute)["services"]
+        return one
+
+    one = mine()
+    assert (one["binary"], one["state"], one["status"]) == ("cyborg-agent", "up", "enabled")
+    assert one["endpoint"] == f"cyborg-agent@{host.compute}"
+    assert operator.get(f"/services/{one['uuid']}")["binary"] == "cyborg-agent"
+    silent = f"api-{uuid4().hex[:8]}"
+    with database.writer() as tx:
+        tx.execute(
+            sa.insert(Service).values(
+                uuid=str(uuid4()),
+                host=silent,
+                binary="cyborg-api",
+                status="READY",
+                last_seen_ms=database.now - 30_500,
+            )
+        )
+    (gone,) = operator.get("/services", host=silent)["services"]
+    assert gone["state"] == "down"
+
+
+def test_pages_go_through_both_kinds_of_services(host: Rack, operator: Client) -> None:
+    for order in ("", "&sort_dir=desc", "&sort_key=driver", "&sort_key=host&sort_dir=desc"):
+        everything = [one["uuid"] for one in operator.get(f"/services?{order}")["services"]]
+        walked: list[str] = []
+        marker = ""
+        while page := operator.get(f"/services?limit=2{order}{marker}")["services"]:
+            walked += [one["uuid"] for one in page]
+            marker = f"&marker={walked[-1]}"
+        assert walked == everything
+        assert len(set(walked)) == len(walked) > 3
+    for odd in (f"marker={uuid4()}", "sort_key=version", "sort_dir=up", "limit=-1", "color=red"):
+        assert operator.answer("GET", f"/services?{odd}") == 400
+
+
+def test_usage(
+    host: Rack,
+    operator: Client,
+    member: Client,
+    nova: Client,
+    profile: Callable[..., str],
+    *,
+    resource_class: str,
+) -> None:
+    arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
+    bind(nova, arqs, host.provider(), host=host.compute)
+
+    def row(project: str | None, **counts: int) -> dict[str, Any]:
+        none = {"offered": 0, "bound": 0, "reserved": 0, "lost": 0}
+        return {"type": "FPGA", "host": host.compute, "project_id": project, **none, **counts}
+
+    def usage(who: Client, asked: str = "") -> list[dict[str, Any]]:
+        found = replace(who, version="2.4").get(f"/usage{asked}")["usage"]
+        return sorted(found, key=lambda one: one["project_id"] or "")
+
+    assert usage(operator) == [row(None, offered=2), row(member.project, bound=1)]
+    assert usage(operator, f"?project_id={member.project}") == [row(member.project, bound=1)]
+    assert usage(operator, "?host=nowhere") == usage(operator, "?type=GPU") == []
+    assert usage(member) == [row(member.project, bound=1) | {"host": None}]
+    assert usage(replace(member, project="another")) == []
+    assert replace(member, version="2.4").answer("GET", f"/usage?host={host.compute}") == 403
+    admin = replace(operator, role="admin")
+    (device,) = admin.get("/devices")["devices"]
+    admin.post(f"/devices/{device['uuid']}/disable", status=204)
+    assert usage(operator) == [row(None, reserved=2), row(member.project, bound=1)]
+    host.pull(CARD)
+    eventually(lambda: usage(operator)[0] == row(None, lost=2))
+
+
+LISTS = ("/drivers", "/backends", "/hardware", "/services")
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [
+        ("admin", 200),
+        ("operator", 200),
+        ("manager", 200),
+        ("member", 403),
+        ("reader", 403),
+        ("service", 403),
+    ],
+)
+def test_who_may_list(app: Any, path: str, role: str, status: int) -> None:
+    client = Client(app, role=role, version="2.4")
+    assert client.answer("GET", path) == status
+    one = 404 if status == 200 else status
+    assert client.answer("GET", f"{path}/{uuid4()}") == one
+
+
+@pytest.mark.parametrize("path", [*LISTS, "/usage"])
+def test_there_is_no_such_thing_in_older_versions(app: Any, path: str) -> None:
+    for version in (None, "2.0", "2.3"):
+        assert Client(app, role="admin", version=version).answer("GET", path) == 404
+    assert Client(app, role="reader", version="2.4").answer("PUT", path) == 405

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile changes while it is in use: those who asked before keep what they asked for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from cyborg import exception
+from cyborg.db.engine import Database
+from cyborg.model.caller import Caller
+from cyborg.model.device_profile import ProfileChange
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.tests.functional.conftest import Compute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import FPGA, bind, create, everything, states
+
+CALLER = Caller("project", "user", "req-change")
+PATH = "/device_profiles"
+OTHER = {"resources:CUSTOM_OTHER": "3"}
+
+
+@pytest.fixture
+def operator(admin: Client) -> Client:
+    """Who looks after accelerators, with the newest microversion."""
+    return replace(admin, role="operator", version="2.4")
+
+
+def test_requests_keep_what_they_asked_for(
+    compute: Callable[..., Compute],
+    profile: Callable[..., str],
+    operator: Client,
+    member: Client,
+    nova: Client,
+) -> None:
+    host, name = compute(), profile(FPGA)
+    bound, unbound = create(member, name), create(member, name)
+    bind(nova, bound, host.fake_provider, host=host.name)
+    uuid = member.get(f"{PATH}/{name}")["device_profile"]["uuid"]
+    new = f"profile-{uuid4().hex}"
+    body = {"name": new, "description": "others", "groups": [OTHER]}
+    changed = operator.patch(f"{PATH}/{uuid}", body, status=200)
+    assert {**changed, **body} == changed
+    assert changed["updated_at"] is not None
+    assert member.get(f"{PATH}/{new}")["device_profile"] == changed
+    assert member.get(f"{PATH}/{name}", status=404)
+    assert states(member, bound) == ["Bound"]
+    # What was asked for before is bound to what it was for then.
+    bind(nova, unbound, host.fake_provider, host=host.name)
+    assert states(member, unbound) == ["Bound"]
+    fresh = create(member, new)
+    assert len(fresh) == 3
+    bind(nova, fresh, host.fake_provider, host=host.name, status=400)
+
+
+def test_a_name_that_is_taken(
+    profile: Callable[..., str], operator: Client, database: Database
+) -> None:
+    name, taken = profile(FPGA), profile(FPGA)
+    before = everything(database)
+    answer = operator.patch(f"{PATH}/{name}", {"name": taken, "groups": [OTHER]}, status=409)
+    assert taken in answer["error_message"]
+    assert everything(database) == before
+    assert operator.patch(f"{PATH}/{name}", {"name": name}, status=200)["name"] == name
+
+
+def test_a_repeated_change_changes_nothing_more(
+    conductor: ConductorClient, profile: Callable[..., str], database: Database
+) -> None:
+    name, new, once = profile(FPGA), f"profile-{uuid4().hex}", str(uuid4())
+    wish = ProfileChange(name=new, description="d", describes=True)
+    first = conductor.update_device_profile(CALLER, once, name, wish)
+    before = everything(database)
+    assert conductor.update_device_profile(CALLER, once, name, wish) == first
+    assert everything(database) == before
+    with pytest.raises(exception.NotFound):
+        conductor.update_device_profile(CALLER, str(uuid4()), name, wish)
+
+
+@pytest.mark.parametrize("role", ["manager", "member", "reader"])
+def test_others_may_not(
+    profile: Callable[..., str], operator: Client, role: str, database: Database
+) -> None:
+    name = profile(FPGA)
+    before = everything(database)
+    other = replace(operator, role=role)
+    assert other.answer("PATCH", f"{PATH}/{name}", {"name": "mine"}) == 403
+    assert everything(database) == before

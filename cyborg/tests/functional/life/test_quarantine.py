@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Units that their host does not release: kept from guests, tried again, given back."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.db.models import Event, Work
+from cyborg.model.finding import Kind
+from cyborg.model.invariants import Ages
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.cards import CARD, Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    Arqs,
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    handle_states,
+    hasten,
+    meddle,
+    of_instance,
+    states,
+    work_left,
+)
+
+
+@pytest.fixture
+def host(racked: Callable[..., RackedCompute], resource_class: str) -> RackedCompute:
+    """A compute with one card of two units, which are to be prepared for each guest."""
+    return racked(Traits(resource_class, prepare=True), cards={CARD: 2})
+
+
+@pytest.fixture
+def arqs(nova: Client, profile: Callable[..., str], resource_class: str) -> Callable[[], Arqs]:
+    """New ARQs, one at a time, for such a card."""
+    name = profile({f"resources:{resource_class}": "1"})
+    return lambda: create(nova, name)
+
+
+@pytest.fixture
+def stuck(
+    host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
+) -> RackedCompute:
+    """The same, where the first unit has had a guest and is in quarantine after it."""
+    instance = bind(nova, arqs(), host.provider())
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    host.driver.behaviour.stuck = RuntimeError("the card hangs")
+    nova.delete(f"{ARQS}?instance={instance}")
+    eventually(lambda: quarantined(database))
+    return host
+
+
+def quarantined(database: Database) -> bool:
+    hasten(database)
+    return "quarantined" in handle_states(database).values()
+
+
+def history(database: Database) -> list[Any]:
+    """What happened to handles: action, host, reason."""
+    with database.reader() as tx:
+        query = sa.select(Event.action, Event.hostname, Event.reason).where(Event.noun == "handle")
+        return list(tx.execute(query.order_by(Event.id)).all())
+
+
+def recovered(database: Database) -> bool:
+    hasten(database)
+    return work_left(database) == []
+
+
+def test_refused_eight_times_a_unit_is_kept_from_guests_until_it_is_released(
+    stuck: RackedCompute, placement: PlacementService, database: Database
+) -> None:
+    eventually_offered(placement, stuck.provider(), 1)
+    with database.reader() as tx:
+        spec = tx.execute(sa.select(Work.spec)).scalar_one()
+    assert spec["refusals"] >= 8
+    (entry,) = history(database)
+    assert (entry.action, entry.hostname) == ("quarantined", stuck.compute)
+    assert "the card hangs" in entry.reason
+    stuck.driver.behaviour.stuck = None
+    eventually(lambda: recovered(database))
+    assert set(handle_states(database).values()) == {"free"}
+    eventually_offered(placement, stuck.provider(), 2)
+    assert [one.action for one in history(database)] == ["quarantined", "out of quarantine"]
+
+
+def test_tries_that_found_no_agent_are_no_refusals(
+    host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
+) -> None:
+    instance = bind(nova, arqs(), host.provider())
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    host.driver.behaviour.stuck = RuntimeError("busy")
+    nova.delete(f"{ARQS}?instance={instance}")
+    # As after so many tries that found no agent: they are no refusals.
+    meddle(database, sa.update(Work).values(attempts=100))
+    eventually(lambda: refusals(database) >= 1)
+    assert "quarantined" not in handle_states(database).values()
+    host.driver.behaviour.stuck = None
+    eventually(lambda: recovered(database))
+    assert history(database) == []
+
+
+def refusals(database: Database) -> int:
+    with database.reader() as tx:
+        specs = tx.execute(sa.select(Work.spec)).scalars()
+        return sum(one["refusals"] for one in specs if one)
+
+
+def test_it_is_said_once(
+    stuck: RackedCompute, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = refusals(database)
+    with caplog.at_level(logging.WARNING):
+        eventually(lambda: quarantined(database) and refusals(database) > before + 2)
+    said = [one.name for one in caplog.records]
+    assert "cyborg.agent.operations" in said
+    assert "cyborg.conductor.hostwork" not in said
+
+
+def test_no_bind_takes_it(
+    stuck: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
+) -> None:
+    second = bind(nova, arqs(), stuck.provider())
+    eventually(lambda: of_instance(nova, second)[0]["state"] == "Bound")
+    bind(nova, arqs(), stuck.provider(), status=409)
+    assert sorted(handle_states(database).values()) == ["held", "quarantined"]
+
+
+def test_the_audit_tells_of_it(stuck: RackedCompute, stack: Stack) -> None:
+    own = replace(stack, times=replace(stack.times, ages=Ages(settle=600_000)))
+    (finding,) = [
+        one
+        for one in own.auditor().look(stuck.compute).findings
+        if one.kind is Kind.QUARANTINED_HANDLE
+    ]
+    assert "the card hangs" in finding.cause
+    assert stuck.compute in finding.remedy
+
+
+@pytest.mark.parametrize("healed", [True, False], ids=["released in time", "not released"])
+def test_a_bind_that_waits_for_it(
+    racked: Callable[..., RackedCompute],
+    resource_class: str,
+    arqs: Callable[[], Arqs],
+    nova: Client,
+    *,
+    nova_api: SimulatedNova,
+    database: Database,
+    placement: PlacementService,
+    healed: bool,
+) -> None:
+    host = racked(Traits(resource_class, prepare=True), cards={CARD: 1})
+    first = bind(nova, arqs(), host.provider())
+    eventually(lambda: of_instance(nova, first)[0]["state"] == "Bound")
+    host.driver.behaviour.releasing.clear()
+    host.driver.behaviour.stuck = RuntimeError("the card hangs")
+    nova.delete(f"{ARQS}?instance={first}")
+    mine = arqs()
+    instance = bind(nova, mine, host.provider(), instance=str(uuid4()))
+    host.driver.behaviour.open()
+    eventually(lambda: quarantined(database))
+    assert states(nova, mine) == ["BindStarted"]
+    uuid = mine[0]["uuid"]
+    if healed:
+        host.driver.behaviour.stuck = None
+        eventually(lambda: recovered(database))
+        assert states(nova, mine) == ["Bound"]
+        assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "completed"}
+        assert set(handle_states(database).values()) == {"held"}
+        return
+    meddle(database, sa.update(Work).where(Work.kind == "prepare").values(deadline_ms=1))
+    assert nova_api.wait_for_events([uuid], timeout=5) == {uuid: "failed"}
+    (failed,) = of_instance(nova, instance)
+    assert failed["state"] == "BindFailed"
+    assert set(handle_states(database).values()) == {"quarantined"}
+    eventually(lambda: offered(placement, host.provider()) == 0)

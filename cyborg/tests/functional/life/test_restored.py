@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A database that is set back to its backup while agents run on."""
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.tests.functional.life.cards import CARD, Traits
+from cyborg.tests.functional.life.conftest import RackedCompute
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    bind,
+    create,
+    eventually,
+    handle_states,
+    of_instance,
+    work_left,
+)
+
+#: The ids of work begin again, as after a restore.
+BEGIN_AGAIN = {
+    "sqlite": "UPDATE sqlite_sequence SET seq = 0 WHERE name = 'work'",
+    "mysql": "ALTER TABLE work AUTO_INCREMENT = 1",
+    "postgresql": "SELECT setval(pg_get_serial_sequence('work', 'id'), 1)",
+}
+
+
+def test_agents_obey_a_database_whose_ids_have_gone_back(
+    racked: Callable[..., RackedCompute],
+    resource_class: str,
+    profile: Callable[..., str],
+    member: Client,
+    *,
+    database: Database,
+) -> None:
+    nova = member.with_service_token()
+    host = racked(Traits(resource_class, prepare=True), cards={CARD: 1})
+    name = profile({f"resources:{resource_class}": "1"})
+
+    def boot() -> str:
+        instance = bind(nova, create(nova, name), host.provider())
+        eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+        eventually(lambda: work_left(database) == [])
+        return instance
+
+    nova.delete(f"{ARQS}?instance={boot()}")
+    instance = boot()
+    with database.writer() as tx:
+        tx.execute(sa.text(BEGIN_AGAIN[tx.dialect.name]))
+    nova.delete(f"{ARQS}?instance={instance}")
+    eventually(lambda: set(handle_states(database).values()) == {"free"})
+    assert host.driver.ready == set()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova and this service with one worker each, and each of them asks the other: nobody waits long.
+
+Nova's worker binds through this API; the event about it needs the same worker, which then asks this
+API again before it answers.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.noauth import NoAuth
+from keystoneauth1.session import Session
+from oslo_config import cfg
+from oslo_middleware import RequestId
+
+from cyborg.api import app as api_app
+from cyborg.api.server import HttpServer
+from cyborg.db.engine import Reader
+from cyborg.db.models import METADATA
+from cyborg.model.caller import Caller
+from cyborg.model.device_profile import DeviceProfile
+from cyborg.model.report import Hello
+from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.testing.accelerators import AcceleratorClient
+from cyborg.testing.loopback import Loopback
+from cyborg.testing.machines import provider_of, report_of
+from cyborg.testing.stack import Stack, reach
+from cyborg.tests.functional.life.http import TokenReader
+from cyborg.tests.functional.life.steps import eventually
+from cyborg.tests.functional.schema.databases import empty_database
+
+HOST = "compute"
+PROFILE = "gpu"
+BOOTS = 8
+
+
+class SmallNova:
+    """Boots on request, and takes events; both in the one worker that it has."""
+
+    def __init__(self) -> None:
+        self.api = ""
+        self.seen: dict[str, str] = {}
+        self.door = Loopback(self._answer, one_at_a_time=True)
+
+    def adapter(self) -> Adapter:
+        """What the conductor sends events with."""
+        session = Session(auth=NoAuth(endpoint=f"{self.door.url}/v2.1"), timeout=20)
+        return Adapter(session, service_type="compute")
+
+    def boot(self, instance: str) -> int:
+        """Ask it for a server; the status of the answer."""
+        return requests.post(f"{self.door.url}/boot", json=instance, timeout=30).status_code
+
+    def _answer(self, environ: Any, start_response: Any) -> list[bytes]:
+        body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+        client = AcceleratorClient(self.api, "member:project", "service")
+        answer: Any = {}
+        if environ["PATH_INFO"] == "/boot":
+            arqs = [one["uuid"] for one in client.create(PROFILE)]
+            client.bind(body, HOST, {one: provider_of(HOST, 0) for one in arqs})
+        else:
+            for event in body["events"]:
+                (arq,) = client.arqs_of(event["server_uuid"])
+                self.seen[event["server_uuid"]] = arq["state"]
+            answer = {"events": [{**one, "code": 200} for one in body["events"]]}
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(answer).encode()]
+
+
+@pytest.fixture
+def nova() -> Iterator[SmallNova]:
+    nova = SmallNova()
+    with nova.door:
+        yield nova
+
+
+@pytest.fixture
+def small(
+    stack: Stack, nova: SmallNova, conf: cfg.ConfigOpts, tmp_path: Path
+) -> Iterator[SmallNova]:
+    """A conductor and an API with one thread of its own, around that Nova."""
+    with empty_database(tmp_path) as db:
+        METADATA.create_all(db.engine)
+        url = db.engine.url.render_as_string(hide_password=False)
+        own = Stack(
+            conf=conf,
+            database_url=url,
+            transport_url=stack.transport_url,
+            peers=replace(stack.peers, nova=nova.adapter),
+        )
+        own.start_conductor()
+        conductor = reach(ConductorClient(own.bus(), timeout=10))
+        agent = reach(ReportClient(own.bus(), timeout=10))
+        epoch = agent.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
+        agent.report(HOST, epoch, report_of(HOST, 1, handles=BOOTS))
+        groups = ({"resources:FPGA": "1"},)
+        profile = DeviceProfile(str(uuid4()), PROFILE, groups)
+        conductor.create_device_profile(Caller("p", "u", "req-1"), str(uuid4()), profile)
+        reader = Reader(url)
+        door = TokenReader(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
+        for name, value in (("api_workers", 1), ("port", 0), ("host_ip", "127.0.0.1")):
+            conf.set_override(name, value, group="api")
+        server = HttpServer(door, conf)
+        server.start()
+        nova.api = "http://{}:{}/v2".format(*server.address)
+        yield nova
+        server.stop()
+        for name in ("api_workers", "port", "host_ip"):
+            conf.clear_override(name, group="api")
+        for one in (agent, conductor, reader):
+            one.close()
+        own.stop()
+
+
+def test_boots_all_at_once_end(small: SmallNova):
+    instances = [str(uuid4()) for _ in range(BOOTS)]
+    with ThreadPoolExecutor(BOOTS) as users:
+        assert list(users.map(small.boot, instances)) == [200] * BOOTS
+    eventually(lambda: len(small.seen) == BOOTS)
+    assert small.seen == dict.fromkeys(instances, "Bound")

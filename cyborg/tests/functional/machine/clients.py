@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients and operators ask for: sent over the bus, done in the model, compared."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from enum import Enum
+from itertools import product
+from typing import Any
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db import snapshot
+from cyborg.db.engine import Database
+from cyborg.db.models import Deployable, Event
+from cyborg.model.arq import Arq, Binding, State, arq_uuids
+from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
+from cyborg.model.device_profile import DeviceProfile
+from cyborg.service import wait_until
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import ARQS, everything
+from cyborg.tests.functional.machine.cloud import Cloud
+from cyborg.tests.functional.machine.hardware import resource_class
+from cyborg.tests.functional.machine.model import Bindings, Model, Order, lost_units
+
+PROJECTS = ("machine-project", "other-project")
+_NOVA = Caller("service-project", "nova", "req-machine", everywhere=True, service=True)
+
+Refusals = set[type[exception.CyborgError]]
+
+
+class Fate(Enum):
+    """What happens to a request on the bus: which message is lost, and how often."""
+
+    FINE = ("", 0)
+    REQUEST_LOST = ("request", 1)
+    ANSWER_LOST = ("answer", 1)
+    NEVER_ARRIVED = ("request", 2)
+    NEVER_ANSWERED = ("answer", 2)
+
+
+class Clients:
+    """Everybody who asks; ``model`` is what must be true after each answer."""
+
+    def __init__(self, cloud: Cloud, model: Model) -> None:
+        self.model = model
+        self.cloud = cloud
+        self.site = cloud.site
+        self._client = cloud.client()
+        self._readers: dict[str | None, Client] = {
+            None: Client(self.site.app, role="admin", project="admin-project"),
+            **{one: Client(self.site.app, role="member", project=one) for one in PROJECTS},
+        }
+        self._operations = 0
+
+    def make_profiles(self) -> None:
+        """What the requests ask for."""
+        for prepare, count in product((False, True), (1, 2, 3)):
+            group = {f"resources:{resource_class(prepare)}": str(count)}
+            made = DeviceProfile(str(uuid4()), _profile(prepare, count), (group,))
+            self._client.create_device_profile(_NOVA, self._operation(), made)
+
+    def read(self) -> None:
+        """Read all ARQs through the API, as an administrator and as a member of each project.
+
+        A unit is shown of those that are bound only.
+        """
+        for project, reader in self._readers.items():
+            shown = {one["uuid"]: one for one in reader.get(ARQS)["arqs"]}
+            assert sorted(shown) == sorted(self.model.of_project(project)), project
+            for uuid, one in shown.items():
+                request = self.model.requests[uuid]
+                assert {State(one["state"])} == request.states
+                assert one["instance_uuid"] == request.instance
+                assert bool(one["attach_handle_uuid"]) is (request.states == {State.BOUND})
+
+    def close(self) -> None:
+        """Ask no more, and leave nothing to others."""
+        self._client.close()
+        for instance in self.model.instances:
+            self.site.placement.free(instance)
+            self.site.nova.disown(instance)
+
+    def create(
+        self,
+        *,
+        prepare: bool,
+        count: int = 1,
+        project: str = PROJECTS[0],
+        fate: Fate = Fate.FINE,
+    ) -> None:
+        """New ARQs of a project, all or none."""
+        operation = self._operation()
+        profile = _profile(prepare, count)
+
+        def ask() -> list[Arq]:
+            return self._client.create_arqs(_member(project), operation, profile)
+
+        def done(model: Model) -> None:
+            model.create(arq_uuids(operation, count), prepare=prepare, project=project)
+
+        self._request("create_arqs", ask, done, fate=fate)
+
+    def bind(
+        self,
+        bindings: Bindings,
+        instance: str | None = None,
+        *,
+        project: str | None = None,
+        fate: Fate = Fate.FINE,
+        code: int = 200,
+    ) -> str:
+        """Bind ARQs (uuid, provider) for an instance, a new one by default, as Nova would.
+
+        It asks on behalf of a project's member, or (None) of an administrator. Where there is
+        nothing to say against it the scheduler allocates first; when Placement refuses that, no
+        host is found and nothing happens. ``code`` is Nova's answer to its events.
+        """
+        instance = instance or str(uuid4())
+        cloud = snapshot.take(self.site.database)
+        objections = self.model.objections(bindings, instance, cloud, project=project)
+        units = Counter(provider for _, provider in bindings)
+        if not objections - {exception.NoFreeHandle, exception.DeviceUnavailable}:
+            if not self._allocate(instance, units):
+                return instance
+            # Placement gave the units away: then they must be there, or have been lost since.
+            lost = any(lost_units(cloud, one) for one in units)
+            assert lost or exception.NoFreeHandle not in objections, units
+        self.site.nova.own(instance, project or PROJECTS[0])
+        self.site.nova.answer_instance(instance, code)
+        operation = self._operation()
+        body = [Binding(uuid, "somewhere", provider, instance) for uuid, provider in bindings]
+        told = len(self.site.nova.events)
+
+        def ask() -> None:
+            self._client.patch_arqs(_for(project), operation, body, [])
+
+        def done(model: Model) -> None:
+            model.bind(bindings, instance, self.cloud.clock.ms, told)
+
+        self._request("patch_arqs", ask, done, refusals=objections, fate=fate)
+        if instance not in self.model.instances:
+            self.site.placement.free(instance)
+        return instance
+
+    def unbind(
+        self, uuids: Sequence[str], *, project: str | None = None, fate: Fate = Fate.FINE
+    ) -> None:
+        """Take ARQs off their instances, all or none."""
+        refusals: Refusals = set()
+        if set(uuids) - set(self.model.of_project(project)):
+            refusals = {exception.NotFound}
+        operation = self._operation()
+
+        def ask() -> None:
+            self._client.patch_arqs(_for(project), operation, [], list(uuids))
+
+        with_units = self._units()
+        self._request(
+            "patch_arqs", ask, lambda model: model.unbind(uuids), refusals=refusals, fate=fate
+        )
+        self._give_back(with_units)
+
+    def delete(
+        self,
+        uuids: Sequence[str],
+        *,
+        service: bool = True,
+        project: str = PROJECTS[0],
+        fate: Fate = Fate.FINE,
+    ) -> None:
+        """Delete ARQs by uuid, as Nova (``service``) or a project's member.
+
+        What may go goes, whatever the answer is.
+        """
+        reached = self.model.of_project(None if service else project)
+        known = [one for one in uuids if one in reached]
+        kept = [one for one in known if self.model.requests[one].instance and not service]
+        refusals: Refusals = set()
+        if kept:
+            refusals = {exception.BoundArqs}
+        elif len(known) < len(uuids):
+            refusals = {exception.NotFound}
+        operation = self._operation()
+
+        def ask() -> None:
+            caller = _NOVA if service else _member(project)
+            self._client.delete_arqs(caller, operation, list(uuids))
+
+        going = set(known) - set(kept)
+        with_units = self._units()
+        self._request(
+            "delete_arqs", ask, lambda model: model.delete(going), refusals=refusals, fate=fate
+        )
+        self._give_back(with_units)
+
+    def delete_instance(self, instance: str, *, fate: Fate = Fate.FINE) -> None:
+        """Delete a server, as Nova does: its ARQs first, then its allocations."""
+        operation = self._operation()
+
+        def ask() -> None:
+            self._client.delete_instance_arqs(_NOVA, operation, instance)
+
+        going = self.model.of_instance(instance)
+        with_units = self._units()
+        self._request("delete_instance_arqs", ask, lambda model: model.delete(going), fate=fate)
+        self._give_back(with_units)
+        if instance not in self.model.instances:
+            self.site.nova.disown(instance)
+
+    # What operators do.
+
+    def set_enabled(self, provider: str, *, enabled: bool, fate: Fate = Fate.FINE) -> None:
+        """Take the device behind a provider out of service, or put it back."""
+        cloud = snapshot.take(self.site.database)
+        (row,) = [one for one in cloud.deployables if one.rp_uuid == provider]
+        device = cloud.device_by_id[row.device_id].uuid
+        status = DeviceStatus.ENABLED if enabled else DeviceStatus.MAINTAINING
+        operation = self._operation()
+
+        def ask() -> None:
+            self._client.set_device_status(_NOVA, operation, device, status)
+
+        def done(model: Model) -> None:
+            (model.disabled.discard if enabled else model.disabled.add)(provider)
+
+        self._request("set_device_status", ask, done, fate=fate)
+
+    def program(self, provider: str, image: str, *, fate: Fate = Fate.FINE) -> None:
+        """Have an image loaded into a card; those that cannot take one refuse."""
+        query = sa.select(Deployable.uuid).where(Deployable.rp_uuid == provider)
+        with self.site.database.reader() as tx:
+            uuid = tx.execute(query).scalar_one()
+        operation = self._operation()
+        refusals: Refusals = set()
+        if self.model.cards[provider].prepare:
+            refusals = {exception.CannotProgram}
+
+        def ask() -> None:
+            self._client.program_deployable(_NOVA, operation, uuid, image)
+
+        def done(model: Model) -> None:
+            model.program(provider, Order(operation, image))
+
+        self._request("program_deployable", ask, done, refusals=refusals, fate=fate)
+
+    def _request(
+        self,
+        verb: str,
+        ask: Callable[[], Any],
+        done: Callable[[Model], None],
+        *,
+        refusals: Refusals | None = None,
+        fate: Fate = Fate.FINE,
+    ) -> None:
+        """Send a request; whatever becomes of it, it is done or not, and the answer says so."""
+        before = everything(self.site.database) if refusals and verb == "patch_arqs" else None
+        error: exception.CyborgError | None = None
+        with self._losing(verb, fate):
+            try:
+                answer = ask()
+            except exception.OutcomeUnknown:
+                if not refusals or verb == "delete_arqs":
+                    self._find_out(done)
+                return
+            except exception.CyborgError as fault:
+                error = fault
+        if error is not None:
+            assert refusals
+            assert type(error) in refusals, repr(error)
+        else:
+            assert not refusals, refusals
+            # The same operation again answers the same, and changes nothing.
+            before = everything(self.site.database)
+            assert ask() == answer
+        if before is not None:
+            assert everything(self.site.database) == before
+        if error is None or verb == "delete_arqs":
+            done(self.model)
+
+    @contextmanager
+    def _losing(self, verb: str, fate: Fate) -> Iterator[None]:
+        """Let the bus lose messages of one request, and no others."""
+        exchange = self.cloud.exchange
+        what, times = fate.value
+        lose = exchange.lose_request if what == "request" else exchange.lose_answer
+        loses = exchange.loses_request if what == "request" else exchange.loses_answer
+        lose(verb, times)
+        yield
+        while loses(verb):
+            pass
+
+    def _find_out(self, done: Callable[[Model], None]) -> None:
+        """The outcome is unknown: it is done as a whole, or nothing of it."""
+        self._client.connect()
+        assert wait_until(lambda: self._client.up, timeout=5.0, step=0.001)
+        after = deepcopy(self.model)
+        done(after)
+        try:
+            after.compare(snapshot.take(self.site.database))
+            after.compare_orders(ordered(self.site.database))
+        except AssertionError:
+            return
+        self.model.become(after)
+
+    def _units(self) -> dict[str, Counter[str]]:
+        """Instance → provider → units, as the model has them."""
+        found: dict[str, Counter[str]] = {}
+        for one in self.model.requests.values():
+            if one.instance is not None:
+                found.setdefault(one.instance, Counter())[one.provider or ""] += 1
+        return found
+
+    def _give_back(self, before: dict[str, Counter[str]]) -> None:
+        """Take back what was allocated for units that have just been let go of."""
+        after = self._units()
+        for instance, units in before.items():
+            if instance not in after:
+                self.site.placement.free(instance)
+            elif after[instance] != units:
+                self._allocate(instance, after[instance])
+
+    def _allocate(self, instance: str, units: Counter[str]) -> bool:
+        """Have Placement allocate just these units; False when it does not."""
+        allocations = {
+            provider: {"resources": {resource_class(self.model.cards[provider].prepare): count}}
+            for provider, count in units.items()
+            if provider
+        }
+        path = f"/allocations/{instance}"
+        generation = self.site.placement.call("GET", path).get("consumer_generation")
+        body = {
+            "allocations": allocations,
+            "consumer_generation": generation,
+            "project_id": PROJECTS[0],
+            "user_id": PROJECTS[0],
+        }
+        refusal = self.site.placement.call("PUT", path, body, accept=(400, 409))
+        return refusal is None
+
+    def _operation(self) -> str:
+        self._operations += 1
+        return str(UUID(int=self._operations))
+
+
+def ordered(database: Database) -> set[str]:
+    """The operations by which images were ordered, as history has them."""
+    query = sa.select(Event.operation_id).where(Event.action == "program")
+    with database.reader() as tx:
+        return {str(one) for one in tx.execute(query).scalars()}
+
+
+def _member(project: str) -> Caller:
+    return Caller(project, "member", "req-machine")
+
+
+def _for(project: str | None) -> Caller:
+    """Nova, on behalf of a project's member or of an administrator."""
+    if project is None:
+        return _NOVA
+    return Caller(project, "member", "req-machine", service=True)
+
+
+def _profile(prepare: bool, count: int) -> str:
+    """The name of the profile that asks for so many units of one kind."""
+    return f"{'prepared' if prepare else 'plain'}-{count}"

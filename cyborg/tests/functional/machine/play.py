@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A play on a small cloud: every act is done there and in the model, and both must agree.
+
+What the machine of ``test_machine`` finds is kept as an ordinary test made of the same acts.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db import snapshot
+from cyborg.db.models import Deployable, Event
+from cyborg.model.finding import Kind, Severity
+from cyborg.model.invariants import Ages, check
+from cyborg.model.peers import Peers
+from cyborg.model.snapshot import Snapshot
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.machine.clients import Clients, ordered
+from cyborg.tests.functional.machine.cloud import (
+    BIND_TIMEOUT,
+    LEASE,
+    Cloud,
+    Control,
+    Keeper,
+    Point,
+    Site,
+)
+from cyborg.tests.functional.machine.hardware import Hardware, Machine
+from cyborg.tests.functional.machine.model import ENDED, Model
+
+#: What is on its way in mid-play, and nobody's fault.
+_GOING_ON = frozenset({Kind.NO_CONDUCTOR})
+#: Nova's own waiting time, in milliseconds.
+_NOVA_WAITS = 300_000
+#: After so many rounds a cloud in which everybody is back has come to rest.
+_ROUNDS = 12
+_ROUND = 31.0
+
+
+class Deed(Enum):
+    """What may happen in the middle of somebody's work."""
+
+    DELETE = "the instance of an ARQ is deleted"
+    UNBIND = "an ARQ is unbound"
+    TAKE_OVER = "another conductor takes over what seems to be a dead one's"
+    KILL_AGENTS = "the agents of a host die"
+    RESTART_AGENT = "a host gets a new agent"
+    TIME = "the deadline passes"
+
+
+class Trouble(Enum):
+    """What may be wrong around our processes."""
+
+    PULLED = "a card is not there"
+    SHRUNK = "a card has lost its last unit"
+    BLIND = "a driver cannot look"
+    FAULTY = "a card cannot be prepared"
+    PLACEMENT = "Placement is away"
+    NOVA = "Nova is away"
+    GLANCE = "Glance is away"
+
+
+class Play:
+    """One cloud from its beginning; two conductors, two hosts with an agent each."""
+
+    def __init__(self, site: Site) -> None:
+        site.clear()
+        site.clock.begin()
+        self.site = site
+        self.cloud = Cloud(site)
+        self.conductors = [Control(self.cloud, "control-0"), Control(self.cloud, "control-1")]
+        for one in self.conductors:
+            one.renew()
+        self.hardware = Hardware()
+        self.machines = self.hardware.machines
+        self.agents = [[Keeper(self.cloud, machine)] for machine in self.machines]
+        self.model = Model(self.hardware.cards)
+        self.clients = Clients(self.cloud, self.model)
+        #: Providers that somebody has changed by hand since their last full check.
+        self.edited: set[str] = set()
+        #: What was wrong in the middle of somebody's work.
+        self.faults: list[AssertionError] = []
+        self.clients.make_profiles()
+        for index, machine in enumerate(self.machines):
+            site.placement.make_compute(machine.name)
+            self.beat(index)
+
+    # What processes do, when it is their turn.
+
+    def turn(self, index: int, *, renew: bool = True) -> None:
+        """A conductor's heartbeat and its worker's turn."""
+        one = self.conductors[index]
+        if renew:
+            one.renew()
+        self.model.let_work()
+        if self.cloud.nova_away:
+            self.model.stop_waiting(self.cloud.clock.ms, _NOVA_WAITS)
+        one.turn()
+
+    def audit(self, index: int) -> None:
+        """A conductor's pass of the reconciler: nothing of what is in order may change."""
+        self.conductors[index].audit()
+
+    def replace_conductor(self, index: int) -> None:
+        """Kill a conductor, and start another where it was."""
+        self.conductors[index].life.end()
+        self.conductors[index] = Control(self.cloud, f"control-{index}")
+        self.conductors[index].renew()
+
+    def start_agent(self, index: int) -> None:
+        """Start an agent on a host, whether or not the last one has ended."""
+        mine = self.agents[index]
+        mine.append(Keeper(self.cloud, self.machines[index]))
+        for old in mine[:-2]:
+            old.life.end()
+        del mine[:-2]
+
+    def beat(self, index: int, *, newest: bool = True) -> None:
+        """An agent's round; what it did not complain about must be so."""
+        living = [one for one in self.agents[index] if not one.life.over]
+        if not living:
+            return
+        one = living[-1 if newest else 0]
+        error = one.beat()
+        if error is None and not one.life.over:
+            self._published(self.machines[index])
+        elif not (one.life.over or isinstance(error, exception.Unavailable)):
+            assert isinstance(error, exception.StaleEpoch), repr(error)
+            assert len(self.agents[index]) > 1
+
+    def edit(self, provider: str, *, reserved: int) -> None:
+        """Somebody changes an inventory in Placement by hand."""
+        path = f"/resource_providers/{provider}/inventories"
+        shown = self.site.placement.call("GET", path)
+        for one in shown["inventories"].values():
+            one["reserved"] = min(reserved, one["total"])
+        self.site.placement.call("PUT", path, shown, accept=(409,))
+        self.edited.add(provider)
+
+    def doom_conductor(self, index: int, steps: int, *, after: bool) -> None:
+        """Let a conductor die at one of its next steps, if the other is going to live."""
+        mine, other = self.conductors[index], self.conductors[1 - index]
+        if not other.life.over and not other.life.doomed:
+            mine.life.doom(steps, after=after)
+
+    def doom_agent(self, index: int, steps: int, *, after: bool) -> None:
+        """Let the newest agent of a host die at one of its next steps."""
+        self.agents[index][-1].life.doom(steps, after=after)
+
+    def trouble(self, trouble: Trouble, provider: str, *, ends: bool) -> None:
+        """Let something go wrong, or come right again."""
+        card, rack = self.model.cards[provider], self.hardware.racks[provider]
+        match trouble:
+            case Trouble.PULLED | Trouble.SHRUNK if ends:
+                rack.plug(card.address, card.units)
+            case Trouble.SHRUNK:
+                rack.plug(card.address, card.units - 1)
+            case Trouble.PULLED:
+                rack.pull(card.address)
+            case Trouble.BLIND:
+                fault = exception.HostError(action="looking", reason="it smokes")
+                rack.driver.behaviour.broken = None if ends else fault
+            case Trouble.FAULTY:
+                refusal = exception.DriverFailed(driver="card", verb="prepare", reason="it smokes")
+                rack.driver.behaviour.fault = None if ends else refusal
+            case Trouble.PLACEMENT:
+                self.cloud.placement_away = not ends
+            case Trouble.NOVA:
+                self.cloud.nova_away = not ends
+            case Trouble.GLANCE:
+                self.cloud.glance_away = not ends
+
+    def plan(self, point: Point, deed: Deed, which: int) -> None:
+        """Have something happen when somebody's work comes to a point."""
+        if not (point is Point.HOST and deed is Deed.TAKE_OVER):
+            # That would wait for the host, which waits for its end.
+            self.cloud.plans[point] = lambda: self._interrupt(deed, which)
+
+    # The end.
+
+    def settle(self) -> None:
+        """Let everybody come back; after a few rounds nothing is left to do, and all is well."""
+        cloud = self.cloud
+        cloud.placement_away = cloud.nova_away = cloud.glance_away = False
+        cloud.plans.clear()
+        self.hardware.repair()
+        for index, one in enumerate(self.conductors):
+            one.life.spare()
+            if one.life.over:
+                self.replace_conductor(index)
+        for mine in self.agents:
+            for agent in mine[:-1]:
+                agent.life.end()
+        for index in range(len(self.machines)):
+            if not self.agents[index] or self.agents[index][-1].life.over:
+                self.start_agent(index)
+            self.agents[index][-1].life.spare()
+        for _ in range(_ROUNDS):
+            self._round()
+            if not self._snapshot().work:
+                break
+        self._round()
+        self.check()
+        self._at_rest()
+
+    def check(self) -> None:
+        """Compare with the model, and have the invariants that hold at every moment checked."""
+        assert self.faults == []
+        cloud = self._snapshot()
+        self.model.compare(cloud)
+        prepared = {one.name: one.prepared for one in self.machines}
+        found = [
+            one
+            for one in check(cloud, Peers(prepared=prepared), Ages())
+            if (one.severity > Severity.WARNING and one.kind not in _GOING_ON)
+            or one.kind is Kind.LEFTOVER
+        ]
+        assert found == []
+
+    def close(self) -> None:
+        """End everything."""
+        self.cloud.close()
+        self.clients.close()
+
+    def _interrupt(self, deed: Deed, which: int) -> None:
+        """What is wrong in here is not to be taken for the fault of whom it interrupts."""
+        try:
+            self._do(deed, which)
+        except AssertionError as fault:
+            self.faults.append(fault)
+        self.model.let_work()
+
+    def _do(self, deed: Deed, which: int) -> None:
+        match deed:
+            case Deed.DELETE | Deed.UNBIND:
+                arqs = [uuid for uuid, one in self.model.requests.items() if one.instance]
+                if arqs and deed is Deed.UNBIND:
+                    self.clients.unbind([arqs[which % len(arqs)]])
+                elif arqs:
+                    chosen = self.model.requests[arqs[which % len(arqs)]]
+                    self.clients.delete_instance(chosen.instance or "")
+            case Deed.TAKE_OVER:
+                self.cloud.clock.advance(LEASE + 1)
+                self.turn(which % 2)
+            case Deed.KILL_AGENTS:
+                for agent in self.agents[which % 2]:
+                    agent.life.end()
+            case Deed.RESTART_AGENT:
+                self.start_agent(which % 2)
+            case Deed.TIME:
+                self.cloud.clock.advance(BIND_TIMEOUT + 1)
+
+    def _round(self) -> None:
+        self.cloud.clock.advance(_ROUND)
+        for index in range(len(self.conductors)):
+            self.turn(index)
+        for index in range(len(self.machines)):
+            self.beat(index)
+
+    def _at_rest(self) -> None:
+        cloud = self._snapshot()
+        assert cloud.work == ()
+        verdict = self.cloud.auditor(ages=Ages(settle=-1)).look()
+        assert verdict.unasked == ()
+        assert [one for one in verdict.findings if one.severity > Severity.INFO] == []
+        bound = {
+            (deployable.name, handle.key)
+            for one in cloud.arqs
+            if (handle := cloud.handle_by_id.get(one.handle_id or 0)) is not None
+            if (deployable := cloud.deployable_by_id[handle.deployable_id]).prepare
+        }
+        assert {unit for one in self.machines for unit in one.prepared} == bound
+        self._programmed()
+        events = self.site.nova.events
+        for uuid, request in self.model.requests.items():
+            if request.instance is None or request.given_up:
+                continue
+            assert request.states <= ENDED
+            told = [
+                one.status
+                for one in events[request.told :]
+                if (one.server_uuid, one.tag) == (request.instance, uuid)
+            ]
+            expected = "failed" if request.provider is None else "completed"
+            assert told, (uuid, request)
+            assert told[-1] == expected
+
+    def _programmed(self) -> None:
+        """Each order has come to one end, and a card has the image that was last ordered for it."""
+        self.model.compare_orders(ordered(self.site.database))
+        ends = self._ends()
+        assert Counter(one.operation_id for one in ends) == Counter(
+            one.operation for orders in self.model.orders.values() for one in orders
+        )
+        loaded = {one.operation_id for one in ends if one.action == "programmed"}
+        for provider, orders in self.model.orders.items():
+            if orders[-1].operation in loaded:
+                image = self.site.images[orders[-1].image]
+                assert self.hardware.image(self.model.cards[provider]) == image
+                assert self._noted(provider) == orders[-1].image
+
+    def _ends(self) -> Sequence[Any]:
+        """How the loading of images came to its ends."""
+        actions = ("programmed", "program failed")
+        query = sa.select(Event.operation_id, Event.action).where(Event.action.in_(actions))
+        with self.site.database.reader() as tx:
+            return tx.execute(query).all()
+
+    def _noted(self, provider: str) -> str | None:
+        """The image that a card has by the database."""
+        query = sa.select(Deployable.bitstream_id).where(Deployable.rp_uuid == provider)
+        with self.site.database.reader() as tx:
+            found: str | None = tx.execute(query).scalar_one()
+        return found
+
+    def _published(self, machine: Machine) -> None:
+        """Placement offers what is plugged in, works and is enabled; nothing else."""
+        for card in self.model.cards.values():
+            if card.host != machine.name or card.provider in self.edited:
+                continue
+            usable = card.provider not in self.model.disabled
+            expected = self.hardware.shown(card) if usable else 0
+            assert offered(self.site.placement, card.provider) == expected, card
+
+    def _snapshot(self) -> Snapshot:
+        return snapshot.take(self.site.database)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Anybody does anything in any order: after each act the model and the invariants hold."""
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import product
+from uuid import UUID
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from cyborg.tests.functional.machine.clients import PROJECTS, Fate
+from cyborg.tests.functional.machine.cloud import Point, Site
+from cyborg.tests.functional.machine.play import Deed, Play, Trouble
+from cyborg.tests.functional.schema.databases import SERVER
+
+FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
+#: The same examples each time, unless there is time to look for others; on servers, where each
+#: takes longer, the first of them.
+SETTINGS = settings(
+    max_examples=200 if FULL else 5 if SERVER else 25,
+    stateful_step_count=50 if FULL else 25,
+    derandomize=not FULL,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+#: Which of what there is; small numbers, so that acts meet.
+WHICH = st.integers(0, 5)
+TWO = st.integers(0, 1)
+SOME = st.lists(WHICH, min_size=1, max_size=3)
+FATES = st.sampled_from([Fate.FINE, Fate.FINE, Fate.FINE, *Fate])
+PROJECT = st.sampled_from(PROJECTS)
+#: Nobody's in particular: an administrator asks.
+ANY_PROJECT = st.sampled_from([None, *PROJECTS])
+CODES = st.sampled_from([200, 200, 404, 422])
+
+
+class CloudMachine(RuleBasedStateMachine):
+    """Clients, conductors, agents, hardware, operators, Nova and Placement, in any order."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.play = Play(site)
+        self.providers = list(self.play.model.cards)
+        for prepare, project in product((False, True), PROJECTS):
+            self.play.clients.create(prepare=prepare, project=project)
+
+    @invariant()
+    def holds(self) -> None:
+        self.play.check()
+
+    def teardown(self) -> None:
+        try:
+            self.play.settle()
+        finally:
+            self.play.close()
+
+    # Clients.
+
+    @rule(prepare=st.booleans(), count=st.integers(1, 3), project=PROJECT, fate=FATES)
+    def create(self, prepare: bool, count: int, project: str, fate: Fate) -> None:
+        self.play.clients.create(prepare=prepare, count=count, project=project, fate=fate)
+
+    @rule(choices=SOME, project=PROJECT, code=CODES)
+    def boot(self, choices: list[int], project: str, code: int) -> None:
+        """Nova's way to a server, without a hitch."""
+        for one in choices:
+            prepare = self.play.model.cards[_one(self.providers, one)].prepare
+            self.play.clients.create(prepare=prepare, project=project)
+        self.play.clients.bind(self._fitting(choices, project), project=project, code=code)
+
+    @precondition(lambda self: any(self._fitting(range(3), one) for one in PROJECTS))
+    @rule(choices=SOME, project=PROJECT, admin=st.booleans(), fate=FATES)
+    def bind(self, choices: list[int], project: str, admin: bool, fate: Fate) -> None:
+        """What is not bound yet, for a new instance."""
+        bindings = self._fitting(choices, project)
+        asking = None if admin else project
+        if bindings:
+            self.play.clients.bind(bindings, project=asking, fate=fate)
+
+    @precondition(lambda self: self.play.model.requests)
+    @rule(choices=SOME, which=WHICH, again=st.booleans(), project=ANY_PROJECT, fate=FATES)
+    def bind_oddly(
+        self, choices: list[int], which: int, again: bool, project: str | None, fate: Fate
+    ) -> None:
+        """As nobody should: whatever ARQs there are, for whatever instance."""
+        arqs, instances = list(self.play.model.requests), self.play.model.instances
+        bindings = {_one(arqs, one): _one(self.providers, one + which) for one in choices}
+        instance = _one(instances, which) if again and instances else None
+        self.play.clients.bind(list(bindings.items()), instance, project=project, fate=fate)
+
+    @precondition(lambda self: self.play.model.requests)
+    @rule(choices=SOME, stranger=st.booleans(), project=ANY_PROJECT, fate=FATES)
+    def unbind(self, choices: list[int], stranger: bool, project: str | None, fate: Fate) -> None:
+        chosen = self._chosen(choices, stranger)
+        self.play.clients.unbind(chosen, project=project, fate=fate)
+
+    @precondition(lambda self: self.play.model.requests)
+    @rule(choices=SOME, stranger=st.booleans(), project=ANY_PROJECT, fate=FATES)
+    def delete(self, choices: list[int], stranger: bool, project: str | None, fate: Fate) -> None:
+        """By Nova, or by a member of a project."""
+        self.play.clients.delete(
+            self._chosen(choices, stranger),
+            service=project is None,
+            project=project or PROJECTS[0],
+            fate=fate,
+        )
+
+    @precondition(lambda self: self.play.model.instances)
+    @rule(which=WHICH, fate=FATES)
+    def delete_instance(self, which: int, fate: Fate) -> None:
+        self.play.clients.delete_instance(_one(self.play.model.instances, which), fate=fate)
+
+    @rule()
+    def read(self) -> None:
+        self.play.clients.read()
+
+    # Operators.
+
+    @rule(which=WHICH, enabled=st.booleans(), fate=FATES)
+    def set_enabled(self, which: int, enabled: bool, fate: Fate) -> None:
+        self.play.clients.set_enabled(_one(self.providers, which), enabled=enabled, fate=fate)
+
+    @rule(which=WHICH, image=TWO, fate=FATES)
+    def program(self, which: int, image: int, fate: Fate) -> None:
+        images = list(self.play.site.images)
+        self.play.clients.program(_one(self.providers, which), _one(images, image), fate=fate)
+
+    @rule(which=WHICH, reserved=st.integers(0, 2))
+    def edit_by_hand(self, which: int, reserved: int) -> None:
+        self.play.edit(_one(self.providers, which), reserved=reserved)
+
+    # Processes.
+
+    @rule(which=TWO, renew=st.booleans())
+    def turn(self, which: int, renew: bool) -> None:
+        self.play.turn(which, renew=renew)
+
+    @rule(which=TWO)
+    def audit(self, which: int) -> None:
+        self.play.audit(which)
+
+    @rule(agent=st.booleans(), which=TWO)
+    def restart(self, agent: bool, which: int) -> None:
+        """A conductor is killed and replaced; an agent lives on beside the next for a while."""
+        if agent:
+            self.play.start_agent(which)
+        else:
+            self.play.replace_conductor(which)
+
+    @rule(agent=st.booleans(), which=TWO, steps=st.integers(0, 6), after=st.booleans())
+    def doom(self, agent: bool, which: int, steps: int, after: bool) -> None:
+        """A process is going to die at one of its next edges."""
+        if agent:
+            self.play.doom_agent(which, steps, after=after)
+        else:
+            self.play.doom_conductor(which, steps, after=after)
+
+    @rule(which=TWO, newest=st.booleans())
+    def beat(self, which: int, newest: bool) -> None:
+        self.play.beat(which, newest=newest)
+
+    @rule(point=st.sampled_from(Point), deed=st.sampled_from(Deed), which=WHICH)
+    def plan(self, point: Point, deed: Deed, which: int) -> None:
+        """Something will happen in the middle of somebody's work."""
+        self.play.plan(point, deed, which)
+
+    @rule(seconds=st.sampled_from([1, 5, 35, 70]))
+    def wait(self, seconds: int) -> None:
+        self.play.cloud.clock.advance(seconds)
+
+    @rule(trouble=st.sampled_from(Trouble), which=WHICH, ends=st.booleans())
+    def trouble(self, trouble: Trouble, which: int, ends: bool) -> None:
+        """Hardware or a peer fails, or works again."""
+        self.play.trouble(trouble, _one(self.providers, which), ends=ends)
+
+    def _fitting(self, choices: Iterable[int], project: str) -> list[tuple[str, str]]:
+        """ARQs of a project that are not bound, with the chosen providers of their kind."""
+        found: dict[str, str] = {}
+        for one in choices:
+            provider = _one(self.providers, one)
+            prepare = self.play.model.cards[provider].prepare
+            free = self.play.model.free(prepare=prepare, project=project)
+            left = [uuid for uuid in free if uuid not in found]
+            if left:
+                found[left[0]] = provider
+        return list(found.items())
+
+    def _chosen(self, choices: list[int], stranger: bool) -> list[str]:
+        """ARQs that are there, and perhaps one that is not."""
+        known = list(self.play.model.requests)
+        chosen = list(dict.fromkeys(_one(known, one) for one in choices))
+        return [*chosen, str(UUID(int=choices[0]))] if stranger else chosen
+
+
+def test_whatever_happens_the_cloud_agrees_with_its_model(site: Site) -> None:
+    class Here(CloudMachine):
+        def __init__(self) -> None:
+            super().__init__(site)
+
+    run_state_machine_as_test(Here, settings=SETTINGS)
+
+
+def _one(several: Sequence[str], which: int) -> str:
+    return several[which % len(several)]

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports and operators against binds: what vanishes, and what is taken out of service."""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.db.models import AttachHandle, Deployable, Device, Event, Host
+from cyborg.model.device import DeviceStatus
+from cyborg.model.report import Report
+from cyborg.testing.machines import provider_of, report_of
+from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena, Conductor, Verb
+from cyborg.tests.functional.races.conftest import DEVICES, HOST, UNITS
+
+#: What a host shows when all is well.
+WHOLE = report_of(HOST, DEVICES, handles=UNITS)
+
+
+def without(report: Report, gone: set[int]) -> Report:
+    """The same host without some of its devices."""
+    (driver,) = report.drivers
+    left = tuple(one for index, one in enumerate(driver.devices) if index not in gone)
+    return Report((replace(driver, devices=left),))
+
+
+def shrunk(report: Report, missing: set[int]) -> Report:
+    """The same host, each device without some of its units."""
+    (driver,) = report.drivers
+    devices = []
+    for device in driver.devices:
+        (deployable,) = device.deployables
+        handles = tuple(one for index, one in enumerate(deployable.handles) if index not in missing)
+        devices.append(replace(device, deployables=(replace(deployable, handles=handles),)))
+    return Report((replace(driver, devices=tuple(devices)),))
+
+
+def rows(arena: Arena) -> list[int]:
+    """The ids of all that a report may find; it never deletes."""
+    with arena.db.reader() as tx:
+        return [
+            one
+            for table in (Device, Deployable, AttachHandle)
+            for one in tx.execute(sa.select(table.id).order_by(table.id)).scalars()
+        ]
+
+
+def boots(arena: Arena, dice: Random, count: int) -> tuple[dict[str, list[str]], list[Verb]]:
+    """Servers that boot with two units each, and their binds."""
+    bodies = {str(uuid4()): arqs for arqs in arena.request(count, 2)}
+    binds: list[Verb] = [
+        partial(conductor.bind, arqs, provider_of(HOST, dice.randrange(DEVICES)), instance)
+        for conductor, (instance, arqs) in zip(arena.take_turns(count), bodies.items(), strict=True)
+    ]
+    return bodies, binds
+
+
+def test_devices_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
+    """What is bound stays bound; what is lost is not bound, and comes back as it was."""
+    before = rows(arena)
+    arena.report(HOST, WHOLE)
+    bodies, verbs = boots(arena, dice, WORKERS - 1)
+    gone = set(dice.sample(range(DEVICES), 2))
+    verbs.insert(dice.randrange(WORKERS), partial(arena.report, HOST, without(WHOLE, gone)))
+    position = next(index for index, one in enumerate(verbs) if _is_report(one))
+    outcomes = arena.outcomes(verbs)
+    assert outcomes.pop(position) is None
+    allowed = {None, exception.DeviceUnavailable, exception.NoFreeHandle}
+    assert set(outcomes) <= allowed
+    won = {
+        instance: arqs
+        for (instance, arqs), one in zip(bodies.items(), outcomes, strict=True)
+        if one is None
+    }
+    arena.holds(won)
+    assert arena.count(Device, Device.lost_ms.is_not(None)) == len(gone)
+    late, binds = boots(arena, dice, 4)
+    for index, one in enumerate(gone):
+        verb = partial(arena.conductors[0].bind, late[list(late)[index]], provider_of(HOST, one))
+        assert arena.outcomes([partial(verb, str(uuid4()))]) == [exception.DeviceUnavailable]
+    assert len(binds) == len(late)
+    arena.report(HOST, WHOLE)
+    arena.holds(won)
+    assert rows(arena) == before
+    assert arena.count(Device, Device.lost_ms.is_not(None)) == 0
+
+
+def test_units_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
+    """A unit that goes is that unit and no other, bound or not."""
+    before = rows(arena)
+    arena.report(HOST, WHOLE)
+    missing = set(dice.sample(range(UNITS), dice.randint(1, 3)))
+    bodies, verbs = boots(arena, dice, WORKERS - 2)
+    second = partial(arena.report, HOST, shrunk(WHOLE, missing), by=arena.conductors[1])
+    verbs += [partial(arena.report, HOST, shrunk(WHOLE, missing)), second]
+    *outcomes, first, again = arena.outcomes(verbs)
+    assert (first, again) == (None, None)
+    assert set(outcomes) <= {None, exception.NoFreeHandle}
+    won = {
+        instance: arqs
+        for (instance, arqs), one in zip(bodies.items(), outcomes, strict=True)
+        if one is None
+    }
+    arena.holds(won)
+    assert arena.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == len(missing) * DEVICES
+    assert rows(arena) == before
+    arena.report(HOST, WHOLE)
+    arena.holds(won)
+    assert arena.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == 0
+
+
+def test_reports_on_two_conductors(arena: Arena, dice: Random) -> None:
+    """The same news told many times, as after time-outs: each row is made once."""
+    name = f"news-{dice.getrandbits(64):x}"
+    arena.report(name, Report(()))
+    told = [
+        partial(arena.report, name, report_of(name, 3, handles=2), by=one)
+        for one in arena.take_turns(WORKERS)
+    ]
+    assert set(arena.outcomes(told)) == {None}
+    with arena.db.reader() as tx:
+        found = tx.execute(
+            sa.select(Device.device_key, sa.func.count(AttachHandle.id))
+            .join(Deployable, Deployable.device_id == Device.id)
+            .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
+            .where(Device.hostname == name)
+            .group_by(Device.device_key)
+        ).all()
+    assert [units for _, units in found] == [2, 2, 2]
+    assert arena.count(Event, Event.action == "discovered", Event.hostname == name) == 3
+
+
+def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
+    """Every order and every report counts once, and the last order is what holds."""
+    arena.report(HOST, WHOLE)
+    with arena.db.reader() as tx:
+        device = tx.execute(
+            sa.select(Device.uuid)
+            .join(Deployable, Deployable.device_id == Device.id)
+            .where(Deployable.rp_uuid == provider_of(HOST, 0))
+        ).scalar_one()
+    before = generation(arena)
+    words = (DeviceStatus.MAINTAINING, DeviceStatus.ENABLED)
+    orders: list[Verb] = [
+        partial(order, one, device, dice.choice(words)) for one in arena.take_turns(20)
+    ]
+    news = 4
+
+    def reports(conductor: Conductor) -> None:
+        for index in range(news):
+            changed = shrunk(WHOLE, {0}) if index % 2 == 0 else WHOLE
+            arena.report(HOST, changed, by=conductor)
+
+    bodies, binds = boots(arena, dice, 8)
+    verbs: list[Verb] = [*orders, partial(reports, arena.conductors[1])]
+    outcomes = arena.outcomes(verbs + binds)
+    assert set(outcomes[: len(verbs)]) == {None}
+    assert set(outcomes[len(verbs) :]) <= {
+        None,
+        exception.DeviceUnavailable,
+        exception.NoFreeHandle,
+    }
+    arena.holds(
+        {
+            instance: arqs
+            for (instance, arqs), one in zip(bodies.items(), outcomes[len(verbs) :], strict=True)
+            if one is None
+        }
+    )
+    assert generation(arena) == before + len(orders) + news
+    with arena.db.reader() as tx:
+        history = list(
+            tx.execute(
+                sa.select(Event.action).where(Event.subject_uuid == device).order_by(Event.id)
+            ).scalars()
+        )
+        status = tx.execute(sa.select(Device.status).where(Device.uuid == device)).scalar_one()
+    assert len(history) == len(orders)
+    assert status == history[-1]
+
+
+def order(conductor: Conductor, device: str, status: DeviceStatus) -> None:
+    """An operator's."""
+    conductor.cases.operator.set_status(NOVA, str(uuid4()), device, status)
+
+
+def generation(arena: Arena) -> int:
+    """That of what is desired of the host."""
+    with arena.db.reader() as tx:
+        query = sa.select(Host.desired_generation).where(Host.name == HOST)
+        return int(tx.execute(query).scalar_one())
+
+
+def _is_report(verb: Verb) -> bool:
+    return isinstance(verb, partial) and verb.func.__name__ == "report"

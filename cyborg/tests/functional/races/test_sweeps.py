@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conductors that look for due work at the same moment, and one that wakes up too late."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception, service
+from cyborg.conductor.services import Lease
+from cyborg.conductor.work import Ledger, Worker
+from cyborg.db.bulk import Record
+from cyborg.db.models import Arq, AttachHandle, Service, Work
+from cyborg.db.services import Process
+from cyborg.model.arq import State
+from cyborg.model.names import CONDUCTOR
+from cyborg.model.work import WorkKind
+from cyborg.testing.machines import provider_of
+from cyborg.testing.nova import SimulatedNova
+from cyborg.tests.functional.life.cards import Rack
+from cyborg.tests.functional.races.arena import WORKERS, Arena, Conductor, Verb, at_once, sound
+from cyborg.tests.functional.races.conftest import DEVICES, HOST, PREPARED_UNITS, UNITS
+
+LEASE_MS = 600_000
+
+
+def sweep(arena: Arena) -> None:
+    """Both conductors look for work at the same moment, again and again, until none is left."""
+
+    def looking(conductor: Conductor) -> None:
+        conductor.worker.run_once()
+
+    def done() -> bool:
+        at_once([partial(looking, one) for one in arena.take_turns(8)])
+        due_now(arena)
+        return arena.count(Work) == 0
+
+    assert service.wait_until(done, timeout=30)
+
+
+def due_now(arena: Arena) -> None:
+    """What was put off need not be waited for."""
+    with arena.db.writer() as tx:
+        tx.execute(sa.update(Work).where(Work.owner_id.is_(None)).values(not_before_ms=0))
+
+
+def boot(arena: Arena, place: str, count: int, size: int = 1) -> dict[str, list[str]]:
+    """Bind so many servers; the ARQs by instance."""
+    bodies = {str(uuid4()): arqs for arqs in arena.request(count, size)}
+    for conductor, (instance, arqs) in zip(arena.take_turns(count), bodies.items(), strict=True):
+        conductor.bind(arqs, place, instance)
+    return bodies
+
+
+def told(nova: SimulatedNova, bodies: dict[str, list[str]]) -> Counter[str]:
+    """How often Nova heard of each of these ARQs."""
+    ours = {arq for arqs in bodies.values() for arq in arqs}
+    return Counter(one.tag for one in nova.events if one.tag in ours)
+
+
+def once(bodies: dict[str, list[str]]) -> Counter[str]:
+    return Counter(arq for arqs in bodies.values() for arq in arqs)
+
+
+class Sweeper:
+    """A conductor that notes what it does, and ends it."""
+
+    def __init__(self, arena: Arena, name: str) -> None:
+        db = arena.db
+        self.done: list[int] = []
+        self._ledger = Ledger(db=db)
+        self.lease = Lease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
+        self.lease.renew()
+        self.worker = Worker(
+            db=db, lease=self.lease, ledger=self._ledger, lease_ms=LEASE_MS, threads=1
+        )
+        self.worker.handle(WorkKind.NOTIFY, self._note)
+
+    def _note(self, rows: Sequence[Record]) -> None:
+        self.done += [row.id for row in rows]
+        with self._ledger.done(rows):
+            pass
+
+
+@pytest.fixture(scope="package")
+def sweepers(stage: Arena) -> list[Sweeper]:
+    """Many conductors."""
+    return [Sweeper(stage, f"sweeper-{index}") for index in range(WORKERS)]
+
+
+def test_many_sweep_the_same_work(arena: Arena, dice: Random, sweepers: list[Sweeper]) -> None:
+    for index in range(DEVICES):
+        boot(arena, provider_of(HOST, index), UNITS)
+    with arena.db.reader() as tx:
+        wanted = sorted(tx.execute(sa.select(Work.id)).scalars())
+    for one in sweepers:
+        one.done.clear()
+    chosen = dice.sample(sweepers, WORKERS)
+    claimed = at_once([one.worker.run_once for one in chosen])
+    assert sum(claimed) == len(wanted)
+    assert service.wait_until(lambda: arena.count(Work) == 0, timeout=30)
+    assert sorted(row for one in sweepers for row in one.done) == wanted
+
+
+def test_nova_is_told_once(arena: Arena, dice: Random, nova: SimulatedNova) -> None:
+    bodies = boot(arena, provider_of(HOST, dice.randrange(DEVICES)), 2, 2)
+    calls = len(nova.calls)
+    sweep(arena)
+    assert told(nova, bodies) == once(bodies)
+    assert Counter(states(arena)) == {State.BOUND: 4}
+    assert len(nova.calls) <= calls + 4
+    sound(arena.db)
+
+
+def states(arena: Arena) -> list[str]:
+    """Those of all ARQs."""
+    with arena.db.reader() as tx:
+        return list(tx.execute(sa.select(Arq.state)).scalars())
+
+
+def test_hosts_are_asked_once(arena: Arena, dice: Random, nova: SimulatedNova, rack: Rack) -> None:
+    """Preparations, releases and binds that wait for them, swept by both conductors."""
+    first = boot(arena, rack.provider(), 3)
+    sweep(arena)
+    going, staying = dice.sample(sorted(first), 3)[:2], len(first) - 2
+    for one in going:
+        arena.conductors[0].delete_of(one)
+    # One unit is free, two are being released: all three are given away again.
+    second = boot(arena, rack.provider(), 3)
+    sweep(arena)
+    assert Counter(states(arena)) == {State.BOUND: staying + 3}
+    verbs = Counter(verb for verb, _ in rack.driver.calls)
+    assert verbs == {"prepare": 6, "release": 2}
+    assert told(nova, first | second) == once(first) + once(second)
+    sound(arena.db)
+    for instance in {*first, *second} - set(going):
+        arena.conductors[1].delete_of(instance)
+    sweep(arena)
+    assert rack.driver.ready == set()
+    assert arena.count(AttachHandle, AttachHandle.state != "free") == 0
+
+
+def test_units_about_to_be_free_find_one_taker_each(arena: Arena, dice: Random, rack: Rack) -> None:
+    """Many binds for units that are being released, while their releases end."""
+    first = boot(arena, rack.provider(), PREPARED_UNITS)
+    sweep(arena)
+    for conductor, instance in zip(arena.take_turns(len(first)), first, strict=True):
+        conductor.delete_of(instance)
+    bodies = {str(uuid4()): arqs for arqs in arena.request(WORKERS - 4)}
+    verbs: list[Verb] = [one.worker.run_once for one in arena.take_turns(4)]
+    verbs += [
+        partial(conductor.bind, arqs, rack.provider(), instance)
+        for conductor, (instance, arqs) in zip(
+            arena.take_turns(len(bodies)), bodies.items(), strict=True
+        )
+    ]
+    order = dice.sample(range(len(verbs)), len(verbs))
+    outcomes = dict(zip(order, arena.outcomes([verbs[one] for one in order]), strict=True))
+    losers = len(bodies) - PREPARED_UNITS
+    assert Counter(outcomes.values()) == {
+        None: PREPARED_UNITS + 4,
+        exception.NoFreeHandle: losers,
+    }
+    sound(arena.db)
+    sweep(arena)
+    assert Counter(states(arena)) == {State.BOUND: PREPARED_UNITS, State.INITIAL: losers}
+    assert len(rack.driver.ready) == PREPARED_UNITS
+    sound(arena.db)
+
+
+def test_a_late_conductor_is_refused(
+    arena: Arena, dice: Random, nova: SimulatedNova, rack: Rack
+) -> None:
+    """It falls asleep while it asks a host or Nova; another takes over; it wakes up."""
+    late, heir = dice.sample(arena.conductors, 2)
+    rack.driver.behaviour.preparing.clear()
+    bodies = boot(arena, rack.provider(), 2)
+    assert late.worker.run_once() == 2
+    silence(arena, late)
+    taken = [0]
+
+    def take_over() -> bool:
+        # What the late one is just writing to is left for the next look.
+        taken[0] += heir.worker.run_once()
+        return taken[0] == 2
+
+    assert service.wait_until(take_over, timeout=10)
+    at_once([rack.driver.behaviour.preparing.set, late.lease.renew])
+    sweep(arena)
+    assert Counter(states(arena)) == {State.BOUND: 2}
+    assert Counter(verb for verb, _ in rack.driver.calls) == {"prepare": 2}
+    assert told(nova, bodies) == once(bodies)
+    sound(arena.db)
+
+
+def silence(arena: Arena, conductor: Conductor) -> None:
+    """Its lease has run out long ago."""
+    owner = conductor.lease.owner
+    assert owner is not None
+    with arena.db.writer() as tx:
+        tx.execute(sa.update(Service).where(Service.id == owner[0]).values(last_seen_ms=1))

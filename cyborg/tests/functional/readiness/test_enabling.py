@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device is found inactive; an operator enables it, and its host sets it up where it must be."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.clients.placement import Placement
+from cyborg.db.models import Host
+from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.cards import CARD, Traits
+from cyborg.tests.functional.life.steps import (
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    everything,
+    states,
+    work_left,
+)
+from cyborg.tests.functional.readiness.cards import BareCardDriver, note_hardware
+from cyborg.tests.functional.readiness.conftest import Site
+
+Sites = Callable[..., Site]
+CALLER = Caller("project", "user", "req-enable", everywhere=True)
+
+
+def _units(placement: PlacementService, provider: str) -> tuple[int, int]:
+    """Total and reserved units of a provider; (0, 0) while it or its inventory is not there."""
+    try:
+        _, inventories = Placement(placement.adapter()).inventories(provider)
+    except exception.NotFound:
+        return 0, 0
+    found = inventories.values()
+    return sum(int(one["total"]) for one in found), sum(int(one["reserved"]) for one in found)
+
+
+def _reported(site: Site) -> bool:
+    with site.database.reader() as tx:
+        digest = sa.select(Host.digest).where(Host.name == site.compute)
+        return tx.execute(digest).scalar_one_or_none() is not None
+
+
+def test_a_device_without_set_up_is_enabled_when_the_answer_leaves(
+    site: Sites, placement: PlacementService
+) -> None:
+    here = site(bare=False)
+    assert (here.device["status"], here.device["status_reason"]) == ("inactive", None)
+    eventually(lambda: _units(placement, here.provider()) == (2, 2))
+    here.enable()
+    assert here.device["status"] == "enabled"
+    eventually_offered(placement, here.provider(), 2)
+    assert here.driver.installed == [CARD]  # by the test, before it was found
+
+
+def test_inactive_devices_are_not_bound(site: Sites) -> None:
+    here = site(bare=False)
+    admin, member = here.as_("admin"), here.as_("member", None)
+    name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
+    admin.post("/device_profiles", [{"name": name, "groups": groups}])
+    arqs = create(member, name)
+    nova = member.with_service_token()
+    instance = bind(nova, arqs, here.provider(), host=here.compute, status=409)
+    assert states(member, arqs) == ["Initial"]
+    here.enable()
+    bind(nova, arqs, here.provider(), host=here.compute, instance=instance)
+    assert states(member, arqs) == ["Bound"]
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.0"])
+def test_older_versions_know_two_words(site: Sites, version: str) -> None:
+    here = site()
+    older = here.as_("admin", version)
+    uuid = here.device["uuid"]
+
+    def reads() -> tuple[str | None, int]:
+        shown = older.get(f"/devices/{uuid}").get("status", "maintaining")
+        return shown, len(older.get("/devices?status=maintaining")["devices"])
+
+    assert reads() == ("maintaining", 1)
+    here.driver.gate.clear()
+    here.enable()
+    assert here.device["status"] == "installing"
+    assert reads() == ("maintaining", 1)
+    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
+    here.driver.gate.set()
+    here.becomes("failed")
+    assert reads() == ("maintaining", 1)
+    here.pull(CARD)
+    here.becomes("lost")
+    assert reads() == ("maintaining", 1)
+
+
+def test_set_up_comes_first(site: Sites, placement: PlacementService) -> None:
+    here = site()
+    here.driver.gate.clear()
+    scans = here.driver.scans
+    here.enable()
+    assert here.device["status"] == "installing"
+    assert work_left(here.database) == ["install"]
+    assert offered(placement, here.provider()) == 0
+    here.enable()  # asked for twice: it is set up once
+    here.driver.gate.set()
+    here.becomes("enabled")
+    assert here.driver.installed == [CARD]
+    assert here.driver.scans > scans
+    eventually_offered(placement, here.provider(), 2)
+    assert work_left(here.database) == []
+
+
+def test_a_fault_is_told_and_enable_tries_again(site: Sites, placement: PlacementService) -> None:
+    here = site()
+    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
+    here.enable()
+    here.becomes("failed")
+    assert "no power" in here.device["status_reason"]
+    assert offered(placement, here.provider()) == 0
+    here.driver.refusal = None
+    here.enable()
+    here.becomes("enabled")
+    assert here.device["status_reason"] is None
+    eventually_offered(placement, here.provider(), 2)
+
+
+def test_what_a_driver_says_is_not_believed(site: Sites) -> None:
+    here = site()
+    here.driver.useless = True
+    here.enable()
+    here.becomes("failed")
+    assert "no image is loaded" in here.device["status_reason"]
+
+
+def test_a_host_that_has_to_be_rebooted_says_so(site: Sites) -> None:
+    here = site()
+    here.driver.useless = here.driver.reboot = True
+    here.enable()
+    here.becomes("failed")
+    assert "has to be rebooted" in here.device["status_reason"]
+    here.driver.useless = False
+    here.enable()
+    here.becomes("enabled")
+    assert here.device["status_reason"] == "Its host has to be rebooted."
+
+
+def test_a_driver_that_cannot(site: Sites) -> None:
+    here = site()
+    here.driver.refusal = exception.DriverCannot(driver="card_driver", verb="install it")
+    here.enable()
+    here.becomes("failed")
+    assert "cannot install it" in here.device["status_reason"]
+
+
+def test_a_device_that_is_gone_fails(site: Sites) -> None:
+    here = site()
+    here.driver.gate.clear()
+    here.enable()
+    here.pull(CARD)
+    here.driver.gate.set()
+    eventually(lambda: work_left(here.database) == [])
+    here.plug(CARD, 2)
+    here.becomes("failed")
+    assert "not there" in here.device["status_reason"]
+
+
+def test_disable_calls_the_set_up_off(site: Sites, placement: PlacementService) -> None:
+    here = site()
+    here.driver.gate.clear()
+    here.enable()
+    here.operator.post(f"{here.path}/disable", status=204)
+    assert here.device["status"] == "maintaining"
+    here.driver.gate.set()
+    eventually(lambda: here.driver.installed == [CARD] or work_left(here.database) == [])
+    assert here.device["status"] == "maintaining"
+    assert offered(placement, here.provider()) == 0
+
+
+def test_an_agent_that_ends_meanwhile_does_it_again(site: Sites) -> None:
+    here = site()
+    here.agent.stop()
+    here.enable()
+    assert here.device["status"] == "installing"
+    again = here.restart()
+    here.becomes("enabled")
+    again.stop()
+
+
+def test_auto_enable_spares_the_operator(site: Sites, placement: PlacementService) -> None:
+    here = site(bare=False, auto_enable=("other_driver", "card_driver"))
+    assert here.device["status"] == "enabled"
+    eventually_offered(placement, here.provider(), 2)
+
+
+def test_auto_enable_sets_up_first(site: Sites, placement: PlacementService) -> None:
+    here = site(auto_enable=("*",), plugged=False)
+    eventually(lambda: _reported(here))
+    here.driver.gate.clear()
+    # Its hardware is known a moment before the device is, as within a report.
+    here.driver.behaviour.broken = RuntimeError("a card is being put in")
+    here.plug(CARD, 2)
+    eyes = BareCardDriver(here.machine, here.compute, Traits(here.resource_class))
+    note_hardware(here.database, here.compute, eyes)
+    here.driver.behaviour.broken = None
+    eventually(lambda: bool(here.operator.get("/devices")["devices"]))
+    here.becomes("installing")
+    assert offered(placement, here.provider()) == 0
+    here.driver.gate.set()
+    here.becomes("enabled")
+    assert here.driver.installed == [CARD]
+    eventually_offered(placement, here.provider(), 2)
+
+
+def test_auto_enable_names_drivers(site: Sites) -> None:
+    assert site(bare=False, auto_enable=("other_driver",)).device["status"] == "inactive"
+
+
+def test_a_repeated_enable_changes_nothing_more(site: Sites) -> None:
+    here = site()
+    here.driver.gate.clear()
+    uuid, once = here.device["uuid"], str(uuid4())
+    here.conductor.set_device_status(CALLER, once, uuid, DeviceStatus.ENABLED)
+    here.driver.refusal = exception.HostError(action="flashing", reason="no power")
+    here.driver.gate.set()
+    here.becomes("failed")
+    # hosts and drivers follow the reports, which go on.
+    before = everything(here.database, but=["hosts", "drivers"])
+    here.conductor.set_device_status(CALLER, once, uuid, DeviceStatus.ENABLED)
+    assert everything(here.database, but=["hosts", "drivers"]) == before
+
+
+@pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
+@pytest.mark.parametrize("verb", ["enable", "disable"])
+def test_who_may_not(site: Sites, role: str, verb: str) -> None:
+    here = site(bare=False)
+    assert here.as_(role).answer("POST", f"{here.path}/{verb}") == 403
+    stranger = replace(here.as_("member"), project="elsewhere")
+    assert stranger.answer("POST", f"{here.path}/{verb}") == 403
+    assert here.device["status"] == "inactive"

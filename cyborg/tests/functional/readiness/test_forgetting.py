@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators have lost devices forgotten: out of Placement first, out of the database after it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from cyborg import exception
+from cyborg.clients.placement import Placement
+from cyborg.model.caller import Caller
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.life.cards import CARD
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    everything,
+)
+from cyborg.tests.functional.readiness.conftest import Site
+
+Sites = Callable[..., Site]
+CALLER = Caller("project", "user", "req-forget", everywhere=True)
+_STEADY = ["hosts", "drivers"]
+
+
+@pytest.fixture
+def here(site: Sites, placement: PlacementService) -> Site:
+    """A device in service, published in Placement."""
+    made = site(bare=False, auto_enable=("*",))
+    eventually_offered(placement, made.provider(), 2)
+    return made
+
+
+def published(placement: PlacementService, provider: str) -> bool:
+    try:
+        Placement(placement.adapter()).inventories(provider)
+    except exception.NotFound:
+        return False
+    return True
+
+
+def devices(here: Site) -> list[str]:
+    return [one["uuid"] for one in here.operator.get("/devices")["devices"]]
+
+
+def bound(here: Site) -> tuple[Client, str]:
+    """A request for one unit, bound: Nova, and the uuid of the instance."""
+    name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
+    here.as_("admin").post("/device_profiles", [{"name": name, "groups": groups}])
+    member = here.as_("member", None)
+    nova = member.with_service_token()
+    return nova, bind(nova, create(member, name), here.provider(), host=here.compute)
+
+
+def test_a_lost_device_leaves_placement_and_database(
+    here: Site, placement: PlacementService
+) -> None:
+    uuid = here.device["uuid"]
+    here.pull(CARD)
+    here.becomes("lost")
+    here.operator.delete(f"/devices/{uuid}")
+    eventually(lambda: devices(here) == [])
+    assert not published(placement, here.provider())
+    here.operator.delete(f"/devices/{uuid}", status=404)
+    here.plug(CARD, 2)
+    eventually(lambda: len(devices(here)) == 1)
+    assert devices(here) != [uuid]
+    eventually_offered(placement, here.provider(), 2)
+
+
+def test_what_is_there_stays(here: Site) -> None:
+    before = everything(here.database, but=_STEADY)
+    answer = here.operator.delete(here.path, status=409)
+    assert "find it again" in answer["error_message"]
+    assert everything(here.database, but=_STEADY) == before
+    here.operator.delete(f"/devices/{uuid4()}", status=404)
+
+
+def test_what_is_bound_stays(here: Site, placement: PlacementService) -> None:
+    nova, instance = bound(here)
+    (arq,) = nova.get("/accelerator_requests", instance=instance)["arqs"]
+    path = here.path
+    assert arq["uuid"] in here.operator.delete(path, status=409)["error_message"]
+    here.pull(CARD)
+    here.becomes("lost")
+    assert arq["uuid"] in here.operator.delete(path, status=409)["error_message"]
+    assert published(placement, here.provider())
+    nova.delete(f"/accelerator_requests?instance={instance}")
+    here.operator.delete(path)
+    eventually(lambda: devices(here) == [])
+
+
+def test_units_that_are_gone_are_forgotten(here: Site, placement: PlacementService) -> None:
+    path = here.path
+    here.plug(CARD, 1)
+    eventually_offered(placement, here.provider(), 1)
+    here.operator.delete(path)
+
+    def total() -> int:
+        (one,) = Placement(placement.adapter()).inventories(here.provider())[1].values()
+        return int(one["total"])
+
+    eventually(lambda: total() == 1)
+    here.operator.delete(path, status=409)
+    assert here.device["status"] == "enabled"
+
+
+def test_one_that_comes_back_first_stays(here: Site, placement: PlacementService) -> None:
+    uuid = here.device["uuid"]
+    here.pull(CARD)
+    here.becomes("lost")
+    here.agent.stop()
+    here.operator.delete(f"/devices/{uuid}")
+    assert devices(here) == [uuid]
+    here.plug(CARD, 2)
+    again = here.restart()
+    here.becomes("enabled")
+    eventually_offered(placement, here.provider(), 2)
+    assert devices(here) == [uuid]
+    # Lost once more, it is not forgotten by the word of the last time.
+    here.pull(CARD)
+    here.becomes("lost")
+    here.plug("0000:83:00.0", 1)
+    eventually(lambda: len(devices(here)) == 2)
+    assert uuid in devices(here)
+    again.stop()
+
+
+def test_a_repeated_delete_changes_nothing_more(here: Site) -> None:
+    uuid, once = here.device["uuid"], str(uuid4())
+    here.pull(CARD)
+    here.becomes("lost")
+    here.conductor.delete_device(CALLER, once, uuid)
+    eventually(lambda: devices(here) == [])
+    before = everything(here.database, but=_STEADY)
+    here.conductor.delete_device(CALLER, once, uuid)
+    assert everything(here.database, but=_STEADY) == before
+
+
+@pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
+def test_who_may_not(here: Site, role: str) -> None:
+    here.pull(CARD)
+    here.becomes("lost")
+    assert here.as_(role).answer("DELETE", here.path) == 403
+    stranger = replace(here.as_("member"), project=uuid4().hex)
+    assert stranger.answer("DELETE", here.path) == 403
+    assert here.as_("admin", "2.3").answer("DELETE", here.path) == 404
+    assert here.device["status"] == "lost"

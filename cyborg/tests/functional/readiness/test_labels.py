@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Status and labels of devices: operators set both, members label what they hold."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from cyborg import exception
+from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import bind, create, eventually, everything
+from cyborg.tests.functional.readiness.conftest import Site
+
+Sites = Callable[..., Site]
+CALLER = Caller("project", "user", "req-label", everywhere=True)
+
+
+@pytest.fixture
+def here(site: Sites) -> Site:
+    """A device in service."""
+    return site(bare=False, auto_enable=("*",))
+
+
+def hold(here: Site) -> Client:
+    """A member of a project whose request is bound to the device."""
+    name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
+    here.as_("admin").post("/device_profiles", [{"name": name, "groups": groups}])
+    member = replace(here.as_("member"), project=uuid4().hex)
+    nova = member.with_service_token()
+    bind(nova, create(member, name), here.provider(), host=here.compute)
+    return member
+
+
+def change(who: Client, here: Site, body: Any, status: int = 200) -> Any:
+    return who.patch(here.path, body, status=status)
+
+
+def test_labels_are_merged(here: Site) -> None:
+    operator = here.operator
+    assert change(operator, here, {"labels": {"rack": "7", "tier": "a"}})["labels"] == {
+        "rack": "7",
+        "tier": "a",
+    }
+    after = change(operator, here, {"labels": {"rack": "8", "tier": None, "none": None}})
+    assert after["labels"] == {"rack": "8"}
+    assert here.device["labels"] == {"rack": "8"}
+
+
+def test_labels_outlive_reports_and_never_become_traits(here: Site) -> None:
+    change(here.operator, here, {"labels": {"rack": "7"}})
+    scans = here.driver.scans
+    here.plug("0000:83:00.0", 1)
+    # A second card has been reported: the host's tree was compared and written.
+    eventually(lambda: len(here.operator.get("/devices")["devices"]) == 2)
+    assert here.driver.scans > scans
+    found = here.operator.get("/devices?labels=rack=7")["devices"]
+    assert [one["labels"] for one in found] == [{"rack": "7"}]
+
+
+def test_both_or_none(here: Site) -> None:
+    many = {f"label-{number}": "x" for number in range(65)}
+    before = everything(here.database, but=["hosts"])
+    change(here.operator, here, {"status": "maintaining", "labels": many}, status=400)
+    assert everything(here.database, but=["hosts"]) == before
+    body = {"status": "maintaining", "labels": {"why": "fan"}}
+    after = change(here.operator, here, body)
+    assert (after["status"], after["labels"]) == ("maintaining", {"why": "fan"})
+    assert change(here.operator, here, {"status": "ready"})["status"] == "enabled"
+
+
+def test_members_label_what_they_hold(here: Site) -> None:
+    stranger = replace(here.as_("member"), project=uuid4().hex)
+    change(stranger, here, {"labels": {"mine": "no"}}, status=404)
+    member = hold(here)
+    (listed,) = member.get("/devices")["devices"]
+    assert listed["in_use"] is True
+    assert here.compute not in str(listed)
+    after = change(member, here, {"labels": {"mine": "yes"}})
+    assert after["labels"] == {"mine": "yes"}
+    assert here.compute not in str(after)
+    change(member, here, {"status": "maintaining"}, status=403)
+    change(stranger, here, {"labels": {"mine": "no"}}, status=404)
+    assert stranger.get("/devices") == {"devices": []}
+    reader = replace(member, role="reader")
+    change(reader, here, {"labels": {"mine": "no"}}, status=403)
+    assert here.device["labels"] == {"mine": "yes"}
+    assert here.device["status"] == "enabled"
+
+
+def test_a_repeated_update_changes_nothing_more(here: Site) -> None:
+    uuid, once = here.device["uuid"], str(uuid4())
+
+    def update(operation: str, label: str) -> None:
+        here.conductor.update_device(
+            CALLER,
+            operation,
+            uuid,
+            status=DeviceStatus.MAINTAINING,
+            labels={"rack": label},
+            project=None,
+        )
+
+    update(once, "7")
+    update(str(uuid4()), "8")
+    before = everything(here.database, but=["hosts"])
+    update(once, "7")
+    assert everything(here.database, but=["hosts"]) == before
+    with pytest.raises(exception.NotFound):
+        here.conductor.update_device(
+            CALLER, once, str(uuid4()), status=None, labels={"a": "b"}, project=None
+        )

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Only on PostgreSQL, which refuses what cannot be put in any order."""
+
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database, retried
+from cyborg.db.models import Host
+
+
+def test_a_serialisation_failure_is_repeated(current: Database) -> None:
+    with current.writer() as tx:
+        tx.execute(sa.insert(Host).values(name="a", updated_ms=1))
+    rival = Database(current.engine.url.render_as_string(hide_password=False))
+    seen: list[int | None] = []
+
+    @retried
+    def count() -> None:
+        with current.writer() as tx:
+            tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+            seen.append(tx.scalar(sa.select(Host.generation)))
+            if len(seen) == 1:
+                with rival.writer() as other:
+                    other.execute(sa.update(Host).values(generation=7))
+            tx.execute(sa.update(Host).values(generation=Host.generation + 1))
+
+    count()
+    assert seen == [0, 7]
+    with current.reader() as tx:
+        assert tx.scalar(sa.select(Host.generation)) == 8
+    rival.close()

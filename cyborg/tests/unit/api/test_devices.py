@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices from microversion 2.4 on: what is shown to whom, filters, and updates."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db import models
+from cyborg.db.engine import Database
+from cyborg.model.device import DeviceStatus
+from cyborg.tests.unit.api import people
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import FACTS, Client
+
+PATH = "/v2/devices"
+NEWEST = "accelerator 2.4"
+
+
+def found(client: Client, query: str = "", as_: str = "operator") -> list[str]:
+    answer = client.send("GET", f"{PATH}?{query}", as_=as_, version=NEWEST)
+    assert answer.status == 200
+    return [one["uuid"] for one in answer.body["devices"]]
+
+
+def set_device(db: Database, name: str, **values: Any) -> None:
+    with db.writer() as tx:
+        device = models.Device
+        tx.execute(sa.update(device).where(device.uuid == FACTS[name]).values(**values))
+
+
+@pytest.mark.parametrize("as_", ["admin", "operator", "manager"])
+def test_what_operators_see(client: Client, db: Database, as_: str) -> None:
+    set_device(db, "device", labels={"rack": "7"}, backend="left", status_reason="said")
+    shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
+    assert shown["hostname"] == "host-1"
+    news = ("status", "status_reason", "driver", "backend", "labels", "in_use", "instances")
+    assert {name: shown[name] for name in news} == {
+        "status": "enabled",
+        "status_reason": "said",
+        "driver": "fake_driver",
+        "backend": "left",
+        "labels": {"rack": "7"},
+        "in_use": True,
+        "instances": sorted([FACTS["instance"], FACTS["busy"]]),
+    }
+    older = client.send("GET", f"{PATH}/<device>", as_=as_, version="accelerator 2.3").body
+    assert set(shown) - set(older) == set(news[1:])
+    assert found(client, as_=as_) == [FACTS["device"], FACTS["lost"]]
+
+
+@pytest.mark.parametrize("as_", ["member", "reader"])
+def test_what_their_users_see(client: Client, as_: str) -> None:
+    assert found(client, as_=as_) == [FACTS["device"]]
+    shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST)
+    assert (shown.body["driver"], shown.body["in_use"]) == ("fake_driver", True)
+    assert shown.body["instances"] == sorted([FACTS["instance"], FACTS["busy"]])
+    assert b"host-1" not in shown.raw
+    hidden = {"hostname", "backend", "std_board_info", "vendor_board_info", "status_reason"}
+    assert hidden.isdisjoint(shown.body)
+    assert client.send("GET", f"{PATH}/<lost>", as_=as_, version=NEWEST).status == 404
+
+
+def test_what_others_see(client: Client) -> None:
+    assert found(client, as_="stranger") == []
+    for uuid in ("<device>", "<lost>", "<random>"):
+        assert client.send("GET", f"{PATH}/{uuid}", as_="stranger", version=NEWEST).status == 404
+    assert client.send("GET", PATH, as_="nobody", version=NEWEST).status == 403
+    assert client.send("GET", PATH, as_="member", version="accelerator 2.3").status == 403
+
+
+def test_users_see_their_own_instances_alone(client: Client, db: Database) -> None:
+    with db.writer() as tx:
+        arq = models.Arq
+        mine = sa.update(arq).where(arq.uuid == FACTS["bound"])
+        tx.execute(mine.values(project_id=people.OTHER))
+    for as_, instance in (("stranger", "instance"), ("member", "busy")):
+        shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
+        assert shown["instances"] == [FACTS[instance]]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("driver=fake_driver", ["device", "lost"]),
+        ("driver=other", []),
+        ("backend=left", ["device"]),
+        ("status=ready", ["device"]),
+        ("status=enabled", ["device"]),
+        ("status=lost", ["lost"]),
+        ("status=maintaining", []),
+        ("status=inactive", []),
+        ("in_use=true", ["device"]),
+        ("in_use=False", ["lost"]),
+        ("instance=<instance>", ["device"]),
+        ("instance=<random>", []),
+        ("labels=rack=7", ["device", "lost"]),
+        ("labels=rack=7,tier=a%20b", ["device"]),
+        ("labels=rack=8", []),
+        ("labels=none=8", []),
+        ("labels=rack=", []),
+        ("in_use=true&labels=rack=7&driver=fake_driver", ["device"]),
+    ],
+)
+def test_filters(client: Client, db: Database, query: str, names: list[str]) -> None:
+    set_device(db, "device", labels={"rack": "7", "tier": "a b"}, backend="left")
+    set_device(db, "lost", labels={"rack": "7"})
+    assert found(client, query) == [FACTS[name] for name in names]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["status=gone", "in_use=1", "in_use=", "instance=x", "labels=", "labels=rack", "labels=a b=c"],
+)
+def test_filters_that_make_no_sense(client: Client, query: str) -> None:
+    assert client.send("GET", f"{PATH}?{query}", version=NEWEST).status == 400
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["driver=x", "backend=x", "in_use=true", "instance=<instance>", "labels=a=b", "status=lost"],
+)
+def test_filters_that_older_versions_do_not_have(client: Client, query: str) -> None:
+    assert client.send("GET", f"{PATH}?{query}", version="accelerator 2.3").status == 400
+
+
+@pytest.mark.parametrize("query", ["hostname=host-1", "backend=left", "sort_key=hostname"])
+def test_users_do_not_learn_where_devices_are(client: Client, query: str) -> None:
+    assert client.send("GET", f"{PATH}?{query}", as_="member", version=NEWEST).status == 403
+    assert client.send("GET", f"{PATH}?{query}", as_="manager", version=NEWEST).status == 200
+
+
+@pytest.mark.parametrize(("query", "count"), [("", 2), ("labels=rack=7&in_use=true&limit=9", 2)])
+def test_a_list_costs_two_statements(
+    client: Client, db: Database, statements: list[str], query: str, count: int
+) -> None:
+    set_device(db, "device", labels={"rack": "7"})
+    found(client, query)
+    assert len(statements) == count
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ({"status": "ready"}, {"status": DeviceStatus.ENABLED, "labels": {}}),
+        ({"status": "enabled"}, {"status": DeviceStatus.ENABLED, "labels": {}}),
+        ({"status": "maintaining"}, {"status": DeviceStatus.MAINTAINING, "labels": {}}),
+        (
+            {"labels": {"a.b-c_d": "", "z": None}},
+            {"status": None, "labels": {"a.b-c_d": "", "z": None}},
+        ),
+        ({"labels": {}}, {"status": None, "labels": {}}),
+    ],
+)
+def test_updates(client: Client, conductor: FakeConductor, body: Any, asked: Any) -> None:
+    answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
+    assert (answer.status, answer.body["uuid"]) == (200, FACTS["device"])
+    assert conductor.calls[0][2] == {"uuid": FACTS["device"], "project": None, **asked}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "body"),
+        ([], "body"),
+        ({"status": None}, "status"),
+        ({"status": "inactive"}, "status"),
+        ({"status": "lost"}, "status"),
+        ({"status": ["ready"]}, "status"),
+        ({"uuid": "<random>"}, "uuid"),
+        ({"labels": None}, "labels"),
+        ({"labels": ["rack"]}, "labels"),
+        ({"labels": {"rack": 7}}, "labels.rack"),
+        ({"labels": {"rack": "x" * 256}}, "labels.rack"),
+        ({"labels": {"": "x"}}, "labels"),
+        ({"labels": {"a b": "x"}}, "labels"),
+        ({"labels": {"x" * 64: "x"}}, "labels"),
+        ({"labels": {'a"b': "x"}}, "labels"),
+        ({"labels": {"rack": "\ud800"}}, "body"),
+    ],
+)
+def test_updates_that_make_no_sense(
+    client: Client, conductor: FakeConductor, body: Any, field: str
+) -> None:
+    answer = client.send("PATCH", f"{PATH}/<device>", body, version=NEWEST)
+    assert answer.status == 400
+    assert f"Invalid value for {field}:" in answer.fault
+    assert conductor.calls == []
+
+
+@pytest.mark.parametrize("version", [None, "accelerator 2.3"])
+def test_older_versions_have_no_updates(client: Client, version: str | None) -> None:
+    body = {"labels": {"rack": "7"}}
+    assert client.send("PATCH", f"{PATH}/<device>", body, version=version).status == 404
+
+
+def test_users_label_and_do_not_order(client: Client, conductor: FakeConductor) -> None:
+    label, order = {"labels": {"mine": "yes"}}, {"status": "maintaining"}
+    for as_, body, uuid, status in (
+        ("member", label, "<device>", 200),
+        ("member", order, "<device>", 403),
+        ("member", label, "<lost>", 404),
+        ("member", order, "<lost>", 404),
+        ("stranger", label, "<device>", 404),
+        ("stranger", order, "<device>", 404),
+        ("reader", label, "<device>", 403),
+    ):
+        answer = client.send("PATCH", f"{PATH}/{uuid}", body, as_=as_, version=NEWEST)
+        assert answer.status == status, (as_, body, uuid)
+        assert b"host-1" not in answer.raw
+    scopes = {arguments["project"] for _, _, arguments in conductor.calls}
+    assert scopes == {people.OWN, people.OTHER}

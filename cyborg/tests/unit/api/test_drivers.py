@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers at the door: what the conductor is asked, what is refused before, and who may ask."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import Client
+
+DRIVERS = "/v2/drivers"
+ONE = "/v2/drivers/card_driver"
+V24 = "2.4"
+VERBS = [("POST", DRIVERS, {"driver": "d"}), ("PATCH", ONE, {"enabled": True})]
+VERBS.append(("DELETE", ONE, None))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "verb", "asked"),
+    [
+        (
+            "POST",
+            DRIVERS,
+            {"driver": "d"},
+            "install_driver",
+            {"driver": "d", "hosts": None, "options": None, "wait": False},
+        ),
+        (
+            "POST",
+            f"{DRIVERS}?wait=true",
+            {"driver": "d", "hosts": ["a"], "options": {"k": "v"}},
+            "install_driver",
+            {"driver": "d", "hosts": ["a"], "options": {"k": "v"}, "wait": True},
+        ),
+        (
+            "PATCH",
+            ONE,
+            {"options": {"k": None}},
+            "update_driver",
+            {"driver": "card_driver", "options": {"k": None}, "enabled": None, "wait": False},
+        ),
+        (
+            "PATCH",
+            ONE,
+            {"enabled": False},
+            "update_driver",
+            {"driver": "card_driver", "options": None, "enabled": False, "wait": False},
+        ),
+        (
+            "PATCH",
+            ONE,
+            {},
+            "update_driver",
+            {"driver": "card_driver", "options": None, "enabled": None, "wait": False},
+        ),
+        (
+            "DELETE",
+            ONE,
+            None,
+            "uninstall_driver",
+            {"driver": "card_driver", "drain": False, "wait": False},
+        ),
+        (
+            "DELETE",
+            f"{ONE}?drain=true&wait=true",
+            None,
+            "uninstall_driver",
+            {"driver": "card_driver", "drain": True, "wait": True},
+        ),
+    ],
+)
+def test_what_the_conductor_is_asked(
+    client: Client,
+    conductor: FakeConductor,
+    method: str,
+    path: str,
+    *,
+    body: Any,
+    verb: str,
+    asked: Mapping[str, Any],
+) -> None:
+    key = str(uuid4())
+    answer = client.send(method, path, body, version=V24, headers={"Idempotency-Key": key})
+    assert (answer.status, answer.body["uuid"], answer.body["verb"]) == (202, key, verb)
+    ((called, _, arguments),) = conductor.calls
+    assert (called, arguments) == (verb, asked)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", DRIVERS, {}, "driver"),
+        ("POST", DRIVERS, {"driver": ""}, "driver"),
+        ("POST", DRIVERS, {"driver": "x" * 101}, "driver"),
+        ("POST", DRIVERS, {"driver": None}, "driver"),
+        ("POST", DRIVERS, {"driver": "d", "options": []}, "options"),
+        ("POST", DRIVERS, {"driver": "d", "options": {"k": 1}}, "options.k"),
+        ("POST", DRIVERS, {"driver": "d", "options": {"k": None}}, "options.k"),
+        (
+            "POST",
+            DRIVERS,
+            {"driver": "d", "options": {f"k{one}": "" for one in range(101)}},
+            "options",
+        ),
+        ("POST", DRIVERS, {"driver": "d", "enabled": True}, "enabled"),
+        ("PATCH", ONE, {"enabled": "yes"}, "enabled"),
+        ("PATCH", ONE, {"option": {}}, "option"),
+        ("PATCH", f"{ONE}?drain=true", {"enabled": True}, "drain"),
+        ("DELETE", f"{ONE}?drain=1", None, "drain"),
+        ("DELETE", f"/v2/drivers/{'x' * 101}", None, "uuid"),
+    ],
+)
+def test_bad_input_begins_nothing(
+    client: Client, conductor: FakeConductor, method: str, path: str, *, body: Any, field: str
+) -> None:
+    answer = client.send(method, path, body, version=V24)
+    assert (answer.status, conductor.calls) == (400, [])
+    assert f"Invalid value for {field}:" in answer.fault
+
+
+@pytest.mark.parametrize(
+    ("as_", "status"),
+    [
+        ("admin", 202),
+        ("operator", 202),
+        ("manager", 403),
+        ("member", 403),
+        ("reader", 403),
+        ("stranger", 403),
+        ("nobody", 403),
+        ("service", 403),
+    ],
+)
+def test_who_may(client: Client, conductor: FakeConductor, as_: str, status: int) -> None:
+    for method, path, body in VERBS:
+        assert client.send(method, path, body, as_=as_, version=V24).status == status
+    assert len(conductor.calls) == (3 if status == 202 else 0)
+
+
+def test_there_are_none_below_2_4(client: Client, conductor: FakeConductor) -> None:
+    for method, path, body in VERBS:
+        assert client.send(method, path, body, version="2.3").status == 404
+    assert conductor.calls == []

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attach and detach at the door: who may, what is passed on, and what comes back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cyborg import exception
+from cyborg.tests.unit.api import people
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import Client, uuid_of
+
+PLACE = "/v2/instances/<instance>/accelerators"
+VERBS: list[tuple[str, str, Any]] = [
+    ("POST", PLACE, {}),
+    ("DELETE", PLACE, None),
+    ("DELETE", f"{PLACE}/<bound>", None),
+]
+INSTANCE = uuid_of("instance")
+
+
+@pytest.mark.parametrize(("method", "path", "body"), VERBS)
+@pytest.mark.parametrize(
+    ("who", "status"),
+    [
+        ("admin", 202),
+        ("operator", 202),
+        ("manager", 403),
+        ("member", 403),
+        ("reader", 403),
+        ("stranger", 403),
+        ("nobody", 403),
+        (None, 401),
+    ],
+)
+def test_who_may(
+    client: Client, who: str | None, status: int, *, method: str, path: str, body: Any
+):
+    answer = client.send(method, path, body, as_=who, version="accelerator 2.4")
+    assert answer.status == status
+
+
+@pytest.mark.parametrize(("method", "path", "body"), VERBS)
+@pytest.mark.parametrize("version", [None, "accelerator 2.3"])
+def test_below_its_microversion_there_is_none(
+    client: Client,
+    conductor: FakeConductor,
+    version: str | None,
+    *,
+    method: str,
+    path: str,
+    body: Any,
+):
+    assert client.send(method, path, body, version=version).status == 404
+    assert conductor.calls == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "passed"),
+    [
+        ("POST", PLACE, {}, ("attach", {"instance_uuid": INSTANCE, "profile_name": None})),
+        (
+            "POST",
+            PLACE,
+            {"device_profile": "gpu"},
+            ("attach", {"instance_uuid": INSTANCE, "profile_name": "gpu"}),
+        ),
+        ("DELETE", PLACE, None, ("detach", {"instance_uuid": INSTANCE, "arq_uuid": None})),
+        (
+            "DELETE",
+            f"{PLACE}/<bound>",
+            None,
+            ("detach", {"instance_uuid": INSTANCE, "arq_uuid": uuid_of("bound")}),
+        ),
+    ],
+)
+def test_what_is_passed_on(
+    client: Client,
+    conductor: FakeConductor,
+    *,
+    method: str,
+    path: str,
+    body: Any,
+    passed: tuple[str, Any],
+):
+    answer = client.send(method, path, body, as_="operator", version="accelerator 2.4")
+    ((verb, caller, arguments),) = conductor.calls
+    assert (verb, arguments) == passed
+    assert (caller.project_id, caller.everywhere) == (people.OTHER, True)
+    assert (answer.body["verb"], answer.body["state"]) == (verb, "running")
+    assert answer.headers["Location"].endswith(f"/v2/operations/{answer.body['uuid']}")
+
+
+def test_a_policy_may_allow_it_to_owners(
+    make_client: Callable[..., Client], conductor: FakeConductor, tmp_path: Path
+):
+    path = tmp_path / "policy.yaml"
+    rule = "rule:operator_api or rule:project_member_api"
+    path.write_text(f'"cyborg:instance:attach": "{rule}"\n')
+    client = make_client(f"[oslo_policy]\npolicy_file = {path}\n")
+    answer = client.send("POST", PLACE, {}, as_="member", version="accelerator 2.4")
+    assert answer.status == 202
+    ((_, caller, _),) = conductor.calls
+    assert (caller.project_id, caller.everywhere) == (people.OWN, False)
+    answer = client.send("DELETE", PLACE, as_="member", version="accelerator 2.4")
+    assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (exception.NotFound(noun="Instance", key="x"), 404),
+        (exception.CannotAttach(instance="x", reason="it is PAUSED"), 409),
+        (exception.NoFreeHandle(provider="x", wanted=1), 409),
+        (exception.Unavailable(peer="Nova", reason="it is away"), 503),
+    ],
+)
+def test_refusals(client: Client, conductor: FakeConductor, fault: Exception, status: int):
+    conductor.fault = fault
+    answer = client.send("POST", PLACE, {}, version="accelerator 2.4")
+    assert (answer.status, answer.fault) == (status, str(fault))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", PLACE, None, 400),
+        ("POST", PLACE, [], 400),
+        ("POST", PLACE, "x", 400),
+        ("POST", PLACE, {"device_profile": ""}, 400),
+        ("POST", PLACE, {"device_profile": 1}, 400),
+        ("POST", PLACE, {"device_profile": "\0"}, 400),
+        ("POST", PLACE, {"profile": "gpu"}, 400),
+        ("POST", "/v2/instances/x/accelerators", {}, 400),
+        ("DELETE", f"{PLACE}/x", None, 400),
+        ("DELETE", f"{PLACE}?force=true", None, 400),
+        ("GET", PLACE, None, 405),
+        ("GET", "/v2/instances", None, 404),
+    ],
+)
+def test_odd_input(
+    client: Client, conductor: FakeConductor, *, method: str, path: str, body: Any, status: int
+):
+    assert client.send(method, path, body, version="accelerator 2.4").status == status
+    assert conductor.calls == []
+
+
+def test_every_route_is_in_the_reference():
+    text = Path(__file__).parents[4] / "api-ref" / "source" / "instances.inc"
+    routes = {line.removeprefix(".. rest_method:: ") for line in text.read_text().splitlines()}
+    place = "/v2/instances/{uuid}/accelerators"
+    assert {f"POST {place}", f"DELETE {place}", f"DELETE {place}/{{arq}}"} <= routes

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""API processes say that they are there: from their first request on, and never in its way."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import webtest
+
+from cyborg import exception, version
+from cyborg.api.presence import Presence
+from cyborg.service import wait_until
+
+
+class Listener:
+    """A conductor that hears signs of life; ``open`` lets them be answered."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, str]] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.fault: Exception | None = None
+
+    def alive(self, host: str, *, version: str, endpoint: str) -> None:
+        self.heard.append((host, version, endpoint))
+        self.open.wait(20)
+        if self.fault is not None:
+            raise self.fault
+
+
+class FakeWatch:
+    """One that is set without a database."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def set(self) -> None:
+        self.times += 1
+
+
+def present(
+    conductor: Listener, *, endpoint: str | None = None, watch: FakeWatch | None = None
+) -> Presence:
+    """Presence around an application that says hello."""
+    parts: Any = {"conductor": conductor, "watch": watch or FakeWatch()}
+    return Presence(hello, host="api-1", endpoint=endpoint, **parts)
+
+
+def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"hello"]
+
+
+@pytest.fixture
+def conductor() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def presence(conductor: Listener) -> Presence:
+    return present(conductor)
+
+
+def ask(presence: Presence) -> str:
+    return str(webtest.TestApp(presence).get("/").text)
+
+
+def test_nothing_is_said_before_the_first_request(presence: Presence, conductor: Listener) -> None:
+    assert not wait_until(lambda: bool(conductor.heard), timeout=0.1)
+    assert ask(presence) == "hello"
+    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    assert conductor.heard == [("api-1", version.installed(), "cyborg-api@api-1")]
+
+
+def test_the_endpoint_that_the_operator_names(conductor: Listener) -> None:
+    url = "https://cloud.test/accelerator"
+    ask(present(conductor, endpoint=url))
+    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    assert conductor.heard[0][2] == url
+
+
+def test_no_request_waits_for_a_conductor_that_does_not_answer(
+    presence: Presence, conductor: Listener
+) -> None:
+    conductor.open.clear()
+    assert ask(presence) == "hello"
+    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    assert [ask(presence) for _ in range(3)] == ["hello"] * 3
+    conductor.open.set()
+
+
+def test_requests_that_come_together_begin_it_once(presence: Presence, conductor: Listener) -> None:
+    together = threading.Barrier(8)
+
+    def one() -> None:
+        together.wait()
+        ask(presence)
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    assert not wait_until(lambda: len(conductor.heard) > 1, timeout=0.1)
+
+
+def test_a_worker_that_is_forked_later_speaks_for_itself(
+    presence: Presence, conductor: Listener
+) -> None:
+    ask(presence)
+    assert wait_until(lambda: len(conductor.heard) == 1, timeout=5)
+    child = os.fork()
+    if child == 0:
+        # Nothing of pytest may run here: the exit status is the verdict.
+        status = 1
+        try:
+            quiet = len(conductor.heard) == 1
+            ask(presence)
+            spoke = wait_until(lambda: len(conductor.heard) == 2, timeout=5)
+            status = 0 if quiet and spoke else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(conductor.heard) == 1
+
+
+def test_a_conductor_that_is_away_is_one_line_in_the_log(
+    presence: Presence, conductor: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")
+    assert ask(presence) == "hello"
+    assert wait_until(lambda: "sign of life: " in caplog.text, timeout=5)
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+def test_the_watch_is_set_with_each_sign_of_life(conductor: Listener) -> None:
+    watch = FakeWatch()
+    presence = present(conductor, watch=watch)
+    assert watch.times == 0
+    ask(presence)
+    assert wait_until(lambda: bool(conductor.heard), timeout=5)
+    assert watch.times == 1

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Microversion 2.4 over HTTP: why a bind failed, what happened to a request, why a device is out.
+
+Below 2.4 nothing of it is seen.
+"""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db import models
+from cyborg.db.engine import Database
+from cyborg.tests.unit.api.world import FACTS, Client
+
+ARQ = "/v2/accelerator_requests/<arq>"
+DEVICES = "/v2/devices"
+PROFILES = "/v2/device_profiles"
+ATTRIBUTES = "/v2/attributes"
+NEW = "accelerator 2.4"
+OLDER = [None, "accelerator 2.0", "accelerator 2.3"]
+FAULT = "the host did not finish the preparation in time"
+
+
+def note(db: Database, action: str, *, at_ms: int = 0, **values: Any) -> None:
+    """Add a line to the history of the request."""
+    row = {"noun": "arq", "subject_uuid": FACTS["arq"], "action": action, "at_ms": at_ms, **values}
+    with db.writer() as tx:
+        tx.execute(sa.insert(models.Event).values(**row))
+
+
+def set_(db: Database, table: Any, key: str, **values: Any) -> None:
+    with db.writer() as tx:
+        tx.execute(sa.update(table).where(table.uuid == FACTS[key]).values(**values))
+
+
+def test_its_owner_reads_why_a_bind_failed(client: Client, db: Database) -> None:
+    set_(db, models.Arq, "arq", state="BindFailed", fault=FAULT)
+    shown = client.send("GET", ARQ, as_="member", version=NEW).body
+    assert (shown["state"], shown["fault"]) == ("BindFailed", FAULT)
+    assert client.send("GET", ARQ, as_="stranger", version=NEW).status == 404
+
+
+def test_a_request_that_is_well_has_no_fault(client: Client) -> None:
+    path = "/v2/accelerator_requests/<bound>"
+    shown = client.send("GET", path, version=NEW).body
+    assert (shown["fault"], shown["events"]) == (None, [])
+
+
+def test_the_history_of_a_request_newest_first(client: Client, db: Database) -> None:
+    instance = FACTS["instance"]
+    note(db, "Initial", at_ms=1_772_600_767_001, user_id="user-of-member", request_id="req-1")
+    note(db, "BindFailed", at_ms=1_772_600_768_000, instance_uuid=instance, reason=FAULT)
+    note(db, "enabled", noun="device", user_id="user-of-member")
+    note(db, "Bound", subject_uuid=FACTS["bound"], user_id="user-of-member")
+    failed, made = client.send("GET", ARQ, as_="member", version=NEW).body["events"]
+    assert made == {
+        "time": "2026-03-04T05:06:07.001+00:00",
+        "action": "Initial",
+        "hostname": None,
+        "instance_uuid": None,
+        "reason": None,
+        "request_id": "req-1",
+        "user_id": "user-of-member",
+    }
+    assert failed == {
+        "time": "2026-03-04T05:06:08.000+00:00",
+        "action": "BindFailed",
+        "hostname": None,
+        "instance_uuid": instance,
+        "reason": FAULT,
+        "request_id": None,
+        "user_id": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("as_", "who"),
+    [
+        ("admin", ["user-of-nova", "user-of-member", None]),
+        ("member", [None, "user-of-member", None]),
+        ("reader", [None, None, None]),
+    ],
+)
+def test_who_it_was_is_told_to_those_who_may_know(
+    client: Client, db: Database, as_: str, who: list[str | None]
+) -> None:
+    note(db, "swept")
+    note(db, "Initial", user_id="user-of-member")
+    note(db, "Bound", user_id="user-of-nova")
+    events = client.send("GET", ARQ, as_=as_, version=NEW).body["events"]
+    assert [one["user_id"] for one in events] == who
+    assert [one["action"] for one in events] == ["Bound", "Initial", "swept"]
+
+
+def test_a_long_history_is_told_from_its_end(client: Client, db: Database) -> None:
+    for number in range(60):
+        note(db, f"step-{number}")
+    events = client.send("GET", ARQ, version=NEW).body["events"]
+    assert [one["action"] for one in events] == [f"step-{n}" for n in range(59, 9, -1)]
+
+
+def test_showing_all_that_costs_two_statements(
+    client: Client, db: Database, statements: list[str]
+) -> None:
+    note(db, "Initial")
+    assert client.send("GET", ARQ, version=NEW).status == 200
+    assert len(statements) == 2
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_below_2_4_a_request_is_shown_as_it_was(
+    client: Client, db: Database, statements: list[str], version: str | None
+) -> None:
+    before = client.send("GET", ARQ, version=version).body
+    set_(db, models.Arq, "arq", fault=FAULT)
+    note(db, "BindFailed", reason=FAULT)
+    # Its other values say when it was changed.
+    after = {**client.send("GET", ARQ, version=version).body, "updated_at": None}
+    assert list(after.items()) == list(before.items())
+    assert len(statements) == 2
+
+
+def test_lists_and_new_requests_are_the_same_at_2_4(client: Client) -> None:
+    path = "/v2/accelerator_requests"
+    assert client.send("GET", path, version=NEW).body == client.send("GET", path).body
+    body = {"device_profile_name": "gpu"}
+    made = [client.send("POST", path, body, version=one).body["arqs"][0] for one in (NEW, None)]
+    assert list(made[0]) == list(made[1])
+
+
+def reasons(client: Client) -> list[str | None]:
+    """Of all devices, as listed; shown, each says the same."""
+    listed = client.send("GET", DEVICES, version=NEW).body["devices"]
+    for one in listed:
+        assert client.send("GET", f"{DEVICES}/{one['uuid']}", version=NEW).body == one
+    return [one["status_reason"] for one in listed]
+
+
+def test_devices_tell_why_they_are_out_of_service(client: Client, db: Database) -> None:
+    lost = "Its host has not shown it since 1970-01-01T00:00:00.001+00:00."
+    assert reasons(client) == [None, lost]
+    set_(db, models.Device, "device", status="maintaining", status_reason="new firmware")
+    set_(db, models.Device, "lost", status_reason="stolen")
+    assert reasons(client) == ["new firmware", "stolen"]
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_below_2_4_devices_do_not(client: Client, db: Database, version: str | None) -> None:
+    set_(db, models.Device, "device", status_reason="new firmware")
+    one = client.send("GET", f"{DEVICES}/<device>", version=version).body
+    assert "status_reason" not in one
+    for one in client.send("GET", DEVICES, version=version).body["devices"]:
+        assert "status_reason" not in one
+
+
+PROFILE = {"name": "new", "groups": [{"resources:FPGA": "1"}]}
+ATTRIBUTE = {"deployable_id": "<deployable>", "key": "k", "value": "v"}
+#: path, body, the place of the key that nobody knows
+ODD: list[tuple[str, Any, str]] = [
+    (PROFILES, [{**PROFILE, "colour": "red"}], "[0].colour"),
+    (PROFILES, [{**PROFILE, "Name": "x"}], "[0].Name"),
+    (ATTRIBUTES, {**ATTRIBUTE, "colour": "red"}, "colour"),
+    (ATTRIBUTES, {"attribute": {**ATTRIBUTE, "colour": "red"}}, "attribute.colour"),
+    (ATTRIBUTES, {**ATTRIBUTE, "created_at": None}, "created_at"),
+]
+ODD_IDS = [f"{path.rpartition('/')[2]}-{place}" for path, _, place in ODD]
+
+
+@pytest.mark.parametrize(("path", "body", "place"), ODD, ids=ODD_IDS)
+def test_at_2_4_a_key_that_nobody_knows_is_refused(
+    client: Client, conductor: Any, path: str, body: Any, place: str
+) -> None:
+    answer = client.send("POST", path, body, version=NEW)
+    assert answer.status == 400
+    assert f"Invalid value for {place}:" in answer.fault
+    assert conductor.calls == []
+
+
+@pytest.mark.parametrize("version", OLDER)
+@pytest.mark.parametrize(("path", "body", "_place"), ODD, ids=ODD_IDS)
+def test_below_2_4_it_is_ignored(
+    client: Client, version: str | None, path: str, body: Any, _place: str
+) -> None:
+    assert client.send("POST", path, body, version=version).status == 201
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PROFILES, [{**PROFILE, "description": "d", "uuid": "<random>"}]),
+        (ATTRIBUTES, {**ATTRIBUTE, "uuid": "<random>"}),
+        (ATTRIBUTES, {"attribute": ATTRIBUTE}),
+    ],
+    ids=["profile", "attribute", "wrapped-attribute"],
+)
+def test_at_2_4_everything_that_is_known_is_taken(client: Client, path: str, body: Any) -> None:
+    assert client.send("POST", path, body, version=NEW).status == 201

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command sends the request that the API understands."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from cyborg.cli.catalogue import COMMANDS
+from cyborg.tests.unit.cli.conftest import Run
+from cyborg.tests.unit.cli.service import (
+    AGENT,
+    ARQ,
+    DEVICE,
+    DRIVER,
+    ENGINE,
+    INSTANCE,
+    OPERATION,
+    PROFILE,
+    Service,
+)
+
+#: Command line → method, path, query, body.
+SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
+    "service-list --kind backend --host h --driver d --backend b --limit 5": (
+        "GET",
+        "/services",
+        {"kind": "backend", "host": "h", "driver": "d", "backend": "b", "limit": "5"},
+        None,
+    ),
+    f"service-show {AGENT}": ("GET", f"/services/{AGENT}", {}, None),
+    f"service-enable {AGENT}": ("PATCH", f"/services/{AGENT}", {}, {"status": "enabled"}),
+    f"service-disable {AGENT} --reason fans": (
+        "PATCH",
+        f"/services/{AGENT}",
+        {},
+        {"status": "disabled", "disabled_reason": "fans"},
+    ),
+    f"service-delete {AGENT}": ("DELETE", f"/services/{AGENT}", {}, None),
+    "backend-list --host h --driver d --name n": (
+        "GET",
+        "/backends",
+        {"host": "h", "driver": "d", "name": "n"},
+        None,
+    ),
+    f"backend-show {ENGINE}": ("GET", f"/backends/{ENGINE}", {}, None),
+    "driver-list --host h --name n --state READY": (
+        "GET",
+        "/drivers",
+        {"host": "h", "name": "n", "state": "READY"},
+        None,
+    ),
+    f"driver-show {DRIVER}": ("GET", f"/drivers/{DRIVER}", {}, None),
+    "install-driver fake_driver --host a --host b --option x=1 --option y=2=3": (
+        "POST",
+        "/drivers",
+        {},
+        {"driver": "fake_driver", "hosts": ["a", "b"], "options": {"x": "1", "y": "2=3"}},
+    ),
+    "install-driver fake_driver": ("POST", "/drivers", {}, {"driver": "fake_driver"}),
+    "uninstall-driver fake_driver": ("DELETE", "/drivers/fake_driver", {}, None),
+    "uninstall-driver fake_driver --drain": (
+        "DELETE",
+        "/drivers/fake_driver",
+        {"drain": "true"},
+        None,
+    ),
+    "update-driver fake_driver": ("PATCH", "/drivers/fake_driver", {}, {}),
+    "update-driver fake_driver --option x=1 --unset-option y --disable": (
+        "PATCH",
+        "/drivers/fake_driver",
+        {},
+        {"options": {"x": "1", "y": None}, "enabled": False},
+    ),
+    "discover-services": ("POST", "/services/discover", {}, {}),
+    "discover-services --host a --driver d --no-wait": (
+        "POST",
+        "/services/discover",
+        {"wait": "true"},
+        {"hosts": ["a"], "driver": "d"},
+    ),
+    f"hardware-show {DEVICE}": ("GET", f"/hardware/{DEVICE}", {}, None),
+    "hardware-list --host h --driver d --type CRYPTO --setup-required": (
+        "GET",
+        "/hardware",
+        {"host": "h", "driver": "d", "type": "CRYPTO", "setup_required": "true"},
+        None,
+    ),
+    f"accelerator-list --host h --driver d --backend b --type GPU --vendor v --status lost "
+    f"--instance {INSTANCE} --label a=1 --label b=2 --free --marker {DEVICE}": (
+        "GET",
+        "/devices",
+        {
+            "hostname": "h",
+            "driver": "d",
+            "backend": "b",
+            "type": "GPU",
+            "vendor": "v",
+            "status": "lost",
+            "instance": INSTANCE,
+            "labels": "a=1,b=2",
+            "in_use": "false",
+            "marker": DEVICE,
+        },
+        None,
+    ),
+    "accelerator-list --attached": ("GET", "/devices", {"in_use": "true"}, None),
+    f"accelerator-show {DEVICE}": ("GET", f"/devices/{DEVICE}", {}, None),
+    "accelerator-create --host h --driver d --backend b --model m --type FPGA "
+    '--resource-class FPGA --trait CUSTOM_A --trait CUSTOM_B --handle {"type":"PCI"}': (
+        "POST",
+        "/devices",
+        {},
+        {
+            "hostname": "h",
+            "driver": "d",
+            "backend": "b",
+            "model": "m",
+            "type": "FPGA",
+            "resource_class": "FPGA",
+            "traits": ["CUSTOM_A", "CUSTOM_B"],
+            "handles": [{"type": "PCI"}],
+        },
+    ),
+    f"accelerator-update {DEVICE} --status ready --label rack=7": (
+        "PATCH",
+        f"/devices/{DEVICE}",
+        {},
+        {"status": "ready", "labels": {"rack": "7"}},
+    ),
+    f"accelerator-update {DEVICE} --label a=1 --unset-label b": (
+        "PATCH",
+        f"/devices/{DEVICE}",
+        {},
+        {"labels": {"a": "1", "b": None}},
+    ),
+    f"accelerator-delete {DEVICE}": ("DELETE", f"/devices/{DEVICE}", {}, None),
+    "profile-list --name a,b": ("GET", "/device_profiles", {"name": "a,b"}, None),
+    "profile-show fpga": ("GET", "/device_profiles/fpga", {}, None),
+    "profile-create fpga --group resources:FPGA=1,trait:CUSTOM_A=required "
+    "--group resources:FPGA=2 --description d": (
+        "POST",
+        "/device_profiles",
+        {},
+        [
+            {
+                "name": "fpga",
+                "groups": [
+                    {"resources:FPGA": "1", "trait:CUSTOM_A": "required"},
+                    {"resources:FPGA": "2"},
+                ],
+                "description": "d",
+            }
+        ],
+    ),
+    f"profile-update {PROFILE} --name new --no-description": (
+        "PATCH",
+        f"/device_profiles/{PROFILE}",
+        {},
+        {"name": "new", "description": None},
+    ),
+    f"profile-update {PROFILE} --group resources:FPGA=2": (
+        "PATCH",
+        f"/device_profiles/{PROFILE}",
+        {},
+        {"groups": [{"resources:FPGA": "2"}]},
+    ),
+    "profile-delete fpga": ("DELETE", "/device_profiles/fpga", {}, None),
+    f"arq-list --instance {INSTANCE} --state Bound --host h --profile fpga --project p": (
+        "GET",
+        "/accelerator_requests",
+        {
+            "instance": INSTANCE,
+            "state": "Bound",
+            "hostname": "h",
+            "device_profile_name": "fpga",
+            "project_id": "p",
+        },
+        None,
+    ),
+    f"arq-show {ARQ}": ("GET", f"/accelerator_requests/{ARQ}", {}, None),
+    "operation-list --action discover --state failed": (
+        "GET",
+        "/operations",
+        {"verb": "discover", "state": "failed"},
+        None,
+    ),
+    f"operation-show {OPERATION}": ("GET", f"/operations/{OPERATION}", {}, None),
+    f"attach-instance {INSTANCE}": ("POST", f"/instances/{INSTANCE}/accelerators", {}, {}),
+    f"attach-instance {INSTANCE} --device-profile fpga": (
+        "POST",
+        f"/instances/{INSTANCE}/accelerators",
+        {},
+        {"device_profile": "fpga"},
+    ),
+    f"detach-instance {INSTANCE}": ("DELETE", f"/instances/{INSTANCE}/accelerators", {}, None),
+    f"detach-instance {INSTANCE} {ARQ}": (
+        "DELETE",
+        f"/instances/{INSTANCE}/accelerators/{ARQ}",
+        {},
+        None,
+    ),
+    "usage-show --type FPGA --host h --project p": (
+        "GET",
+        "/usage",
+        {"type": "FPGA", "host": "h", "project_id": "p"},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("command", SENT)
+def test_a_command_sends_one_request_with_the_microversion(
+    command: str, cyborg: Run, service: Service
+):
+    ran = cyborg(command)
+    asked = service.asked[0]
+    assert (asked.method, asked.path, asked.query, asked.body) == SENT[command]
+    assert asked.version == "accelerator 2.4"
+    assert len(service.asked) == 1
+    assert ran.status == 0, ran.err
+
+
+def test_every_command_is_tried_above():
+    assert {line.split()[0] for line in SENT} == set(COMMANDS)
+
+
+def test_long_verbs_bring_an_id_and_others_do_not(cyborg: Run, service: Service):
+    for line, (method, path, _, _) in SENT.items():
+        service.asked.clear()
+        cyborg(line)
+        long = method != "GET" and path.startswith(("/drivers", "/instances", "/services/disc"))
+        assert (service.asked[0].operation is not None) is long, line
+        if long:
+            UUID(service.asked[0].operation)
+
+
+def test_an_id_of_ones_own_is_sent(cyborg: Run, service: Service):
+    cyborg(f"discover-services --operation-id {OPERATION}")
+    assert service.asked[0].operation == OPERATION
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("attach-instance no-uuid", "no-uuid is no UUID"),
+        ("discover-services --operation-id 7", "7 is no UUID"),
+        ("install-driver d --option x", "x is not of the form key=value"),
+        ("install-driver d --option x=1 --option x=2", "x is given twice"),
+        ("update-driver d --option x=1 --unset-option x", "x is given twice"),
+        ("usage-show --limit 1", "unrecognized arguments"),
+        ("update-driver d --enable --disable", "not allowed with"),
+        ("profile-create p", "--group"),
+        ("profile-create p --group resources:FPGA", "not of the form key=value"),
+        ("profile-create p --group a=1,a=2", "a is given twice"),
+        ("accelerator-create --host h", "required"),
+        (f"accelerator-update {DEVICE} --status lost", "invalid choice"),
+        ("driver-list --limit 0", "no number from 1"),
+        ("nonsense", "is not a cyborg command"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_asks_nothing(
+    command: str, complaint: str, cyborg: Run, service: Service
+):
+    ran = cyborg(command)
+    assert ran.status == 2
+    assert complaint in ran.err + ran.out
+    assert service.asked == []
+
+
+@pytest.mark.parametrize("handle", ["[]", "{", "PCI"])
+def test_a_handle_is_an_object(handle: str, cyborg: Run, service: Service):
+    what = "--host h --driver d --backend b --model m --type t --resource-class R"
+    assert cyborg(f"accelerator-create {what} --handle {handle}").status == 2
+    assert service.asked == []
+
+
+def test_a_key_is_one_segment_whatever_is_in_it(program: Run, url: str, service: Service):
+    options = ("--os-auth-type", "none", "--os-endpoint", url)
+    program(*options, "profile-delete", "a/../b?c=d#e %")
+    asked = service.last
+    assert (asked.path, asked.query) == ("/device_profiles/a/../b?c=d#e %", {})
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"), [("profile-update fpga", "--group"), ("accelerator-update x", "--label")]
+)
+def test_an_update_of_nothing_is_refused_here(
+    command: str, advice: str, cyborg: Run, service: Service
+):
+    ran = cyborg(command)
+    assert (ran.status, service.asked) == (1, [])
+    assert advice in ran.err

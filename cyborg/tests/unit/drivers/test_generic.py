@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generic_driver on simulated servers: the contract for every way to choose, and the rest."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.base import Driver, Surroundings
+from cyborg.drivers.command import Completed
+from cyborg.drivers.generic import GenericDriver, figures
+from cyborg.drivers.pci import PciDriver
+from cyborg.model.device import AttachType, Backend, BackendService, DeviceType
+from cyborg.model.work import HandleTask, Unit
+from cyborg.testing import servers
+from cyborg.testing.driver_kit import DriverContract
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.unit.drivers.configured import configured, written
+
+UUID = "6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11"
+#: Everything that a backend can have, on two GPUs.
+GPUS = """\
+[generic_driver]
+backends = gpus
+[generic_driver:gpus]
+pci_ids = 10de:*
+pci_classes = 0302
+resource_class = CUSTOM_GPU
+traits = CUSTOM_FAST
+device_type = GPU
+kind = COMPUTE
+services = decoder, tensor
+capabilities = {"num": 2, "tensor": {"fp16": true}}
+install_command = /usr/sbin/card setup {address}
+ready_file = /run/card/{address}/ready
+reboot_file = /run/card/{address}/reboot
+prepare_command = /usr/sbin/card give {handle}
+release_command = /usr/sbin/card take {handle}
+reset_command = /usr/sbin/card wipe {handle}
+prepared_file = /run/card/{handle}/given
+health_command = /usr/sbin/card health {address}
+stats_command = /usr/sbin/card stats {address}
+"""
+#: By a class of sysfs, with a check that is a command.
+ACCELS = """\
+[generic_driver]
+backends = accels
+[generic_driver:accels]
+sysfs_class = accel
+resource_class = CUSTOM_ACCEL
+attach_type = MDEV
+mdev_type = fpga-4
+units = 4
+install_command = /usr/sbin/card setup {address}
+ready_command = /usr/sbin/card ready {address}
+"""
+#: Devices that the operator says are there.
+GRANTED = """\
+[generic_driver]
+backends = one, two
+[generic_driver:one]
+devices = 0000:0a:00.0, 0000:0b:00.0
+attach_type = TEST_PCI
+units = 9
+resource_class = FPGA
+[generic_driver:two]
+devices = 0000:0c:00.0
+attach_type = TEST_PCI
+resource_class = CUSTOM_TWO
+model = Number two
+ready_file = /run/two
+"""
+
+
+def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
+    """The operator's program: what it does stands in files below /run/card."""
+    _, verb, what = argv
+    place = f"/run/card/{what}"
+    match verb:
+        case "setup":
+            host.add_file(f"{place}/ready", "")
+        case "ready":
+            return Completed(0 if host.exists(f"{place}/ready") else 1, "", "")
+        case "give":
+            host.add_file(f"{place}/given", "")
+        case "take":
+            host.remove(f"{place}/given")
+        case "wipe":
+            host.add_file(f"{place}/wiped", "")
+        case "stats":
+            return Completed(0, "temperature_celsius 41.5\nutilisation 0\n", "")
+        case "health":
+            broken = host.exists(f"{place}/broken")
+            return Completed(int(broken), "", "uncorrectable errors\n" if broken else "")
+    return Completed(0, "", "")
+
+
+def server() -> FakeHost:
+    host = servers.server()
+    host.programs["/usr/sbin/card"] = card
+    host.add_link("/sys/class/accel/accel0", f"../../..{servers.place(servers.FPGA)}/accel/accel0")
+    host.add_dir(f"{servers.place(servers.FPGA)}/accel/accel0")
+    return host
+
+
+class Contract(DriverContract):
+    """The shared contract for one configuration."""
+
+    rounds = 60
+    text: str
+
+    @pytest.fixture(autouse=True)
+    def _configured(self, tmp_path: Path) -> None:
+        self.conf = written(tmp_path / "cyborg.conf", self.text)
+
+    def make_host(self) -> FakeHost:
+        return server()
+
+    def make_driver(self, host: FakeHost) -> Driver:
+        return GenericDriver(host, self.conf)
+
+
+class TestGpus(Contract):
+    text = GPUS
+
+
+class TestAccels(Contract):
+    text = ACCELS
+
+
+class TestGranted(Contract):
+    rounds = 20
+    text = GRANTED
+
+
+class TestListed(Contract):
+    text = f"""\
+[generic_driver]
+backends = list, rest
+[generic_driver:list]
+devices = {servers.NVME_FREE}, {servers.FPGA}
+resource_class = CUSTOM_LISTED
+[generic_driver:rest]
+addresses = *:*:*.*
+resource_class = CUSTOM_REST
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "cyborg.conf"
+
+
+def gpus(file: Path, host: FakeHost, more: str = "") -> GenericDriver:
+    return GenericDriver(host, written(file, GPUS + more))
+
+
+def task(address: str, handle: str | None = None) -> HandleTask:
+    return HandleTask(
+        operation="operation",
+        driver="generic_driver",
+        device_key=address,
+        deployable=f"compute-1_{address}",
+        handle_key=handle or address,
+        handle_uuid=UUID,
+    )
+
+
+def ran(host: FakeHost) -> list[str]:
+    return [" ".join(argv[1:]) for argv in host.commands]
+
+
+def test_without_backends_nothing_is_read() -> None:
+    host = server()
+    before = host.touches
+    driver = GenericDriver(host, configured())
+    assert driver.discover() == []
+    assert driver.hardware() == []
+    assert driver.backends() == []
+    assert host.touches == before
+
+
+def test_a_device_as_its_backend_says(file: Path) -> None:
+    first, second = gpus(file, server()).discover()
+    assert (first.key, second.key) == (servers.GPU, servers.GPU_ON_VFIO)
+    assert (first.type, first.vendor) == (DeviceType.GPU, "10de")
+    assert first.model == "GA100 [A100 PCIe 80GB]"
+    assert first.numa_node == 0
+    assert first.backend == "gpus"
+    (deployable,) = first.deployables
+    assert deployable.name == f"compute-1_{servers.GPU}"
+    assert (deployable.resource_class, deployable.driver_name) == ("CUSTOM_GPU", "gpus")
+    assert deployable.traits == ("OWNER_CYBORG", "CUSTOM_FAST")
+    assert deployable.prepare
+    (handle,) = deployable.handles
+    assert (handle.key, handle.type) == (servers.GPU, AttachType.PCI)
+
+
+def test_mediated_devices_carry_what_nova_makes_them_of(file: Path) -> None:
+    (device,) = GenericDriver(server(), written(file, ACCELS)).discover()
+    (deployable,) = device.deployables
+    assert device.key == servers.FPGA
+    assert len(deployable.handles) == 4
+    assert deployable.handles[1].key == f"{servers.FPGA}/fpga-4_1"
+    assert deployable.handles[1].info == {
+        "domain": "0000",
+        "bus": "af",
+        "device": "00",
+        "function": "0",
+        "asked_type": "fpga-4",
+        "vgpu_mark": "fpga-4_1",
+    }
+    assert not deployable.prepare
+
+
+def test_granted_devices_need_no_machine(file: Path) -> None:
+    host = FakeHost()
+    found = GenericDriver(host, written(file, GRANTED)).discover()
+    assert [(one.key, one.model) for one in found] == [
+        ("0000:0a:00.0", "one"),
+        ("0000:0b:00.0", "one"),
+        ("0000:0c:00.0", "Number two"),
+    ]
+    keys = [one.key for one in found[0].deployables[0].handles]
+    assert (len(keys), keys[0], keys[-1]) == (9, "0000:0a:00.1", "0000:0a:01.1")
+    assert host.touches == 0
+
+
+def test_a_function_has_one_name_whichever_driver_offers_it(file: Path) -> None:
+    """The conductor keeps one deployable of a name: two drivers cannot both give it away."""
+    host = server()
+    (first, _) = gpus(file, host).discover()
+    pci = PciDriver(host, configured(f'{{"address": "{servers.GPU}"}}')).discover()
+    assert [one.deployables[0].name for one in pci] == [first.deployables[0].name]
+
+
+def test_what_the_host_needs_is_not_offered_whatever_is_configured(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    text = "[generic_driver]\nbackends = a\n[generic_driver:a]\nresource_class = CUSTOM_A\n"
+    text += f"devices = {servers.NVME_MOUNTED}, {servers.NVME_FREE}, 0000:99:00.0\n"
+    driver = GenericDriver(server(), written(file, text))
+    for _ in range(2):
+        assert [one.key for one in driver.discover()] == [servers.NVME_FREE]
+    assert {one.key: one.reason for one in driver.hardware()} == {
+        servers.NVME_MOUNTED: "its disk nvme0n1p1 is mounted at /",
+        servers.NVME_FREE: None,
+        "0000:99:00.0": "it is not on the bus",
+    }
+    assert len(caplog.records) == 2
+    for verb in (
+        lambda: driver.prepare(task(servers.NVME_MOUNTED)),
+        lambda: driver.release(task(servers.NVME_MOUNTED)),
+        lambda: driver.install(servers.NVME_MOUNTED, "operation"),
+    ):
+        with pytest.raises(exception.DriverFailed, match="mounted at /"):
+            verb()
+
+
+def test_what_cannot_be_understood_is_told_where_its_address_is_named(file: Path) -> None:
+    host = server()
+    host.add_file(f"{servers.place(servers.FPGA)}/vendor", "0xffff\n")
+    text = "[generic_driver]\nbackends = a\n[generic_driver:a]\nresource_class = CUSTOM_A\n"
+    text += f"addresses = {servers.FPGA}\n"
+    driver = GenericDriver(host, written(file, text))
+    assert driver.discover() == []
+    (found,) = driver.hardware()
+    assert (found.offered, found.reason) == (False, "it does not answer on the bus")
+
+
+def test_a_device_in_a_guest_stays_in_its_backend_without_its_class(file: Path) -> None:
+    host = server()
+    driver = GenericDriver(host, written(file, ACCELS))
+    before = driver.discover()
+    host.remove("/sys/class/accel/accel0")
+    host.add_link(f"{servers.place(servers.FPGA)}/driver", "x/vfio-pci")
+    assert driver.discover() == []
+    kept = Surroundings(kept=frozenset({f"compute-1_{servers.FPGA}"}))
+    assert driver.discover(kept) == before
+
+
+def test_the_first_backend_has_it_and_classes_come_last(file: Path) -> None:
+    text = f"""\
+[generic_driver]
+backends = classy, exact, rest
+[generic_driver:classy]
+sysfs_class = accel
+resource_class = CUSTOM_CLASSY
+[generic_driver:exact]
+pci_classes = 1200
+resource_class = CUSTOM_EXACT
+[generic_driver:rest]
+addresses = {servers.FPGA}, {servers.NVME_FREE}
+resource_class = CUSTOM_REST
+"""
+    found = GenericDriver(server(), written(file, text)).discover()
+    assert {one.key: one.deployables[0].driver_name for one in found} == {
+        servers.FPGA: "exact",
+        servers.NVME_FREE: "rest",
+    }
+
+
+def test_from_raw_hardware_to_an_accelerator(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host)
+    before = {one.key: one for one in driver.hardware()}[servers.GPU]
+    assert (before.offered, before.setup_required, before.kind) == (True, True, "COMPUTE")
+    assert (before.num, before.remote) == (1, 0)
+    assert before.capability == {"num": 2, "tensor": {"fp16": True}}
+    assert before.reason == "it has not been set up yet"
+    driver.install(servers.GPU, "operation")
+    driver.install(servers.GPU, "operation")
+    assert ran(host) == [f"setup {servers.GPU}"]
+    after = {one.key: one for one in driver.hardware()}
+    assert (after[servers.GPU].setup_required, after[servers.GPU].reason) == (False, None)
+    assert after[servers.GPU_ON_VFIO].setup_required
+
+
+def test_a_device_that_waits_for_a_reboot(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host)
+    host.programs["/usr/sbin/card"] = lambda one, argv: (
+        one.add_file(f"/run/card/{argv[2]}/reboot", "") or Completed(0, "", "")  # type: ignore[func-returns-value]
+    )
+    driver.install(servers.GPU, "operation")
+    driver.install(servers.GPU, "another operation")
+    assert len(host.commands) == 1
+    found = {one.key: one for one in driver.hardware()}[servers.GPU]
+    assert (found.offered, found.setup_required, found.reboot_required) == (True, True, True)
+    assert found.reason == "the host must be rebooted first"
+    host.remove(f"/run/card/{servers.GPU}/reboot")
+    host.add_file(f"/run/card/{servers.GPU}/ready", "")
+    found = {one.key: one for one in driver.hardware()}[servers.GPU]
+    assert (found.setup_required, found.reboot_required, found.reason) == (False, False, None)
+
+
+def test_a_set_up_that_does_nothing_is_a_failure(file: Path) -> None:
+    host = server()
+    host.programs["/usr/sbin/card"] = lambda _host, _argv: Completed(0, "", "")
+    with pytest.raises(exception.DriverFailed, match="is not ready, although install_command"):
+        gpus(file, host).install(servers.GPU, "operation")
+    with pytest.raises(exception.DriverFailed, match="is not prepared, although prepare_command"):
+        gpus(file, host).prepare(task(servers.GPU))
+
+
+def test_a_check_that_hangs_is_asked_once_for_a_backend(file: Path) -> None:
+    host = server()
+    text = GPUS.replace("ready_file = /run/card/{address}/ready", "ready_command = /usr/sbin/card")
+    driver = GenericDriver(host, written(file, text))
+    host.hanging = True
+    found = driver.hardware()
+    assert host.clock.monotonic() == 10
+    assert [one.setup_required for one in found] == [True, True]
+    assert {one.reason for one in found} == {
+        "whether it is set up cannot be told: running /usr/sbin/card failed: it did not end in time"
+    }
+
+
+def test_a_unit_is_given_taken_back_and_cleaned(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host)
+    unit = task(servers.GPU)
+    driver.prepare(unit)
+    driver.prepare(unit)
+    assert driver.prepared() == [Unit(unit.deployable, unit.handle_key)]
+    assert gpus(file, host).prepared() == driver.prepared()
+    driver.release(unit)
+    assert driver.prepared() == []
+    assert ran(host) == [f"give {servers.GPU}", f"take {servers.GPU}", f"wipe {servers.GPU}"]
+
+
+def test_a_release_that_was_cut_off_cleans_when_it_is_repeated(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host)
+
+    def stuck(one: FakeHost, argv: tuple[str, ...]) -> Completed:
+        return Completed(1, "", "busy") if argv[1] == "wipe" else card(one, argv)
+
+    host.programs["/usr/sbin/card"] = stuck
+    driver.prepare(task(servers.GPU))
+    with pytest.raises(exception.HostError, match="busy"):
+        driver.release(task(servers.GPU))
+    host.programs["/usr/sbin/card"] = card
+    driver.release(task(servers.GPU))
+    assert ran(host)[-1] == f"wipe {servers.GPU}"
+
+
+@pytest.mark.parametrize(
+    ("address", "handle", "reason"),
+    [
+        ("0000:99:00.0", None, "belongs to no backend"),
+        ("../../etc", None, "belongs to no backend"),
+        (servers.GPU, "../../etc", "has no unit ../../etc"),
+        (servers.GPU, servers.GPU_ON_VFIO, "has no unit 0000:86:00.0"),
+    ],
+)
+def test_units_that_are_none_reach_no_command(
+    file: Path, address: str, handle: str | None, reason: str
+) -> None:
+    host = server()
+    with pytest.raises(exception.DriverFailed) as caught:
+        gpus(file, host).prepare(task(address, handle))
+    assert reason in str(caught.value)
+    assert host.commands == []
+
+
+def test_health_and_figures(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host)
+    assert driver.health(servers.GPU).healthy
+    host.add_file(f"/run/card/{servers.GPU}/broken", "")
+    health = driver.health(servers.GPU)
+    assert not health.healthy
+    assert health.reason == "it ended with status 1: uncorrectable errors"
+    assert driver.stats(servers.GPU) == {"temperature_celsius": 41.5, "utilisation": 0.0}
+
+
+@pytest.mark.parametrize("text", ["temperature", "a b", "a nan", "a inf", "a 1 2", "<html>\n"])
+def test_what_are_no_figures(text: str) -> None:
+    with pytest.raises(exception.HostError, match="is not a name and a number"):
+        figures(text)
+
+
+def test_what_is_not_configured_cannot_be_done(file: Path) -> None:
+    driver = GenericDriver(server(), written(file, GRANTED))
+    for verb in (
+        driver.prepared,
+        lambda: driver.health("0000:0a:00.0"),
+        lambda: driver.stats("0000:0a:00.0"),
+        lambda: driver.install("0000:0c:00.0", "operation"),
+    ):
+        with pytest.raises(exception.DriverCannot):
+            verb()
+    driver.install("0000:0a:00.0", "operation")
+
+
+def test_backends_and_the_services_on_each(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host)
+    told = {"num": 2, "tensor": {"fp16": True}}
+    services = ("decoder", "tensor")
+    assert driver.can_create
+    for state in ("READY", "STOPPED"):
+        assert driver.backends() == [
+            Backend("gpus", state, tuple(BackendService(one, state) for one in services), told)
+        ]
+        host.remove("/sys/bus/pci/devices")

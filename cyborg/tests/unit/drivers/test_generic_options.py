@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the generic_driver refuses in its configuration, in one sentence that names it."""
+
+from pathlib import Path
+
+import pytest
+
+from cyborg import exception
+from cyborg.conf import generic
+from cyborg.drivers import generic_options
+from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.generic_backend import GenericBackend
+from cyborg.model.device import AttachType, DeviceType
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.unit.drivers.configured import configured, written
+
+LEAST = {"pci_ids": "10de:*", "resource_class": "CUSTOM_GPU"}
+SETUP = "/usr/sbin/card-setup {address}"
+
+
+def section(name: str, **options: str) -> str:
+    lines = "".join(f"{option} = {value}\n" for option, value in options.items())
+    return f"[generic_driver:{name}]\n{lines}"
+
+
+def backends(file: Path, *sections: str, names: str = "a") -> tuple[GenericBackend, ...]:
+    text = f"[generic_driver]\nbackends = {names}\n" + "".join(sections)
+    return generic_options.read(written(file, text), FakeHost())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "cyborg.conf"
+
+
+def test_no_backend_is_no_error() -> None:
+    assert generic_options.read(configured(), FakeHost()) == ()
+
+
+def test_the_least_that_is_needed(file: Path) -> None:
+    (found,) = backends(file, section("a", **LEAST))
+    assert (found.name, found.resource_class, found.units) == ("a", "CUSTOM_GPU", 1)
+    assert (found.device_type, found.kind) == (DeviceType.PCI, "PCI")
+    assert found.attach_type is AttachType.PCI
+    assert not found.prepares
+    assert not found.is_granted
+
+
+def test_words_may_be_written_small_and_lists_keep_their_order(file: Path) -> None:
+    given = {"device_type": "fpga", "kind": "CRYPTO", "traits": "CUSTOM_B, CUSTOM_A"}
+    services = {"services": "aes, rsa", "capabilities": '{"ipsec": {"num": 1}}'}
+    (found,) = backends(file, section("a", **LEAST, **given, **services))
+    assert (found.device_type, found.kind) == (DeviceType.FPGA, "CRYPTO")
+    assert found.traits == ("CUSTOM_B", "CUSTOM_A")
+    assert found.services == ("aes", "rsa")
+    assert found.capabilities == {"ipsec": {"num": 1}}
+
+
+def test_several_in_the_order_of_their_names(file: Path) -> None:
+    found = backends(file, section("a", **LEAST), section("b", **LEAST), names="b, a, b")
+    assert [one.name for one in found] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("pci_ids", "10de", "'10de' is not of the form 10de:20b5 or 10de:*"),
+        ("pci_classes", "3", "'3' is not two, four or six hexadecimal digits"),
+        ("addresses", "zz", "is neither '*' nor hexadecimal"),
+        ("sysfs_class", "../net", "it is not the name of a directory below /sys/class"),
+        ("devices", "0000:81:*.0", "is not a PCI address such as 0000:81:00.0"),
+        ("devices", "0000:81:00.0", "a fixed list excludes every other way to choose"),
+        ("resource_class", "gpu", "it is no name of a resource class"),
+        ("traits", "fast", "'fast' is no name of a trait"),
+        ("device_type", "TOASTER", "it is none of GPU, FPGA"),
+        ("attach_type", "USB", "it is none of PCI, MDEV, TEST_PCI"),
+        ("units", "2", "a whole function is one unit"),
+        ("units", "many", "invalid literal for int"),
+        ("mdev_type", "nvidia-223", "it goes with attach_type MDEV, and only with it"),
+        ("capabilities", "[]", "it is not a JSON object"),
+        ("capabilities", "{", "it is not JSON"),
+        ("kind", "two words", "it is no word of 1 to 64 letters, digits and _"),
+        ("services", "aes, aes", "'aes' stands there twice"),
+        ("model", "x" * 256, "is no text of 1 to 255 printable characters"),
+        ("services", "aes, r\x1bsa", "is no text of 1 to 255 printable characters"),
+        ("ready_file", "run/ready", "it is not an absolute path in its shortest form"),
+        ("prepared_file", "/run/ready", "without {handle} it tells no unit from another"),
+        ("install_command", SETUP, "neither ready_file nor ready_command tells its end"),
+        ("health_command", "health", "'health' is not the absolute path of a program"),
+        ("health_command", "/bin/health {handle}", "{handle} is none of the placeholders"),
+        ("check_timeout", "0", "Should be greater than or equal to 0.1"),
+    ],
+)
+def test_a_bad_value_is_one_sentence(file: Path, option: str, value: str, reason: str) -> None:
+    with pytest.raises(exception.ConfigError) as caught:
+        backends(file, section("a", **{**LEAST, option: value}))
+    sentence = str(caught.value)
+    assert sentence.startswith(f"Option [generic_driver:a] {option} cannot be ")
+    assert reason in sentence
+    assert sentence.count("\n") == 0
+    assert sentence.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "Option [generic_driver:a] resource_class must be given."),
+        (
+            {"resource_class": "CUSTOM_A"},
+            (
+                "Section [generic_driver:a] must give pci_ids, pci_classes, addresses, sysfs_class "
+                "or devices."
+            ),
+        ),
+        (
+            {**LEAST, "attach_type": "MDEV"},
+            (
+                "Option [generic_driver:a] mdev_type cannot be None: it goes with attach_type "
+                "MDEV, and only with it."
+            ),
+        ),
+        (
+            {**LEAST, "ready_file": "/run/ready", "ready_command": "/usr/bin/true"},
+            (
+                "Option [generic_driver:a] ready_command cannot be '/usr/bin/true': ready_file "
+                "tells the same."
+            ),
+        ),
+    ],
+)
+def test_what_is_missing_or_too_much(file: Path, options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(exception.ConfigError) as caught:
+        backends(file, section("a", **options))
+    assert str(caught.value) == sentence
+
+
+def test_a_name_that_is_none(file: Path) -> None:
+    with pytest.raises(exception.ConfigError) as caught:
+        backends(file, names="a b")
+    assert str(caught.value) == (
+        "Option [generic_driver] backends cannot be 'a b': it is no name of letters, digits, - "
+        "and _."
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [
+        ("10de:*", "10de:20b5", True),
+        ("10de:20b5", "10de:20b5", True),
+        ("10de:20b5", "10de:20f1", False),
+        ("10de:*", "8086:*", False),
+    ],
+)
+def test_backends_that_a_guest_would_make_look_alike(
+    file: Path, first: str, second: str, is_refused: bool
+) -> None:
+    sections = [
+        section(name, pci_ids=ids, resource_class="CUSTOM_A", sysfs_class="accel")
+        for name, ids in (("a", first), ("b", second))
+    ]
+    if not is_refused:
+        assert len(backends(file, *sections, names="a, b")) == 2
+        return
+    with pytest.raises(exception.ConfigError) as caught:
+        backends(file, *sections, names="a, b")
+    assert str(caught.value) == (
+        "Option [generic_driver:b] sysfs_class cannot be 'accel': [generic_driver:a] has one "
+        "too, and both do not have different pci_ids."
+    )
+
+
+def test_every_command_is_the_hosts_own() -> None:
+    named = {one.dest for one in generic.backend_options() if one.dest.endswith("_command")}
+    assert named == GenericDriver.local_options
+    assert len(named) == 7
+
+
+def test_a_command_that_was_not_written_on_this_host(file: Path) -> None:
+    conf = written(file, f"[generic_driver]\nbackends = a\n{section('a', **LEAST)}")
+    generic_options.read(conf, FakeHost())
+    conf.set_override("health_command", "/usr/bin/health", "generic_driver:a")
+    with pytest.raises(exception.ConfigError, match="root alone can change"):
+        generic_options.read(conf, FakeHost())
+
+
+@pytest.mark.parametrize("in_state_path", [True, False])
+def test_a_command_in_a_file_that_is_not_roots(file: Path, in_state_path: bool) -> None:
+    text = f"state_path = {file.parent if in_state_path else '/nowhere'}\n"
+    text += "[generic_driver]\nbackends = a\n"
+    text += section("a", **LEAST, health_command="/usr/bin/health {address}")
+    host = FakeHost()
+    if not in_state_path:
+        generic_options.read(written(file, text), host)
+        host.foreign.add(str(file))
+    with pytest.raises(exception.ConfigError) as caught:
+        generic_options.read(written(file, text), host)
+    assert str(caught.value) == (
+        "Option [generic_driver:a] health_command cannot be '/usr/bin/health {address}': a "
+        "command must stand in a configuration file that root alone can change."
+    )

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door for an operator's commands lets nothing through but what was written there."""
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.command import Completed
+from cyborg.drivers.local_command import FilePath, LocalCommand, checked, complaint
+from cyborg.testing.fake_host import FakeHost
+
+ADDRESS = "0000:81:00.0"
+UUID = "6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it names no program"),
+        ("setup {address}", "'setup' is not the absolute path of a program"),
+        ("/usr/../tmp/setup", "'/usr/../tmp/setup' is not the absolute path of a program"),
+        ("/usr/bin/{address}", "the program itself cannot be a placeholder"),
+        ("/usr/bin/setup {host}", "{host} is none of the placeholders {address}, {handle}, {uuid}"),
+        ("/usr/bin/setup {address.real}", "{address.real} is none of the placeholders"),
+        ("/usr/bin/setup {address!r}", "{address} is none of the placeholders"),
+        ("/usr/bin/setup {}", "{} is none of the placeholders"),
+        ("/usr/bin/setup {address", "expected '}' before end of string"),
+        ("/usr/bin/setup 'open", "No closing quotation"),
+    ],
+)
+def test_what_is_no_command(text: str, reason: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        LocalCommand.parse(text, 1)
+    assert reason in str(caught.value)
+
+
+def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
+    host = FakeHost()
+    command = LocalCommand.parse("/usr/bin/setup --card={address} 'two words' ;|$HOME {{}}", 7)
+    host.programs["/usr/bin/setup"] = lambda _host, argv: Completed(0, " ".join(argv), "")
+    command.order(host, checked(ADDRESS))
+    assert host.commands == [
+        ("/usr/bin/setup", f"--card={ADDRESS}", "two words", ";|$HOME", "{}"),
+    ]
+    assert host.patience == [7]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"address": "0000:81:00.0; reboot"},
+        {"address": "../../etc"},
+        {"address": "0000:81:00.8"},
+        {"address": "0000:81:00.0\n"},
+        {"address": ADDRESS, "handle": "../../etc/passwd"},
+        {"address": ADDRESS, "handle": "a/../b"},
+        {"address": ADDRESS, "handle": "-rf"},
+        {"address": ADDRESS, "handle": "/etc"},
+        {"address": ADDRESS, "handle": "a b"},
+        {"address": ADDRESS, "handle": ""},
+        {"address": ADDRESS, "handle_uuid": "6d2f7a7e"},
+        {"address": ADDRESS, "handle_uuid": UUID.upper()},
+    ],
+    ids=lambda values: list(values.values())[-1],
+)
+def test_values_that_are_not_what_they_claim_to_be(values: dict[str, str]) -> None:
+    with pytest.raises(exception.HostError, match=r"making a command failed: .* is no "):
+        checked(**values)
+
+
+def test_values_of_every_kind() -> None:
+    handle = f"{ADDRESS}/nvidia-223_0"
+    found = checked(ADDRESS, handle, UUID)
+    assert found == {"address": ADDRESS, "handle": handle, "uuid": UUID}
+
+
+def test_a_program_that_others_may_change_is_not_run() -> None:
+    host = FakeHost()
+    host.answers["/usr/bin/setup",] = Completed(0, "", "")
+    host.foreign.add("/usr/bin/setup")
+    with pytest.raises(exception.HostError, match="others than root may change it"):
+        LocalCommand.parse("/usr/bin/setup", 1).order(host, {})
+    assert host.commands == []
+
+
+def test_a_failure_tells_what_the_command_said_last() -> None:
+    host = FakeHost()
+    host.answers["/usr/bin/setup",] = Completed(3, "out\n", "first\nno such card\n")
+    command = LocalCommand.parse("/usr/bin/setup", 1)
+    assert command.ask(host, {}).status == 3
+    with pytest.raises(exception.HostError) as caught:
+        command.order(host, {})
+    assert str(caught.value) == (
+        "running /usr/bin/setup failed: it ended with status 3: no such card"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "sentence"),
+    [
+        (Completed(1, "", ""), "it ended with status 1"),
+        (Completed(1, "said\n", ""), "it ended with status 1: said"),
+        (Completed(-9, "", "x" * 999), f"it ended with status -9: {'x' * 200}"),
+    ],
+)
+def test_complaints(ended: Completed, sentence: str) -> None:
+    assert complaint(ended) == sentence
+
+
+@pytest.mark.parametrize("text", ["run/ready", "/run/../ready", "/run//ready", "/run/{uuid}", ""])
+def test_what_is_no_path(text: str) -> None:
+    with pytest.raises(ValueError):
+        FilePath.parse(text, ("address",))
+
+
+def test_a_path_for_each_device() -> None:
+    host = FakeHost({f"/run/cards/{ADDRESS}": ""})
+    path = FilePath.parse("/run/cards/{address}")
+    assert path.exists(host, checked(ADDRESS))
+    assert not path.exists(host, checked("0000:82:00.0"))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a device: every event in every state."""
+
+from itertools import product
+
+import pytest
+
+from cyborg.model.device import DeviceStatus
+from cyborg.model.device_life import MOVES, WORDS, DeviceEvent, word
+
+S, E = DeviceStatus, DeviceEvent
+#: Where each event leads; what is not here cannot happen.
+LEADS = {
+    (S.INACTIVE, E.ENABLE): S.ENABLED,
+    (S.ENABLED, E.ENABLE): S.ENABLED,
+    (S.MAINTAINING, E.ENABLE): S.ENABLED,
+    (S.FAILED, E.ENABLE): S.ENABLED,
+    (S.INACTIVE, E.INSTALL): S.INSTALLING,
+    (S.MAINTAINING, E.INSTALL): S.INSTALLING,
+    (S.FAILED, E.INSTALL): S.INSTALLING,
+    (S.INSTALLING, E.FINISH): S.ENABLED,
+    (S.INSTALLING, E.FAIL): S.FAILED,
+    (S.INACTIVE, E.DISABLE): S.MAINTAINING,
+    (S.INSTALLING, E.DISABLE): S.MAINTAINING,
+    (S.ENABLED, E.DISABLE): S.MAINTAINING,
+    (S.MAINTAINING, E.DISABLE): S.MAINTAINING,
+    (S.FAILED, E.DISABLE): S.MAINTAINING,
+}
+
+
+@pytest.mark.parametrize(("status", "event"), list(product(S, E)))
+def test_every_pair(status: DeviceStatus, event: DeviceEvent) -> None:
+    move = MOVES[event]
+    leads = move.target if status in move.sources else None
+    assert leads is LEADS.get((status, event))
+
+
+def test_the_words_that_clients_know() -> None:
+    assert WORDS == ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
+    assert {word(one.value, lost=True) for one in S} == {"lost"}
+    assert [word(one.value, lost=False) for one in S] == [one.value for one in S]

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``pytest --cyborg-driver`` in a vendor's own repository: the template, as it is copied."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cyborg.drivers.base import Driver
+from cyborg.drivers.loader import NAMESPACE
+from cyborg.drivers.pci import PciDriver
+from cyborg.testing import servers, subject
+from cyborg.testing.driver_kit import DriverContract
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.unit.drivers.configured import configured
+
+ROOT = Path(__file__).parents[4]
+TEMPLATE = ROOT / "tools" / "driver-template"
+GUIDE = ROOT / "doc" / "source" / "contributor" / "drivers.rst"
+DRIVER = "my_driver/driver.py"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The template, installed as pip would install it."""
+    package = tmp_path / "package"
+    shutil.copytree(TEMPLATE, package)
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    entries = "".join(
+        f"{name} = {target}\n" for name, target in project["entry-points"][NAMESPACE].items()
+    )
+    place = package / f"my_driver-{project['version']}.dist-info"
+    place.mkdir()
+    (place / "entry_points.txt").write_text(f"[{NAMESPACE}]\n{entries}")
+    (place / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    return package
+
+
+def contract(package: Path, *more: str, driver: str = "my_driver") -> tuple[int, str]:
+    """Exit status and output of pytest there."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--cyborg-driver", driver, *more],
+        cwd=package,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{package}", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def change(package: Path, old: str, new: str) -> None:
+    text = (package / DRIVER).read_text()
+    assert old in text
+    (package / DRIVER).write_text(text.replace(old, new))
+
+
+def test_the_driver_of_the_guide_is_short_and_keeps_the_contract(package: Path) -> None:
+    included = f"literalinclude:: ../../../tools/driver-template/{DRIVER}\n"
+    assert included in GUIDE.read_text()
+    assert (package / DRIVER).read_text().count("\n") < 60
+    (package / "test_own.py").write_text("def test_of_the_repository():\n    pass\n")
+    status, said = contract(package)
+    assert status == 0, said
+    assert int(said.rpartition(" passed")[0].split()[-1]) == 18
+
+
+def test_a_driver_that_breaks_it(package: Path) -> None:
+    change(package, "sorted(found, key=lambda one: one.key)", "found[::-1]")
+    status, said = contract(package, "-k", "the_same_twice or what_it_cannot")
+    assert status == 1, said
+    assert "contract of my_driver::TestContract::test_discovers_the_same_twice" in said
+    assert "1 failed, 1 passed" in said
+
+
+def test_what_cannot_be_used_is_an_error_of_usage(package: Path) -> None:
+    status, said = contract(package, driver="nobodys_driver")
+    assert status == 4, said
+    assert "ERROR: --cyborg-driver nobodys_driver: no driver of this name is installed" in said
+
+
+@pytest.mark.parametrize(
+    ("host", "config", "sentence"),
+    [
+        ("cyborg.testing.servers:none", None, "there is no host 'cyborg.testing.servers:none'"),
+        ("nowhere", None, "there is no host 'nowhere'"),
+        (None, "/nowhere.conf", "/nowhere.conf"),
+    ],
+)
+def test_hosts_and_files_that_are_not_there(
+    host: str | None, config: str | None, sentence: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        subject.load("fake_driver", host, config)
+    assert sentence in str(caught.value)
+
+
+def test_options_that_a_driver_refuses(tmp_path: Path) -> None:
+    config = tmp_path / "driver.conf"
+    config.write_text("[generic_driver]\nbackends = a\n")
+    with pytest.raises(ValueError, match="resource_class must be given"):
+        subject.load("generic_driver", None, str(config))
+
+
+def test_a_recorded_tree_and_a_configuration_file(package: Path, tmp_path: Path) -> None:
+    """The directory stands for the host, for a driver whose options come from a file."""
+    tree, config = tmp_path / "tree", tmp_path / "driver.conf"
+    servers.server().materialise(tree)
+    config.write_text('[pci]\npassthrough_whitelist = {"vendor_id": "10de"}\n')
+    given = (f"--cyborg-host={tree}", f"--cyborg-config={config}")
+    status, said = contract(package, *given, "-k", "not corrupted", driver="pci_driver")
+    assert status == 0, said
+
+
+def test_a_recorded_tree_is_the_host_that_it_was(tmp_path: Path) -> None:
+    host = servers.server()
+    host.materialise(tmp_path)
+    found = FakeHost.recorded(tmp_path)
+    assert {path: found.content(path) for path in found.paths()} == {
+        path: host.content(path) for path in host.paths()
+    }
+    assert found.readlink("/sys/class/net/eno1") == host.readlink("/sys/class/net/eno1")
+
+
+def test_without_a_device_the_contract_says_so() -> None:
+    class Empty(DriverContract):
+        def make_host(self) -> FakeHost:
+            return servers.bare()
+
+        def make_driver(self, host: FakeHost) -> Driver:
+            return PciDriver(host, configured())
+
+    with pytest.raises(AssertionError, match="there is no device for the driver on its host"):
+        Empty().test_discovers_the_same_twice()
