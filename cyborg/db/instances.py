@@ -91,14 +91,14 @@ def note(
     *,
     after_ms: int,
     said: Mapping[str, str] | None,
-) -> bool:
+) -> None:
     """Keep what Nova said (``name``, ``status``; None: nothing new), and when it is asked again.
 
-    ``asked`` is what ``due`` gave. False, and nothing is kept, when the instance was released or
-    bound since, or somebody else asked.
+    ``asked`` is what ``due`` gave. Nothing is kept when the instance was released or bound since,
+    or somebody else asked.
     """
     values = {} if said is None else {**said, "seen_ms": now}
-    result = tx.execute(
+    tx.execute(
         sa.update(Instance)
         .where(
             Instance.uuid == asked.uuid,
@@ -108,7 +108,6 @@ def note(
         )
         .values(look_ms=now + after_ms, **values)
     )
-    return int(result.rowcount) == 1
 
 
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from cyborg.tests.functional.instances.conftest import Cloud
-from cyborg.tests.functional.life.steps import eventually
+from cyborg.tests.functional.life import steps
 
 UNKNOWN = ("unknown", "unknown", None)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what takes several passes, each with its transactions."""
+    steps.eventually(condition, timeout=60.0)
 
 
 def face(cloud: Cloud, instance: str) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ def shared(make_cloud: Callable[..., Cloud]) -> tuple[Cloud, str, str]:
     """Servers of two projects with a unit of the first device each, and their names known."""
     cloud = make_cloud(refresh=3600.0)
     mine, theirs = cloud.boot("blue", "my-server"), cloud.boot("green", "their-server")
-    eventually(lambda: {one["name"] for one in cloud.shown().values()} == NAMES)
+    eventually(lambda: {one["name"] for one in cloud.shown().values()} == NAMES, timeout=60.0)
     return cloud, mine, theirs
 
 
