@@ -34,8 +34,7 @@ def filled(path: str) -> str:
 def test_who_is_refused_is_told_the_rule(
     client: Client, conductor: FakeConductor, rule: str, method: str, path: str
 ) -> None:
-    sent = {"as_": "nobody", "service": "service", "version": V24}
-    answer = client.send(method, filled(path), **sent)
+    answer = client.send(method, filled(path), as_="nobody", service="service", version=V24)
     assert answer.status == 403
     assert re.search(rf"{rule}\b", answer.fault)
     assert conductor.calls == []
@@ -48,8 +47,7 @@ def test_who_is_granted_the_rule_alone_comes_in(
     file = tmp_path / "policy.yaml"
     file.write_text(f'"{rule}": "{ROLE}"\n')
     client = make_client(f"[oslo_policy]\npolicy_file = {file}\n")
-    sent = {"as_": "nobody", "service": "service", "version": V24}
-    answer = client.send(method, filled(path), **sent)
+    answer = client.send(method, filled(path), as_="nobody", service="service", version=V24)
     assert answer.status in (200, 202, 204, 400, 404), answer.body
     if answer.status == 404:
         assert "microversion" not in answer.fault
