@@ -110,7 +110,7 @@ class Scene:
 
     @property
     def hardware(self) -> str:
-        return self.seats.rows("hardware", driver=DRIVER)[0]["uuid"]
+        return str(self.seats.rows("hardware", driver=DRIVER)[0]["uuid"])
 
     @property
     def arq(self) -> str:
