@@ -17,6 +17,8 @@ from cyborg.cli.routes import ROUTES
 
 #: The attribute of a program's client manager that is the Client.
 ATTRIBUTE = "cyborg"
+#: What else not waiting means where hosts may come later.
+_FOLLOWS = "; a host whose agent is down follows when the agent is back"
 
 
 def shown(*same: str, **places: str) -> Mapping[str, str]:
@@ -163,7 +165,7 @@ class Long(Show):
             dest="wait",
             action="store_const",
             const="true",
-            help="return at once; a host whose agent is down follows when the agent is back",
+            help=f"return at once{_FOLLOWS if 'wait' in ROUTES[self.route].query else ''}",
         )
         parser.add_argument(
             "--operation-id",

@@ -235,6 +235,7 @@ def use_cases(
             placement=peers.placement,
             wake=wake,
             bind_timeout=int(settings.bind_timeout * 1000),
+            down_after=settings.agent_down_ms,
         ),
         profiles=Profiles(db=db),
         operator=Operator(db=db, agents=agents, retirement=retirement, wake=wake),

@@ -25,6 +25,8 @@ from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
+#: Before what is wrong with what an agent says, or with what it was told.
+_STRANGE = "the agent is of another release. "
 VERB = "discover"
 #: How soon an agent that is still at it is asked again, in milliseconds.
 _ASK_AGAIN_MS = 500
@@ -94,7 +96,7 @@ class Asker:
         task = DiscoveryTask(question, row.spec.get("driver"), agent_epoch=agent.epoch)
         try:
             answer = self._agents.discovery(agent.service_host, task)
-        except exception.UnknownVerb as fault:
+        except (exception.UnknownVerb, exception.Invalid) as fault:
             self.refused(row, fault)
             return None
         if not answer.done:
@@ -116,9 +118,10 @@ class Asker:
         self.pause(row, ResultState.RUNNING, None)
         return agent
 
-    def refused(self, row: Record, fault: exception.UnknownVerb) -> None:
-        """End one host's part of an operation that its agent does not know how to do."""
-        self.end(row, _failed(row, str(fault)))
+    def refused(self, row: Record, fault: exception.UnknownVerb | exception.Invalid) -> None:
+        """End one host's part of an operation for which its agent and we have no common words."""
+        other = isinstance(fault, exception.Invalid)
+        self.end(row, _failed(row, f"{_STRANGE if other else ''}{fault}"))
 
     def overdue(self, row: Record) -> None:
         """End one host's part of an operation for which the time is over."""

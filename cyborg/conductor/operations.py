@@ -141,7 +141,7 @@ class Operations:
             raise exception.Unavailable(
                 peer=f"The agent of {', '.join(down)}",
                 reason="it is down; nothing was changed. Repeat it when the agent is back, or ask "
-                "with wait=true to have it done then.",
+                "with wait=true (--no-wait on the command line) to have it done then.",
             )
 
 
