@@ -33,7 +33,22 @@ from cyborg.tests.functional.life.test_operations import ended
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"
 #: What no field of text, number or list is.
-ODD = (None, True, 7, -1, 2**70, 1.5, "", "x" * 70_000, "nul\0", "\ud800", [], [[1]], {}, {"a": {}})
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    7,
+    -1,
+    2**70,
+    1.5,
+    "",
+    "x" * 70_000,
+    "nul\0",
+    "\ud800",
+    [],
+    [[1]],
+    {},
+    {"a": {}},
+)
 HELLO = Hello(
     HOST, (HOST,), "1", SENDER, None, drivers=(DriverHello("card_driver", DriverState.READY),)
 )
@@ -122,6 +137,7 @@ def test_who_says_it_and_when_are_of_their_types(
         "retired": {"names": []},
     }
     before = everything(database)
+    odd: Any
     for odd in (None, True, 1.5, "", [], {"a": 1}, 2**70):
         assert said(ask, verb, host=odd, epoch=epoch, **more.get(verb, {})), odd
         assert said(ask, verb, host=HOST, epoch=odd, **more.get(verb, {})), odd
