@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg import service
 from cyborg.db.engine import Database, Reader, retried
-from cyborg.db.models import METADATA, AttachHandle, Work
+from cyborg.db.models import METADATA, AttachHandle, Service, Work
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -105,6 +105,22 @@ def meddle(database: Database, change: sa.Update) -> None:
 def hasten(database: Database) -> None:
     """Work that waits for its next attempt is due: the pause is over as far as it can tell."""
     meddle(database, sa.update(Work).where(Work.owner_id.is_(None)).values(not_before_ms=0))
+
+
+def orphan(database: Database) -> None:
+    """Whoever is at any work has died, and its lease is over."""
+    with database.writer() as tx:
+        dead = sa.insert(Service).values(
+            uuid=str(uuid4()),
+            host=f"dead-{uuid4().hex[:12]}",
+            binary="cyborg-conductor",
+            process="1",
+            status="READY",
+            epoch=1,
+            last_seen_ms=1,
+        )
+        owner = (tx.execute(dead).inserted_primary_key or (0,))[0]
+        tx.execute(sa.update(Work).values(owner_id=owner, owner_epoch=1, fence=Work.fence + 1))
 
 
 def work_left(reader: Reader) -> list[str]:
