@@ -6,18 +6,21 @@ What they find goes the way of every report; here is only who was asked, and wha
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor import installing
 from cyborg.conductor.operations import Operations, Order, Task
 from cyborg.conductor.work import Ledger
-from cyborg.db import drivers, hosts, operations
+from cyborg.db import device_moves, drivers, events, hosts, operations
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.models import Device
 from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, DiscoveryTask, WorkKind
@@ -77,7 +80,26 @@ class Asker:
         (row,) = rows
         answer = self.ask(row)
         if answer is not None:
-            self.end(row, outcome(row, answer))
+            self._found(row, answer)
+
+    @retried
+    def _found(self, row: Record, answer: Discovered) -> None:
+        """End a discovery; what is in service and has to be set up again is set up."""
+        sure = [one.name for one in answer.drivers if one.state is DriverState.READY]
+        which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(sure))
+        told = outcome(row, answer)
+        with self._ledger.done([row]) as tx:
+            if device_moves.unready(tx, which):
+                hosts.want_anew(tx, self._db.now, row.host_id)
+                again = installing.again(tx, self._db.now, which, row.operation_id)
+                status = DeviceStatus.INSTALLING.value
+                name = row.spec["host"]
+                entries = [events.Entry("device", one, status, hostname=name) for one in again]
+                events.record(tx, self._db.now, entries, operation=row.operation_id)
+            busy = device_moves.being_set_up(tx, row.host_id, sure)
+            told = replace(told, result={**(told.result or {}), "installing": busy})
+            operations.end(tx, self._db.now, row.operation_id, told)
+        _tell(row, told)
 
     def ask(self, row: Record, phase: str = VERB) -> Discovered | None:
         """What the agent of a work row answers; None: not yet, or never, and that is noted.

@@ -63,7 +63,7 @@ def stages(
                 prepare="prepared" in name,
                 programmable="programmable" in name,
             )
-            made[name] = Stage(ground, placement, nova_api, traits)
+            made[name] = Stage(ground, placement, nova_api, traits, bare="bare" in name)
             if "attach" in name:
                 made[name].units = 1
             made[name].image = glance.add(b"bitstream")
@@ -78,7 +78,7 @@ def _build(stage: Stage, name: str) -> None:
     """Bring a stage from nothing to what its name says."""
     life = Life(stage, Plan(CONDUCTOR), agent=True, beats=True)
     try:
-        if name != "new":
+        if not name.startswith("new"):
             life.settle()
         if name.startswith(("requested", "bound")):
             life.ask(lambda client, operation: _request(stage, client, operation))

@@ -70,6 +70,14 @@ def eventually_offered(placement: PlacementService, provider: str, units: int) -
     eventually(lambda: offered(placement, provider) == units)
 
 
+def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
+    """An operation when it is over."""
+    path = f"/operations/{begun['uuid']}"
+    eventually(lambda: operator.get(path)["state"] != "running", timeout=60.0)
+    over: dict[str, Any] = operator.get(path)
+    return over
+
+
 def everything(reader: Reader, *, but: Sequence[str] = ()) -> dict[str, list[Any]]:
     """All rows by table; what processes say about themselves, and when, is left out."""
     left_out = {"services", "alembic_version", *but}

@@ -19,6 +19,7 @@ from cyborg.tests.functional.life.steps import (
     ARQS,
     bind,
     create,
+    ended,
     eventually,
     eventually_offered,
     hasten,
@@ -56,14 +57,6 @@ def forget(operator: Client, path: str) -> dict[str, Any]:
     begun: dict[str, Any] = operator.delete(path, status=202)
     assert (begun["verb"], len(begun["results"])) == ("forget", 1)
     return begun
-
-
-def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
-    """An operation when it is over."""
-    path = f"/operations/{begun['uuid']}"
-    eventually(lambda: operator.get(path)["state"] != "running", timeout=60.0)
-    over: dict[str, Any] = operator.get(path)
-    return over
 
 
 def reason(operator: Client, begun: dict[str, Any]) -> str | None:

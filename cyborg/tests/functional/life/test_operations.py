@@ -16,7 +16,7 @@ from cyborg.testing.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually, orphan
+from cyborg.tests.functional.life.steps import ended, eventually, orphan
 
 DISCOVER = "/services/discover"
 
@@ -42,14 +42,6 @@ def host(racked: Callable[..., RackedCompute], quiet: Stack) -> RackedCompute:
 def discover(operator: Client, **body: Any) -> dict[str, Any]:
     """Have hosts look now, and wait for the end of it."""
     return ended(operator, operator.post(DISCOVER, body, status=202))
-
-
-def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
-    """An operation when it is over."""
-    path = f"/operations/{begun['uuid']}"
-    eventually(lambda: operator.get(path)["state"] != "running", timeout=60.0)
-    over: dict[str, Any] = operator.get(path)
-    return over
 
 
 def numbers(result: dict[str, Any]) -> dict[str, int]:
