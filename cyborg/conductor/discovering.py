@@ -5,7 +5,7 @@ What they find goes the way of every report; here is only who was asked, and wha
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from uuid import UUID, uuid5
 
@@ -29,6 +29,8 @@ from cyborg.rpc.agent import AgentClient
 LOG = logging.getLogger(__name__)
 
 VERB = "discover"
+#: Takes back in a transaction what has begun.
+Undo = Callable[[sa.Connection], None]
 #: How soon an agent that is still at it is asked again, in milliseconds.
 _ASK_AGAIN_MS = 500
 #: How soon it is looked again whether an agent that is down is back, in milliseconds.
@@ -101,10 +103,11 @@ class Asker:
             operations.end(tx, self._db.now, row.operation_id, told)
         _tell(row, told)
 
-    def ask(self, row: Record, phase: str = VERB) -> Discovered | None:
+    def ask(self, row: Record, phase: str = VERB, undo: Undo | None = None) -> Discovered | None:
         """What the agent of a work row answers; None: not yet, or never, and that is noted.
 
-        Each ``phase`` of the work is a question of its own.
+        Each ``phase`` of the work is a question of its own. ``undo`` takes back what had begun, in
+        the transaction that ends the work, if the agent does not know such questions.
         """
         if row.overdue:
             self.overdue(row)
@@ -117,7 +120,7 @@ class Asker:
         try:
             answer = self._agents.discovery(agent.service_host, task)
         except exception.UnknownVerb as fault:
-            self.refused(row, fault)
+            self.refused(row, fault, undo)
             return None
         if not answer.done:
             self._ledger.later([row], None, pause_ms=_ASK_AGAIN_MS)
@@ -138,18 +141,20 @@ class Asker:
         self.pause(row, ResultState.RUNNING, None)
         return agent
 
-    def refused(self, row: Record, fault: exception.UnknownVerb) -> None:
+    def refused(self, row: Record, fault: exception.UnknownVerb, undo: Undo | None = None) -> None:
         """End one host's part of an operation that its agent does not know how to do."""
-        self.end(row, _failed(row, str(fault)))
+        self.end(row, _failed(row, str(fault)), undo)
 
     def overdue(self, row: Record) -> None:
         """End one host's part of an operation for which the time is over."""
         self.end(row, _failed(row, "it was not carried out in time"))
 
     @retried
-    def end(self, row: Record, result: HostResult) -> None:
-        """End one host's part of an operation."""
+    def end(self, row: Record, result: HostResult, undo: Undo | None = None) -> None:
+        """End one host's part of an operation; ``undo`` is called in the same transaction."""
         with self._ledger.done([row]) as tx:
+            if undo is not None:
+                undo(tx)
             operations.end(tx, self._db.now, row.operation_id, result)
         _tell(row, result)
 

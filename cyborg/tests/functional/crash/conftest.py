@@ -78,7 +78,7 @@ def _build(stage: Stage, name: str) -> None:
     """Bring a stage from nothing to what its name says."""
     life = Life(stage, Plan(CONDUCTOR), agent=True, beats=True)
     try:
-        if not name.startswith("new"):
+        if name != "new":
             life.settle()
         if name.startswith(("requested", "bound")):
             life.ask(lambda client, operation: _request(stage, client, operation))

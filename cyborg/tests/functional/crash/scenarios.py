@@ -215,13 +215,6 @@ def _is_disabled(life: Life) -> None:
     assert _offered(life) == 0
 
 
-def _report_bare(life: Life) -> None:
-    life.beat()
-    life.work()
-    life.work()
-    life.beat()
-
-
 def _undo_set_up(life: Life) -> None:
     """The card is out of service, and its host has reported that it has to be set up."""
     life.ask(partial(_set_status, life, DeviceStatus.MAINTAINING))
@@ -237,7 +230,10 @@ def _set_up(life: Life) -> None:
 
 def _boot(life: Life) -> None:
     life.stage.boot()
-    _report_bare(life)
+    life.beat()
+    life.work()
+    life.work()
+    life.beat()
 
 
 def _is_set_up(life: Life) -> None:
@@ -315,8 +311,5 @@ SCENARIOS = (
         warm=Life.beat,
         reshapes=True,
         long=True,
-    ),
-    Scenario(
-        "first report with set-up", "new, bare", _report_bare, _is_set_up, reshapes=True, long=True
     ),
 )
