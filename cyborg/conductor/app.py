@@ -136,7 +136,7 @@ def assemble(
         db=db,
         ledger=Ledger(db=db),
         publisher=publisher,
-        down_after=settings.agent_down_ms,
+        down_after=settings.down_after,
     )
     worker.handle(WorkKind.FORGET, forgetter.forget)
     cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
@@ -247,7 +247,9 @@ def use_cases(
         custodian=Custodian(db=db),
         explorer=Explorer(operations=operations),
         drivers=Drivers(db=db, operations=operations),
-        processes=Processes(db=db, agents=agents, wake=wake, down_after=settings.down_after),
+        processes=Processes(
+            db=db, agents=agents, operations=operations, down_after=settings.down_after
+        ),
     )
 
 

@@ -245,8 +245,8 @@ class Endpoint:
         )
 
     @_answering
-    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.processes.forget(wire.load(Caller, caller), operation, uuid)
+    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
+        return wire.dump(self._cases.processes.forget(wire.load(Caller, caller), operation, uuid))
 
     @_answering
     def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:

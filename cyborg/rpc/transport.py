@@ -207,7 +207,7 @@ class Line:
             return future.result()
         if isinstance(error, oslo_messaging.MessagingTimeout):
             raise error
-        # On the bus in one process it comes as it was raised.
+        # Within one process it comes as it was raised.
         if getattr(error, "exc_type", type(error).__name__) in _UNKNOWN:
             raise exception.UnknownVerb(peer=self._peer, verb=verb) from None
         if isinstance(error, oslo_messaging.RemoteError):

@@ -26,9 +26,8 @@ from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, VERSION, Line
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import everything, work_left
+from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card
-from cyborg.tests.functional.life.test_operations import ended
 
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"

@@ -257,7 +257,9 @@ class Service:
     @staticmethod
     def _long(asked: Asked, collection: str) -> bool:
         return asked.method != "GET" and (
-            collection in {"drivers", "instances"} or asked.path == "/services/discover"
+            collection in {"drivers", "instances"}
+            or asked.path == "/services/discover"
+            or (asked.method, collection) == ("DELETE", "services")
         )
 
 
