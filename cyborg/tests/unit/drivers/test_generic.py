@@ -441,9 +441,14 @@ def test_backends_and_the_services_on_each(file: Path) -> None:
     driver = gpus(file, host)
     told = {"num": 2, "tensor": {"fp16": True}}
     services = ("decoder", "tensor")
-    assert driver.can_create
     for state in ("READY", "STOPPED"):
         assert driver.backends() == [
-            Backend("gpus", state, tuple(BackendService(one, state) for one in services), told)
+            Backend(
+                "gpus",
+                state,
+                tuple(BackendService(one, state) for one in services),
+                told,
+                creates=AttachType.PCI,
+            )
         ]
         host.remove("/sys/bus/pci/devices")
