@@ -61,8 +61,8 @@ def due(
 
     (id, uuid, lost_for, leaving, uninstalled, made), ``lost_for`` in milliseconds. Those that are
     to be forgotten, or whose driver has been uninstalled, are due at once. Not while anybody has a
-    unit of them or work is under way there. Those that nobody asked to forget stay while their driver
-    fails, too: nobody can see then whether they are back.
+    unit of them or work is under way there. Those that nobody asked to forget stay while their
+    driver fails, too: nobody can see then whether they are back.
     """
     return tx.execute(
         sa.select(

@@ -72,6 +72,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
                 {"name": "cipher", "state": "down"},
             ],
             "capabilities": {"ipsec": {"num": 2}},
+            "creates": "TEST_PCI",
             "discovered_at": "2026-11-01T10:00:00Z",
         }
     ],
@@ -248,7 +249,9 @@ class Service:
     @staticmethod
     def _long(asked: Asked, collection: str) -> bool:
         return asked.method != "GET" and (
-            collection in {"drivers", "instances"} or asked.path == "/services/discover"
+            collection in {"drivers", "instances"}
+            or asked.path == "/services/discover"
+            or (asked.method, asked.path) == ("POST", "/devices")
         )
 
 
