@@ -154,6 +154,6 @@ def shown(placement: PlacementService, uuid: str) -> tuple[int, set[str]] | None
     return sum(int(one["total"]) for one in inventories.values()), set(traits)
 
 
-def listed(operator: Client, **query: str) -> list[str]:
+def listed(operator: Client, **query: Any) -> list[str]:
     """The uuids of the devices that fit."""
     return [one["uuid"] for one in operator.get(DEVICES, **query)["devices"]]

@@ -330,7 +330,8 @@ def test_what_operators_told_they_may_change(
     made.ended(operator, operator.post("/services/discover", {}, status=202))
     assert operator.get(f"{DEVICES}/{uuid}")["model"] == "softer"
     (found,) = [one for one in listed(operator, backend="left") if one != uuid]
-    for body in ({"model": "mine"}, {"traits": []}, {"traits": [], "status": "maintaining"}):
+    bodies: list[dict[str, Any]] = [{"model": "mine"}, {"traits": []}]
+    for body in (*bodies, {"traits": [], "status": "maintaining"}):
         answer = operator.patch(f"{DEVICES}/{found}", body, status=409)
         assert DRIVER in answer["error_message"]
     assert operator.get(f"{DEVICES}/{found}")["status"] == "enabled"

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -116,7 +117,7 @@ def test_a_deployable_that_is_gone_is_forgotten(here: Site, placement: Placement
     name = f"{here.compute}_gone"
     with here.database.writer() as tx:
         sibling = tx.execute(sa.select(Deployable)).one()._mapping
-        news = {"uuid": str(uuid4()), "name": name, "rp_uuid": provider_uuid(name)}
+        news: dict[str, Any] = {"uuid": str(uuid4()), "name": name, "rp_uuid": provider_uuid(name)}
         news["lost_ms"] = here.database.now
         row = {key: value for key, value in {**sibling, **news}.items() if key != "id"}
         tx.execute(sa.insert(Deployable).values(**row))
