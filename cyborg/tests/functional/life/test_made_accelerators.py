@@ -28,9 +28,9 @@ from cyborg.tests.functional.life.steps import (
     eventually_offered,
     everything,
     of_instance,
+    orphan,
     work_left,
 )
-from cyborg.tests.functional.life.test_operations import orphan
 
 #: What goes on without anybody asking for anything, and what tells of refused orders.
 STEADY = ("hosts", "drivers", "hardware", "events", "operations", "operation_results")

@@ -249,8 +249,9 @@ def test_long_verbs_bring_an_id_and_others_do_not(cyborg: Run, service: Service)
     for line, (method, path, _, _) in SENT.items():
         service.asked.clear()
         cyborg(line)
-        paths = ("/drivers", "/instances", "/services/disc")
-        long = method != "GET" and (path.startswith(paths) or (method, path) == CREATED)
+        long = method in {"POST", "DELETE"} and path.startswith("/services")
+        long |= method != "GET" and path.startswith(("/drivers", "/instances"))
+        long |= (method, path) == CREATED
         assert (service.asked[0].operation is not None) is long, line
         if long:
             UUID(service.asked[0].operation)
