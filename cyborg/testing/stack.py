@@ -32,6 +32,7 @@ from cyborg.drivers.host import Host
 from cyborg.model.invariants import Ages
 from cyborg.rpc.conductor import Client, ConductorClient
 from cyborg.rpc.transport import Bus
+from cyborg.testing.broker import SweptBus
 
 _Client = TypeVar("_Client", bound=Client)
 _PATIENCE = 30.0
@@ -110,9 +111,15 @@ class Stack:
     _endings: list[Callable[[], object]] = field(default_factory=list)
 
     def bus(self) -> Bus:
-        """A connection of its own, as every process has."""
-        kind = _InProcessBus if self.transport_url.startswith("fake:") else Bus
-        return kind(self.conf, url=self.transport_url, exchange=self.exchange)
+        """A connection of its own, as every process has.
+
+        Its queues outlive its end as those of any process do, until this stack is stopped.
+        """
+        if self.transport_url.startswith("fake:"):
+            return _InProcessBus(self.conf, url=self.transport_url, exchange=self.exchange)
+        made = SweptBus(self.conf, url=self.transport_url, exchange=self.exchange)
+        self._endings.insert(0, made.sweep)
+        return made
 
     def start_conductor(self, host: str = "control-1") -> service.Daemon:
         """A conductor; any number may run."""

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from kombu.connection import Connection
-
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.testing.broker import short_lived, sweep
 from cyborg.testing.placement import TOKEN, PlacementService
 from cyborg.testing.processes import Options
 
 #: The bus of the run; daemons can only share one with a broker.
-TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
+TRANSPORT_URL = short_lived(os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://"))
 HAS_BROKER = TRANSPORT_URL.startswith("rabbit")
-
-_OURS = ("cyborg-conductor", "cyborg-agent")
 
 
 def merged(*parts: Options) -> dict[str, dict[str, object]]:
@@ -75,12 +73,6 @@ def exchange(*hosts: str) -> Iterator[str]:
     """
     name = f"cyborg-{uuid4().hex[:12]}"
     yield name
-    if not HAS_BROKER:
-        return
-    with Connection(TRANSPORT_URL.replace("rabbit://", "amqp://", 1)) as connection:
-        channel = connection.channel()
-        for topic in (f"{name}.{one}" for one in _OURS):
-            for queue in (topic, *(f"{topic}.{host}" for host in hosts)):
-                channel.queue_delete(queue)
-            channel.exchange_delete(f"{topic}_fanout")
-        channel.exchange_delete(name)
+    if HAS_BROKER:
+        servers = [(topic, host) for topic in (CONDUCTOR_TOPIC, AGENT_TOPIC) for host in hosts]
+        sweep(TRANSPORT_URL, name, servers, used=True)
