@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load drivers by the names that the operator enabled; a bad name is a fact, not an end."""
 
+import importlib
 import importlib.metadata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -107,9 +108,11 @@ def load_with(
 ) -> Loaded:
     """Load one driver with an operator's options laid over the configuration.
 
-    Whatever goes wrong is in the result: an option that cannot be used, that the driver does not
-    have, or that is for the host alone to set.
+    Its package may have been installed since the process began. Whatever goes wrong is in the
+    result: an option that cannot be used, that the driver does not have, or that is for the host
+    alone to set.
     """
+    importlib.invalidate_caches()
     overlay = Overlay(conf, options)
     try:
         loaded = _load(name, host, cast(cfg.ConfigOpts, overlay), namespace)
@@ -131,6 +134,14 @@ def _flaws(driver: Driver, overlay: Overlay, options: Iterable[str]) -> Iterator
             yield f"option {key} can be set in the host's own files only"
 
 
+class _Installed(named.NamedExtensionManager[Driver]):
+    """Looks at the packages that are there now; stevedore by itself looks once in a process."""
+
+    def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
+        """Those of the namespace, of packages that came in since the start as well."""
+        return list(importlib.metadata.entry_points(group=self.namespace))
+
+
 def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
     faults: list[str] = []
 
@@ -142,7 +153,7 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded
         faults.append(f"{type(error).__name__}: {error}")
 
     try:
-        found = named.NamedExtensionManager[Driver](
+        found = _Installed(
             namespace,
             [name],
             invoke_on_load=True,
