@@ -8,12 +8,12 @@ reporting; the round after they return puts everything right.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cyborg import exception
 from cyborg.agent.cache import Cache
-from cyborg.agent.discoveries import Discoveries, findings
+from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.fleet import Fleet
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.tending import Tender
@@ -24,7 +24,6 @@ from cyborg.model.names import AGENT
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.model.report import Desired, Hello, Report, Welcome
-from cyborg.model.work import DiscoveryTask
 from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
@@ -115,29 +114,19 @@ class Heart:
         welcome = self._greet_or_watch()
         if asked:
             self._load_drivers()
+            self._reporter.forget_idle()
             memory.scanned = None
         self._look()
         assert memory.report is not None
         kept_out = self._report(welcome, memory.report)
-        if asked:
-            self._answer(asked, before, kept_out)
+        refusals = self._fleet.refusals
+        self._discoveries.answer(asked, before, memory.report, kept_out=kept_out, refusals=refusals)
         untended = self._tend(welcome.epoch)
         if memory.root is not None:
             self._publish(known_before=welcome.digest is not None)
         for trouble in (untended, missing if memory.root is None else None):
             if trouble is not None:
                 raise trouble
-
-    def _answer(
-        self, asked: Sequence[DiscoveryTask], before: Report | None, kept_out: Mapping[str, str]
-    ) -> None:
-        """Tell whoever asked what this round has found."""
-        assert self._memory.report is not None
-        found = findings(
-            before, self._memory.report, kept_out=kept_out, refusals=self._fleet.refusals
-        )
-        for task in asked:
-            self._discoveries.answer(task, found)
 
     def check(self, epoch: int) -> None:
         """Raise StaleEpoch when ``epoch`` shows that another agent has taken this host over.
@@ -273,8 +262,14 @@ class Heart:
     def _load_drivers(self) -> None:
         """Load and drop drivers as it is desired; what they show is looked at in this round."""
         memory = self._memory
-        if memory.desired is not None and self._fleet.follow(memory.desired.drivers):
+        if memory.desired is None:
+            return
+        before = dict(self._fleet.drivers)
+        if self._fleet.follow(memory.desired.drivers):
             memory.scanned = memory.tended = None
+            now = self._fleet.drivers
+            changed = {one for one in before | now if before.get(one) is not now.get(one)}
+            self._discoveries.changing(changed, memory.report or self._cache.report)
 
     def _tend(self, epoch: int) -> exception.CyborgError | None:
         """Have put right what is prepared on the host; answers why that could not be begun."""

@@ -163,6 +163,7 @@ def test_hardware(host: Rack, operator: Client, admin: Client) -> None:
     assert waiting == {
         "hostname": host.compute,
         "driver": "engine_driver",
+        "key": IDLE.key,
         "acc_specs": {
             "device_type": "CRYPTO",
             "num": 4,
