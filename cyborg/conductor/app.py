@@ -214,7 +214,7 @@ def use_cases(
             db=db,
             nova=peers.nova,
             placement=peers.placement,
-            wake=wake,
+            operations=operations,
             bind_timeout=int(settings.bind_timeout * 1000),
         ),
         profiles=Profiles(db=db),
