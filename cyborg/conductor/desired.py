@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from cyborg.conductor.services import check_epoch
-from cyborg.db import hosts, retirement, trees
+from cyborg.db import drivers, hosts, retirement, trees
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database
 from cyborg.model.offering import Standing, Unit, reserved
@@ -45,7 +45,7 @@ class Wishes:
             for row in trees.attributes(tx, host.id):
                 if row.key.startswith("trait"):
                     traits[row.deployable_id].add(row.value)
-            drivers = trees.drivers(tx, host.id)
+            known = drivers.of_host(tx, host.id)
             leaving = self._leaving(tx, host.id, devices.values(), deployables)
         providers = tuple(
             Provider(
@@ -56,7 +56,7 @@ class Wishes:
                 reserved=_reserved(
                     one,
                     devices[one.device_id],
-                    drivers.get(devices[one.device_id].driver),
+                    known.get(devices[one.device_id].driver),
                     handles[one.id],
                     disabled=host.disabled,
                 ),
@@ -74,7 +74,7 @@ class Wishes:
             one.name: one.publish_error for one in deployables if one.publish_error is not None
         }
         tree = ProviderTree(host.name, providers)
-        return Desired(host.desired_generation, tree, refused, retired, _wishes(drivers.values()))
+        return Desired(host.desired_generation, tree, refused, retired, _wishes(known.values()))
 
     def _leaving(
         self,
