@@ -74,7 +74,7 @@ class Driver(abc.ABC):
     """
 
     name: ClassVar[str]
-    device_type: ClassVar[str | None] = None
+    device_type: str | None = None
     can_program: ClassVar[bool] = False
     can_create: ClassVar[bool] = False
     #: Names of options that only the host's own configuration may set, such as commands to run.

@@ -22,6 +22,7 @@ NAMESPACE = "cyborg.accelerator.driver"
 ALL = "*"
 
 _VERSION_WIDTH = 64
+_TYPE_WIDTH = 64
 _ENDPOINT_WIDTH = 255
 
 
@@ -44,11 +45,12 @@ class Loaded:
     def hello(self) -> DriverHello:
         """What the driver says to the agent: that it is here, and what it supports."""
         status = DriverState.READY if self.driver is not None else DriverState.FAILED
+        kind = None if self.driver is None else self.driver.device_type
         return DriverHello(
             driver=self.name,
             status=status if self.enabled else DriverState.STOPPED,
             endpoint=self.endpoint,
-            type=None if self.driver is None else self.driver.device_type,
+            type=None if kind is None else kind[:_TYPE_WIDTH],
             version=self.version,
         )
 
