@@ -61,15 +61,16 @@ def load(
     """Load and construct the named drivers; one result for each name, doubles left out.
 
     ``*`` stands for all that are installed. Raises exception.ConfigError when an option of a driver
-    cannot be used: that is the operator's to put right before the agent reports anything. Whatever
-    else goes wrong in a driver is in its result.
+    that was named cannot be used: that is the operator's to put right before the agent reports
+    anything. Whatever else goes wrong in a driver is in its result.
     """
-    wanted = list(names)
+    wanted = list(dict.fromkeys(names))
+    named_ones = [one for one in wanted if one != ALL]
+    found = [_load(name, host, conf, namespace) for name in named_ones]
     if ALL in wanted:
-        wanted = [one for one in wanted if one != ALL] + sorted(_installed(namespace))
-    return [
-        _described(_load(name, host, conf, namespace), namespace) for name in dict.fromkeys(wanted)
-    ]
+        others = sorted(_installed(namespace) - set(named_ones))
+        found += [_tried(name, host, conf, namespace) for name in others]
+    return [_described(one, namespace) for one in found]
 
 
 def load_others(
@@ -79,12 +80,8 @@ def load_others(
 
     An option that such a driver cannot use is no trouble but its own.
     """
-    found = []
-    for name in sorted(_installed(namespace) - set(enabled)):
-        try:
-            found.append(_load(name, host, conf, namespace))
-        except exception.ConfigError as error:
-            found.append(Loaded(name, error=str(error)))
+    names = sorted(_installed(namespace) - set(enabled))
+    found = [_tried(name, host, conf, namespace) for name in names]
     return [replace(_described(one, namespace), enabled=False) for one in found]
 
 
@@ -116,10 +113,7 @@ def load_with(
     """
     importlib.invalidate_caches()
     overlay = Overlay(conf, options)
-    try:
-        loaded = _load(name, host, cast(cfg.ConfigOpts, overlay), namespace)
-    except exception.ConfigError as error:
-        loaded = Loaded(name, error=str(error))
+    loaded = _tried(name, host, cast(cfg.ConfigOpts, overlay), namespace)
     if loaded.driver is not None:
         loaded = next(
             (Loaded(name, error=flaw) for flaw in _flaws(loaded.driver, overlay, options)), loaded
@@ -142,6 +136,14 @@ class _Installed(named.NamedExtensionManager[Driver]):
     def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
         """Those of the namespace, of packages that came in since the start as well."""
         return list(importlib.metadata.entry_points(group=self.namespace))
+
+
+def _tried(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
+    """The same of a driver that nobody has named in a file: its options are its own trouble."""
+    try:
+        return _load(name, host, conf, namespace)
+    except exception.ConfigError as error:
+        return Loaded(name, error=str(error))
 
 
 def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:

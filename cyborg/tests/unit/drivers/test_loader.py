@@ -184,6 +184,16 @@ def test_a_star_is_every_driver_that_is_installed(
     assert [one.name for one in load(names, bare(), configured(), install(TWO))] == order
 
 
+def test_who_names_no_driver_is_not_kept_from_starting_by_ones_options(install: Install) -> None:
+    namespace = install(TWO)
+    fine, bad = load(["*"], bare(), configured("nonsense"), namespace)
+    assert (fine.name, fine.error) == ("fake_driver", None)
+    assert (bad.driver, bad.enabled, bad.hello.status) == (None, True, DriverState.FAILED)
+    assert "passthrough_whitelist" in str(bad.error)
+    with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
+        load(["*", "pci_driver"], bare(), configured("nonsense"), namespace)
+
+
 def test_the_others_offer_nothing_and_their_options_are_their_own_trouble(
     install: Install,
 ) -> None:
