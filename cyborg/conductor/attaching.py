@@ -6,15 +6,17 @@ and leaves the rest to ``cyborg.conductor.attachwork``. Whatever is refused has 
 Lock order is instance, ARQs, handles, each by id.
 """
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova, Server
 from cyborg.conductor import attach_claims, attachable
-from cyborg.conductor.attach_claims import Asked
+from cyborg.conductor.attach_claims import Asked, Unit
 from cyborg.conductor.operations import Done, Operations, Order, Place, Task, known
-from cyborg.db import arq_moves, attaching, events, instances, profile_moves
+from cyborg.db import arq_moves, attaching, events, hosts, instances, profile_moves
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq
 from cyborg.model import wire
@@ -30,7 +32,8 @@ _LOOKS = 3
 class Attacher:
     """Begins attaching and detaching.
 
-    ``bind_timeout`` is the time in milliseconds that a host has for its preparations.
+    ``bind_timeout`` is the time in milliseconds that a host has for its preparations,
+    ``down_after`` how long an agent may be silent, in milliseconds, before it is down.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class Attacher:
         placement: Allocations,
         operations: Operations,
         bind_timeout: int,
+        down_after: int,
     ) -> None:
         self._db = db
         self._nova = nova
         self._placement = placement
         self._operations = operations
         self._bind_timeout = bind_timeout
+        self._down_after = down_after
 
     def attach(
         self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
@@ -126,6 +131,7 @@ class Attacher:
             bound = instances.lock(tx, [server.uuid])
             attachable.check_alone(tx, server.uuid)
             units = attach_claims.claim(tx, asked)
+            self._check_agent(tx, units)
             if server.uuid not in bound or not bound[server.uuid].bound:
                 row = {
                     "uuid": server.uuid,
@@ -144,6 +150,18 @@ class Attacher:
 
         order = Order(asked.caller, asked.operation, WorkKind.ATTACH.value)
         return self._operations.begin(order, plan)
+
+    def _check_agent(self, tx: sa.Connection, units: Sequence[Unit]) -> None:
+        """Raise Unavailable, naming the host, if its agent is needed now and is down."""
+        for host_id in sorted({int(one.offer.host_id) for one in units if one.prepares}):
+            agent = hosts.agent_of(tx, self._db.now, self._down_after, host_id)
+            if agent is None or not agent.up:
+                name = hosts.name_of(tx, host_id)
+                raise exception.Unavailable(
+                    peer=f"The agent of {name}",
+                    reason="it is down, and it would have to prepare the accelerators; nothing was "
+                    "changed. Repeat it when the agent is back.",
+                )
 
     def _hide(
         self, caller: Caller, operation: str, server: Server, arq_uuid: str | None

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import hosts, operations, work
+from cyborg.db import events, hosts, operations, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
@@ -117,6 +117,8 @@ class Operations:
                 if isinstance(one, Done):
                     told = HostResult(one.host.name, ResultState.SUCCEEDED, dict(one.result))
                     operations.end(tx, self._db.now, order.operation, told)
+            entry = events.Entry("operation", order.operation, order.verb)
+            events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
             begun = operations.show(tx, order.operation)
         assert begun is not None
         return begun
@@ -151,7 +153,7 @@ class Operations:
             raise exception.Unavailable(
                 peer=f"The agent of {', '.join(down)}",
                 reason="it is down; nothing was changed. Repeat it when the agent is back, or ask "
-                "with wait=true to have it done then.",
+                "with wait=true (--no-wait on the command line) to have it done then.",
             )
 
 

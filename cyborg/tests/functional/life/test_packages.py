@@ -17,8 +17,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.stack import Stack
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually
-from cyborg.tests.functional.life.test_operations import ended
+from cyborg.tests.functional.life.steps import ended, eventually
 
 DRIVERS = "/drivers"
 OURS = ["fake_driver", "generic_driver", "pci_driver"]
