@@ -234,7 +234,7 @@ def use_cases(
             db=db,
             nova=peers.nova,
             placement=peers.placement,
-            wake=wake,
+            operations=operations,
             bind_timeout=int(settings.bind_timeout * 1000),
             down_after=settings.agent_down_ms,
         ),

@@ -77,7 +77,7 @@ class Driver(abc.ABC):
     """
 
     name: ClassVar[str]
-    device_type: ClassVar[str | None] = None
+    device_type: str | None = None
     can_program: ClassVar[bool] = False
     #: Names of options that only the host's own configuration may set, such as commands to run.
     local_options: ClassVar[frozenset[str]] = frozenset()

@@ -26,7 +26,8 @@ EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 
-#: RPC version of both services; 1.0: first verbs.
+#: RPC version of both services. 1.0: the verbs of the first release, with microversion 2.4. From
+#: then on whatever adds a verb or an argument raises the minor, and is told here.
 VERSION = "1.0"
 
 #: How long the first request of a process may wait for the first connection, in seconds.
