@@ -155,6 +155,11 @@ class Delete(Spoken):
 class Long(Show):
     """Work that takes its time: seen to its end, unless that is not wanted."""
 
+    #: What ``--no-wait`` is good for.
+    at_once: ClassVar[str] = (
+        "return at once; a host whose agent is down follows when the agent is back"
+    )
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """``--no-wait`` and the id that makes repeating safe."""
         parser = super().get_parser(prog_name)
@@ -163,7 +168,7 @@ class Long(Show):
             dest="wait",
             action="store_const",
             const="true",
-            help="return at once; a host whose agent is down follows when the agent is back",
+            help=self.at_once,
         )
         parser.add_argument(
             "--operation-id",
