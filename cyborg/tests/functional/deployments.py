@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from kombu.connection import Connection
-
+from cyborg.testing import broker
 from cyborg.testing.placement import TOKEN, PlacementService
 from cyborg.testing.processes import Options
 
 #: The bus of the run; daemons can only share one with a broker.
 TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
 HAS_BROKER = TRANSPORT_URL.startswith("rabbit")
-
-_OURS = ("cyborg-conductor", "cyborg-agent")
 
 
 def merged(*parts: Options) -> dict[str, dict[str, object]]:
@@ -73,14 +70,8 @@ def exchange(*hosts: str) -> Iterator[str]:
 
     What they made on the broker is removed in the end.
     """
-    name = f"cyborg-{uuid4().hex[:12]}"
-    yield name
     if not HAS_BROKER:
+        yield f"cyborg-{uuid4().hex[:12]}"
         return
-    with Connection(TRANSPORT_URL.replace("rabbit://", "amqp://", 1)) as connection:
-        channel = connection.channel()
-        for topic in (f"{name}.{one}" for one in _OURS):
-            for queue in (topic, *(f"{topic}.{host}" for host in hosts)):
-                channel.queue_delete(queue)
-            channel.exchange_delete(f"{topic}_fanout")
-        channel.exchange_delete(name)
+    with broker.exchange(TRANSPORT_URL, *hosts) as name:
+        yield name
