@@ -3,12 +3,9 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from cyborg.cli.base import List, Long, Show, shown, uuid
-
-#: The host of the instance has to be there now.
-_AT_ONCE: Final = "return at once, with the operation that tells how far it is"
 
 
 class ArqList(List):
@@ -55,7 +52,6 @@ class Attach(Long):
     """Give accelerators to an instance that exists; an active one is rebooted."""
 
     route = "attach-instance"
-    at_once = _AT_ONCE
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Whom, and what."""
@@ -71,7 +67,6 @@ class Detach(Long):
     """Take accelerators that were attached from an instance; an active one is rebooted."""
 
     route = "detach-instance"
-    at_once = _AT_ONCE
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """From whom, and what."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conductor's door on the bus: unpack, hand on, pack."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,8 +245,8 @@ class Endpoint:
         )
 
     @_answering
-    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.processes.forget(wire.load(Caller, caller), operation, uuid)
+    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
+        return wire.dump(self._cases.processes.forget(wire.load(Caller, caller), operation, uuid))
 
     @_answering
     def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
@@ -274,12 +274,12 @@ class Endpoint:
 
     @_answering
     @_hearing
-    def published(
-        self, context: Context, *, host: str, epoch: int, refused: Mapping[str, str]
-    ) -> None:
-        self._cases.discovery.published(host, epoch, refused)
+    def published(self, context: Context, *, host: str, epoch: int, refused: Any) -> None:
+        names = wire.read(dict[str, str], refused, "refused")
+        self._cases.discovery.published(host, epoch, names)
 
     @_answering
     @_hearing
-    def retired(self, context: Context, *, host: str, epoch: int, names: Collection[str]) -> None:
-        self._cases.retirement.retired(host, epoch, names)
+    def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
+        gone = wire.read(list[str], names, "names")
+        self._cases.retirement.retired(host, epoch, gone)
