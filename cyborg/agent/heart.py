@@ -273,8 +273,8 @@ class Heart:
 
     def _load_drivers(self) -> None:
         """Load and drop drivers as it is desired; what they show is looked at in this round."""
-        memory = self._memory
-        if memory.desired is not None and self._fleet.follow(memory.desired.drivers):
+        memory, wanted = self._memory, self._memory.desired
+        if wanted is not None and self._fleet.follow(wanted.drivers, wanted.made):
             memory.scanned = memory.tended = None
 
     def _tend(self, epoch: int) -> exception.CyborgError | None:

@@ -15,6 +15,7 @@ from cyborg.conductor.attachwork import AttachWork
 from cyborg.conductor.attributes import Attributes
 from cyborg.conductor.audit import Auditor
 from cyborg.conductor.binding import Binder
+from cyborg.conductor.creating import CreationWork, Creator
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
 from cyborg.conductor.discovering import Asker, Explorer
@@ -247,6 +248,7 @@ def use_cases(
         custodian=Custodian(db=db),
         explorer=Explorer(operations=operations),
         drivers=Drivers(db=db, operations=operations),
+        creator=Creator(db=db, operations=operations),
         processes=Processes(
             db=db, agents=agents, operations=operations, down_after=settings.down_after
         ),
@@ -295,5 +297,7 @@ def make_worker(
     worker.handle(WorkKind.DISCOVER, asker.discover)
     worker.handle(WorkKind.DRIVER, fitter.configure)
     worker.handle(WorkKind.UNINSTALL, fitter.uninstall)
+    making = CreationWork(db=db, ledger=ledger, asker=asker, agents=agents)
+    worker.handle(WorkKind.CREATE, making.create)
     worker.handle(WorkKind.INSTALL, Installer(db=db, ledger=ledger, agents=agents).install)
     return worker

@@ -151,6 +151,7 @@ class Equipment:
                     "state": old.backend_state,
                     "services": old.services,
                     "capabilities": old.capabilities,
+                    "creates": old.creates,
                 }
                 if was != columns:
                     trees.change(tx, Backend, old.backend_id, columns)
@@ -238,6 +239,7 @@ def _backend_columns(backend: facts.Backend) -> Row:
         "state": backend.state,
         "services": [{"name": one.name, "state": one.state} for one in services],
         "capabilities": backend.capabilities,
+        "creates": None if backend.creates is None else backend.creates.value,
     }
 
 

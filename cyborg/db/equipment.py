@@ -29,6 +29,7 @@ def drivers(tx: sa.Connection, host_id: int) -> Sequence[Record]:
             Backend.state.label("backend_state"),
             Backend.services,
             Backend.capabilities,
+            Backend.creates,
         )
         .outerjoin(Backend, Backend.driver_id == Driver.id)
         .where(Driver.host_id == host_id)

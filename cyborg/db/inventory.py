@@ -87,6 +87,7 @@ BACKENDS = Kind(
         Backend.state,
         Backend.services,
         Backend.capabilities,
+        Backend.creates,
         Backend.discovered_ms,
     )
     .join(Driver, Driver.id == Backend.driver_id)

@@ -37,6 +37,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
             Device.status,
             Device.lost_ms,
             Device.origin,
+            Device.leaving,
         ).where(Device.host_id == host_id)
     ).all()
 

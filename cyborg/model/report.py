@@ -183,13 +183,22 @@ class DriverWish:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A device that operators created on a backend of a driver, or are about to."""
+
+    driver: str
+    device: Device
+
+
+@dataclass(frozen=True)
 class Desired:
     """What the database wants of a host: the provider tree that Placement shall show.
 
     ``refused`` is what it believes that Placement refuses (deployable name → reason). ``retired``
     are providers, in the order in which they can be removed, whose devices are given up: the agent
     removes them where nothing is allocated, and tells. ``drivers`` are those of which operators
-    want something else than the host's configuration says.
+    want something else than the host's configuration says. ``made`` is what operators created:
+    its drivers tell whether it is there.
     """
 
     generation: int
@@ -197,3 +206,4 @@ class Desired:
     refused: dict[str, str] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
     drivers: tuple[DriverWish, ...] = ()
+    made: tuple[Made, ...] = ()

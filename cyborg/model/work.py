@@ -22,6 +22,7 @@ class WorkKind(StrEnum):
     UNINSTALL = "uninstall"
     FORGET = "forget"
     INSTALL = "install"
+    CREATE = "create"
 
 
 class Unit(NamedTuple):

@@ -72,6 +72,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
                 {"name": "cipher", "state": "down"},
             ],
             "capabilities": {"ipsec": {"num": 2}},
+            "creates": "TEST_PCI",
             "discovered_at": "2026-11-01T10:00:00Z",
         }
     ],
@@ -259,6 +260,7 @@ class Service:
         return asked.method != "GET" and (
             collection in {"drivers", "instances"}
             or asked.path == "/services/discover"
+            or (asked.method, asked.path) == ("POST", "/devices")
             or (asked.method, collection) == ("DELETE", "services")
         )
 
