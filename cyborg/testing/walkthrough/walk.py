@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from cyborg.testing.walkthrough import drivers, hosts, instances, profiles, readiness
+from cyborg.testing.walkthrough import creation, drivers, hosts, instances, profiles, readiness
 from cyborg.testing.walkthrough.scene import Scene
 
 STEPS: Final[tuple[Callable[[Scene], None], ...]] = (
@@ -15,6 +15,7 @@ STEPS: Final[tuple[Callable[[Scene], None], ...]] = (
     instances.is_bound,
     instances.is_attached,
     instances.is_detached,
+    creation.is_created_and_deleted,
     profiles.is_changed,
     drivers.is_updated,
     drivers.is_refused,
