@@ -33,7 +33,22 @@ from cyborg.tests.functional.life.test_operations import ended
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"
 #: What no field of text, number or list is.
-ODD = (None, True, 7, -1, 2**70, 1.5, "", "x" * 70_000, "nul\0", "\ud800", [], [[1]], {}, {"a": {}})
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    7,
+    -1,
+    2**70,
+    1.5,
+    "",
+    "x" * 70_000,
+    "nul\0",
+    "\ud800",
+    [],
+    [[1]],
+    {},
+    {"a": {}},
+)
 HELLO = Hello(
     HOST, (HOST,), "1", SENDER, None, drivers=(DriverHello("card_driver", DriverState.READY),)
 )
