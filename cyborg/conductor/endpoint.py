@@ -7,6 +7,7 @@ from typing import Any
 
 import oslo_messaging
 
+from cyborg import exception
 from cyborg.conductor.arqs import Maker
 from cyborg.conductor.attaching import Attacher
 from cyborg.conductor.attributes import Attributes
@@ -21,6 +22,7 @@ from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.operations import Order
 from cyborg.conductor.peers import hearing
 from cyborg.conductor.profiles import Profiles
+from cyborg.conductor.readings import Readings
 from cyborg.conductor.releasing import Deleter
 from cyborg.conductor.retirement import Retirement
 from cyborg.conductor.services import Greeter
@@ -30,6 +32,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.names import CONDUCTOR
+from cyborg.model.reading import Reading
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.faults import answering
 from cyborg.rpc.transport import VERSION
@@ -59,6 +62,7 @@ class UseCases:
     explorer: Explorer
     drivers: Drivers
     processes: Processes
+    readings: Readings
 
 
 class Endpoint:
@@ -283,3 +287,11 @@ class Endpoint:
     @_hearing
     def retired(self, context: Context, *, host: str, epoch: int, names: Collection[str]) -> None:
         self._cases.retirement.retired(host, epoch, names)
+
+    @_answering
+    @_hearing
+    def readings(self, context: Context, *, host: str, epoch: int, readings: Any) -> None:
+        if not isinstance(readings, list):
+            raise exception.Invalid(field="readings", reason="a list is needed")
+        told = [wire.load(Reading, one) for one in readings]
+        self._cases.readings.take(host, epoch, told)

@@ -22,6 +22,8 @@ class WorkKind(StrEnum):
     UNINSTALL = "uninstall"
     FORGET = "forget"
     INSTALL = "install"
+    #: Following the history to tell of it; it never ends.
+    ANNOUNCE = "announce"
 
 
 class Unit(NamedTuple):
