@@ -75,13 +75,11 @@ def make_parts(
 
     ``loaded`` are the drivers of the configuration, ``load`` is how others come in later.
     """
-    fleet = Fleet(loaded, load)
     shelf = Shelf(settings.state_path)
-    journal = Journal(shelf, settings.host)
+    journal, cache = Journal(shelf, settings.host), Cache(shelf, settings.host)
     journal.tell()
-    cache = Cache(shelf, settings.host)
-    if cache.desired is not None:
-        fleet.follow(cache.desired.drivers)
+    fleet = _fleet(loaded, load, cache)
+    discoveries = Discoveries(patience=_OPERATION_PATIENCE)
     operations = Operations(
         drivers=fleet.drivers,
         journal=journal,
@@ -91,19 +89,19 @@ def make_parts(
         look_again=lambda: heart.look_again(),
         guard=guard,
     )
-    discoveries = Discoveries(patience=_OPERATION_PATIENCE)
+    tender = Tender(
+        drivers=fleet.drivers,
+        operations=operations,
+        journal=journal,
+        conductor=conductor,
+        guard=guard,
+    )
     heart = Heart(
         identity=_identity(settings),
         intervals=Intervals(settings.scan, settings.full_check),
         fleet=fleet,
         reporter=Reporter(fleet, guard),
-        tender=Tender(
-            drivers=fleet.drivers,
-            operations=operations,
-            journal=journal,
-            conductor=conductor,
-            guard=guard,
-        ),
+        tender=tender,
         discoveries=discoveries,
         cache=cache,
         conductor=conductor,
@@ -112,6 +110,14 @@ def make_parts(
         clock=clock,
     )
     return Parts(fleet, heart, operations, discoveries)
+
+
+def _fleet(loaded: Sequence[Loaded], load: Load, cache: Cache) -> Fleet:
+    """The drivers, as they were wanted when this host last heard of it."""
+    fleet = Fleet(loaded, load)
+    if cache.desired is not None:
+        fleet.follow(cache.desired.drivers)
+    return fleet
 
 
 def assemble(
@@ -137,8 +143,8 @@ def assemble(
         load=load,
         guard=guard,
     )
-    beats = Periodic("heartbeat", parts.heart.beat, interval=settings.heartbeat, jitter=0.05)
     daemon = Daemon(AGENT)
+    beats = Periodic("heartbeat", parts.heart.beat, interval=settings.heartbeat, jitter=0.05)
 
     def reload(epoch: int) -> None:
         # A question that comes late must not end the agent that came after.
@@ -162,8 +168,7 @@ def assemble(
         daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
     if meters.shown:
         health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
-        meters.registry.register(health)
-        daemon.serve(meters.listener())
+        daemon.serve(meters.listener(health))
     return daemon
 
 

@@ -77,15 +77,8 @@ def assemble(
     ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it is to
     take back in Placement what a dead agent offered.
     """
-    process = Process(
-        settings.host,
-        CONDUCTOR,
-        settings.version,
-        f"{CONDUCTOR_TOPIC}@{settings.host}",
-        settings.process,
-    )
     agents = AgentClient(bus, timeout=_AGENT_PATIENCE)
-    lease = Lease(db=db, process=process)
+    lease = Lease(db=db, process=_process(settings))
     worker = make_worker(settings=settings, db=db, agents=agents, peers=peers, lease=lease)
     forgetter = Forgetter(
         db=db,
@@ -99,19 +92,13 @@ def assemble(
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
     daemon.at_end(worker.stop)
-    _tell(
-        daemon,
-        worker,
-        Herald(db=db, ledger=Ledger(db=db), notifier=notifier, down_after=settings.down_after),
-        listened=notifier.enabled,
-    )
+    _tell(daemon, worker, _herald(settings, db, notifier), listened=notifier.enabled)
     # First: work that waits for a host's answer is given back, not waited for.
     daemon.at_end(agents.close)
     daemon.serve(bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases))))
     if meters.shown:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
-        meters.registry.register(cloud)
-        daemon.serve(meters.listener())
+        daemon.serve(meters.listener(cloud))
     daemon.every(Periodic("lease", lease.renew, interval=settings.heartbeat))
     daemon.every(worker.turns(settings.heartbeat))
     daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
@@ -119,6 +106,16 @@ def assemble(
     if settings.agent_grace:
         daemon.every(look_for_agents(settings, db, lease, publisher))
     return daemon
+
+
+def _process(settings: Settings) -> Process:
+    endpoint = f"{CONDUCTOR_TOPIC}@{settings.host}"
+    return Process(settings.host, CONDUCTOR, settings.version, endpoint, settings.process)
+
+
+def _herald(settings: Settings, db: Database, notifier: Notifier) -> Herald:
+    """What tells the bus of what has been committed."""
+    return Herald(db=db, ledger=Ledger(db=db), notifier=notifier, down_after=settings.down_after)
 
 
 def _tell(daemon: Daemon, worker: Worker, herald: Herald, *, listened: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from cyborg.conductor.services import check_epoch
 from cyborg.db import readings as rows
-from cyborg.db.engine import Database
+from cyborg.db.engine import Reader
 from cyborg.model.reading import FIGURES, Reading, sound
 
 #: Values that were not renewed for so many seconds are forgotten.
@@ -35,7 +35,7 @@ class Measured:
 class Readings:
     """The last values of each host that told this conductor; ``clock`` is the machine's."""
 
-    def __init__(self, *, db: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, db: Reader, clock: Callable[[], float] = time.time) -> None:
         self._db = db
         self._clock = clock
         self._lock = threading.Lock()

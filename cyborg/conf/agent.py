@@ -55,6 +55,12 @@ def options() -> list[cfg.Opt]:
             help="Seconds between two full comparisons of this host's providers in Placement "
             "with what they should be. What was changed there by hand is put right then.",
         ),
+        *_watching(),
+    ]
+
+
+def _watching() -> list[cfg.Opt]:
+    return [
         cfg.FloatOpt(
             "usage_interval",
             default=60,

@@ -44,9 +44,14 @@ class Meters:
         """Whether anybody can look."""
         return self._address is not None
 
-    def listener(self) -> Listener:
-        """What shows them; takes its port at once, and raises ConfigError when it cannot."""
+    def listener(self, *more: Collector) -> Listener:
+        """What shows them and ``more``; takes its port at once.
+
+        Raises ConfigError when it cannot.
+        """
         assert self._address is not None
+        for one in more:
+            self.registry.register(one)
         return Listener(self._address, self.registry)
 
     def endpoint(self, endpoint: Any) -> "TimedEndpoint":

@@ -18,7 +18,13 @@ from cyborg.tests.functional.schema.databases import empty_database
 collect_ignore = (
     []
     if deployments.HAS_BROKER
-    else ["test_conductors.py", "test_outages.py", "test_three_daemons.py", "test_uwsgi.py"]
+    else [
+        "test_conductors.py",
+        "test_outages.py",
+        "test_three_daemons.py",
+        "test_uwsgi.py",
+        "test_watching.py",
+    ]
 )
 
 

@@ -3,10 +3,11 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cyborg import exception
-from cyborg.tests.functional.life.cards import CardDriver, SecondDriver
+from cyborg.tests.functional.life.cards import CardDriver, Rack, SecondDriver
 
 FIGURES = {
     "utilization_ratio": 0.5,
@@ -43,3 +44,10 @@ class SecondMeasuringDriver(MeasuringDriver, SecondDriver):
     """The same for cards of another make."""
 
     name = "second_driver"
+
+
+@dataclass(frozen=True)
+class MeasuringRack(Rack):
+    """A machine with such cards."""
+
+    driver: MeasuringDriver

@@ -25,7 +25,7 @@ from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
-from cyborg.tests.functional.watching.cards import MeasuringDriver
+from cyborg.tests.functional.watching.cards import MeasuringDriver, MeasuringRack
 from cyborg.tests.functional.watching.ears import Ear
 
 collect_ignore = [] if SERVER else ["test_late_commits.py"]
@@ -71,14 +71,14 @@ class Watched:
         self.endings.append(client.close)
         return reach(client)
 
-    def rack(self, kind: type[MeasuringDriver] = MeasuringDriver) -> Rack:
+    def rack(self, kind: type[MeasuringDriver] = MeasuringDriver) -> MeasuringRack:
         """A machine with one card of two units that Placement knows as a compute."""
         name = fresh_host("watched")
         self.placement.make_compute(name)
         rack = Rack.build(name, Traits(f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"), {CARD: 2})
         driver = kind(rack.machine, name, rack.driver.traits)
         self.endings.append(driver.gate.set)
-        return replace(rack, driver=driver)
+        return MeasuringRack(name, rack.machine, driver)
 
     def agent(self, *racks: Rack, **more: Any) -> service.Daemon:
         """Start the agent of a machine, with the drivers of all these."""
