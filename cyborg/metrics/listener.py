@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from cheroot import wsgi
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
 from cyborg import exception
 
@@ -15,8 +15,6 @@ LOG = logging.getLogger(__name__)
 
 PATH: Final = "/metrics"
 _THREADS: Final = 2
-
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class _Cheroot(wsgi.Server):
@@ -36,11 +34,12 @@ class Page:
     ) -> Iterable[bytes]:
         """Answer GET and HEAD of the page; 404 and 405 for all else."""
         if environ.get("PATH_INFO", "").rstrip("/") != PATH:
-            return _refuse(start_response, "404 Not Found", [])
+            return _answer(start_response, "404 Not Found", b"")
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return _refuse(start_response, "405 Method Not Allowed", [("Allow", "GET, HEAD")])
-        page: WsgiApp = make_wsgi_app(self._fresh())
-        return page(environ, start_response)
+            return _answer(start_response, "405 Method Not Allowed", b"", ("Allow", "GET, HEAD"))
+        body = generate_latest(self._fresh())
+        _answer(start_response, "200 OK", body, ("Content-Type", CONTENT_TYPE_PLAIN_0_0_4))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
 
 class Listener:
@@ -86,12 +85,8 @@ class Listener:
         self._thread.join()
 
 
-def _refuse(
-    start_response: Callable[..., Any], status: str, headers: list[tuple[str, str]]
+def _answer(
+    start_response: Callable[..., Any], status: str, body: bytes, *headers: tuple[str, str]
 ) -> Iterable[bytes]:
-    body = f"{status}\n".encode()
-    start_response(
-        status,
-        [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), *headers],
-    )
+    start_response(status, [("Content-Length", str(len(body))), *headers])
     return [body]

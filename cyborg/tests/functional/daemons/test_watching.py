@@ -15,11 +15,11 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Work
 from cyborg.metrics import catalogue
 from cyborg.model.names import API
+from cyborg.testing.pages import Page, free_port
 from cyborg.testing.processes import Deployment, Options
 from cyborg.tests.functional.daemons.service import Http, Service, all_at_once
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.watching.ears import Ear
-from cyborg.tests.functional.watching.pages import Page, free_port
 
 CLIENTS = 12
 PATIENCE = 60.0

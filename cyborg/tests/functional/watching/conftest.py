@@ -18,6 +18,7 @@ from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.notifications import GROUP
+from cyborg.testing.pages import Page, free_port
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.stack import Stack, Times, reach
 from cyborg.tests.functional.conftest import TRANSPORT_URL
@@ -53,6 +54,12 @@ class Watched:
     def conductor(self, host: str = "control-1", **more: Any) -> service.Daemon:
         """Start one."""
         return self.stack.start_conductor(host, **more)
+
+    def page(self, host: str = "control-1") -> Page:
+        """The metrics of a conductor that is started for it."""
+        port = free_port()
+        self.conductor(host, metrics=f"127.0.0.1:{port}")
+        return Page.at(f"http://127.0.0.1:{port}/metrics")
 
     def admin(self) -> Client:
         """An administrator in front of a new API, with a service token."""

@@ -5,17 +5,13 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-import webtest
 from keystoneauth1 import exceptions as ks_exceptions
-from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.api import app as api_app
 from cyborg.conductor.metrics import Cloud
 from cyborg.conductor.readings import Readings
 from cyborg.db import work
@@ -24,13 +20,12 @@ from cyborg.db.models import Service, Work
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import Meters
 from cyborg.model.arq import State
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.absent import absent
+from cyborg.testing.pages import Page, free_port
 from cyborg.tests.functional.life.steps import bind, create, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
-from cyborg.tests.functional.watching.pages import Page, free_port
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def names(metrics: tuple[catalogue.Metric, ...]) -> set[str]:
 
 
 def test_a_conductor_counts_what_there_is(watched: Watched):
-    page = Page.of_conductor(watched)
+    page = watched.page()
     rack = watched.rack()
     watched.agent(rack)
     admin = watched.admin()
@@ -69,7 +64,7 @@ def test_a_conductor_counts_what_there_is(watched: Watched):
 
 
 def test_who_was_seen_once_and_went_away_is_down(watched: Watched):
-    page = Page.of_conductor(watched)
+    page = watched.page()
     rack = watched.rack()
     agent = watched.agent(rack)
     soon(lambda: page.value("cyborg_services", binary=AGENT, state="up") == 1)
@@ -82,7 +77,7 @@ def test_who_was_seen_once_and_went_away_is_down(watched: Watched):
 
 
 def test_work_that_waits_is_counted_with_its_age(watched: Watched):
-    page = Page.of_conductor(watched)
+    page = watched.page()
     db = watched.database
     with db.writer() as tx:
         work.add(tx, db.now, [{"kind": WorkKind.NOTIFY, "instance_uuid": str(uuid4())}])
@@ -167,61 +162,3 @@ def test_what_other_services_refuse_is_counted():
 def test_an_address_that_is_not_ours_is_a_sentence():
     with pytest.raises(exception.ConfigError, match=r"metrics_listen = .* cannot be listened on"):
         Meters(CONDUCTOR, "0", address="192.0.2.1:9").listener()
-
-
-@pytest.fixture
-def api(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[webtest.TestApp]:
-    """The whole pipeline, with its metrics."""
-    conf.set_override("metrics", True, "api")
-    conf.set_override("auth_strategy", "noauth", "api")
-    client = ConductorClient(watched.stack.bus(), timeout=1.0)
-    reader = Reader(watched.stack.database_url)
-    yield webtest.TestApp(api_app.build(conf, reader=reader, conductor=client))
-    reader.close()
-    client.close()
-    conf.clear_override("metrics", "api")
-    conf.clear_override("auth_strategy", "api")
-
-
-def test_the_api_counts_by_route_and_never_by_what_clients_send(api: webtest.TestApp):
-    for path in (f"/v2/devices/{uuid4()}", f"/v2/devices/{uuid4()}", f"/nowhere/{uuid4()}"):
-        api.get(path, status=404)
-    api.get("/v2/devices")
-    api.get("/")
-    api.get("/v2")
-    api.request("/v2/devices", method="BREW", status=405)
-    page = Page(lambda: api.get("/metrics").text)
-    requests_total = "cyborg_http_requests_total"
-    assert page.value(requests_total, route="/v2/devices/{id}", status="404") == 2
-    assert page.value(requests_total, route="/v2/devices", status="200") == 1
-    assert page.value(requests_total, route="other", status="404") == 1
-    assert page.value(requests_total, method="other", status="405") == 1
-    seconds = "cyborg_http_request_duration_seconds_count"
-    assert page.value(seconds, route="/v2/devices/{id}", method="GET") == 2
-    assert page.names == names(catalogue.OF_API)
-    routes = {one.labels["route"] for one in page.samples(requests_total)}
-    assert routes == {"/", "/v2", "/v2/devices", "/v2/devices/{id}", "other"}
-    assert page.value("cyborg_build_info", binary=API) == 1
-    assert api.post("/metrics", status=405).headers["Allow"] == "GET, HEAD"
-
-
-def test_without_the_option_there_is_no_page(watched: Watched):
-    watched.conductor()
-    assert watched.admin().app.get("/metrics", status=404).status_int == 404
-
-
-def test_a_page_needs_no_token_where_all_else_does(
-    watched: Watched, conf: cfg.ConfigOpts, nova_api: Any
-):
-    conf.set_override("metrics", True, "api")
-    try:
-        client = ConductorClient(watched.stack.bus(), timeout=1.0)
-        reader = Reader(watched.stack.database_url)
-        api = webtest.TestApp(api_app.build(conf, reader=reader, conductor=client))
-        api.get("/v2/devices", status=401)
-        page = Page(lambda: api.get("/metrics").text)
-        assert page.value("cyborg_http_requests_total", route="other", status="401") == 1
-        reader.close()
-        client.close()
-    finally:
-        conf.clear_override("metrics", "api")

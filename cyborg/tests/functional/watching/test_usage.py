@@ -13,7 +13,6 @@ from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.watching.cards import FIGURES, SecondMeasuringDriver
 from cyborg.tests.functional.watching.conftest import Watched, soon
-from cyborg.tests.functional.watching.pages import Page
 
 USAGE = "accelerator.usage"
 
@@ -43,7 +42,7 @@ def one_device(admin: Client) -> dict[str, Any]:
 
 
 def test_what_drivers_measure_is_broadcast_and_shown_and_never_stored(measuring: Watched):
-    page = Page.of_conductor(measuring)
+    page = measuring.page()
     rack = measuring.rack()
     measuring.agent(rack)
     device = one_device(measuring.admin())
@@ -79,7 +78,7 @@ def test_what_drivers_measure_is_broadcast_and_shown_and_never_stored(measuring:
 
 
 def test_a_driver_that_hangs_holds_up_nobody(measuring: Watched):
-    page = Page.of_conductor(measuring)
+    page = measuring.page()
     rack = measuring.rack()
     other = measuring.rack(SecondMeasuringDriver)
     other.driver.traits.resource_class = rack.resource_class
@@ -130,7 +129,7 @@ def test_what_is_no_number_is_left_out(measuring: Watched):
 def test_without_listeners_the_agent_says_so_once_and_conductors_know(
     measuring: Watched, drivers: list[str], caplog: pytest.LogCaptureFixture
 ):
-    page = Page.of_conductor(measuring)
+    page = measuring.page()
     rack = measuring.rack()
     with caplog.at_level("INFO", logger="cyborg.agent.readings"):
         measuring.agent(rack)
@@ -151,7 +150,7 @@ def test_with_an_interval_of_0_nobody_is_asked(watched: Watched):
 
 
 def test_values_of_other_hosts_and_older_epochs_are_refused(measuring: Watched):
-    page = Page.of_conductor(measuring)
+    page = measuring.page()
     rack = measuring.rack()
     rack.driver.gate.clear()
     measuring.agent(rack)
@@ -176,7 +175,7 @@ def test_values_of_other_hosts_and_older_epochs_are_refused(measuring: Watched):
 
 
 def test_values_go_with_the_rack(measuring: Watched):
-    page = Page.of_conductor(measuring)
+    page = measuring.page()
     rack = measuring.rack()
     measuring.agent(rack)
     soon(lambda: len(page.samples("cyborg_accelerator_power_watts")) == 1)

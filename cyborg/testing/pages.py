@@ -9,8 +9,6 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from cyborg.tests.functional.watching.conftest import Watched
-
 
 def free_port() -> int:
     """A port that nobody listens on."""
@@ -31,18 +29,10 @@ class Page:
 
         def read() -> str:
             answer = requests.get(url, timeout=60)
-            assert answer.status_code == 200, answer.text
-            assert answer.headers["Content-Type"].startswith("text/plain")
+            answer.raise_for_status()
             return answer.text
 
         return cls(read)
-
-    @classmethod
-    def of_conductor(cls, watched: Watched, host: str = "control-1") -> "Page":
-        """That of a conductor that is started for it."""
-        port = free_port()
-        watched.conductor(host, metrics=f"127.0.0.1:{port}")
-        return cls.at(f"http://127.0.0.1:{port}/metrics")
 
     @property
     def names(self) -> set[str]:
