@@ -116,6 +116,7 @@ class Heart:
         welcome = self._greet_or_watch()
         if asked:
             self._load_drivers()
+            self._reporter.forget_idle()
             memory.scanned = None
         self._look()
         assert memory.report is not None

@@ -24,6 +24,7 @@ from cyborg import exception
 from cyborg.api import bodies, microversion, queries, rendering, types
 from cyborg.api.links import Links
 from cyborg.api.request import Request
+from cyborg.context import RequestContext
 from cyborg.model.caller import Caller
 from cyborg.model.operation import Operation
 from cyborg.policy import Policy
@@ -178,7 +179,7 @@ def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool)
     except exception.Forbidden:
         if own is None or minor < microversion.OPERATORS:
             raise
-        rules.policy.authorize(context, own)
+        _check_own(rules.policy, context, rule, own)
         everywhere, limited = False, True
     caller = Caller(
         project_id=context.project_id,
@@ -192,6 +193,16 @@ def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool)
         str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
     )
     return Call(caller, operation, minor, Links.of(req, rules.public_endpoint), limited)
+
+
+def _check_own(policy: Policy, context: RequestContext, rule: str, own: str) -> None:
+    """Raise Forbidden, naming both rules, unless the second one lets the caller pass."""
+    try:
+        policy.authorize(context, own)
+    except exception.Forbidden:
+        raise exception.Forbidden(
+            reason=f"Policy does not allow {rule} to be performed, nor {own}."
+        ) from None
 
 
 def _segment(kind: types.Strict, raw: str) -> Any:

@@ -18,7 +18,18 @@ class AcceleratorList(List):
     """List accelerators; members see those that their project holds."""
 
     route = "accelerator-list"
-    columns = shown("uuid", "type", "vendor", "model", "hostname", "driver", "status", "in_use")
+    columns = shown(
+        "uuid",
+        "type",
+        "vendor",
+        "model",
+        "hostname",
+        "driver",
+        "status",
+        "in_use",
+        instance_name="instances.name",
+        instance_status="instances.status",
+    )
     more = shown(
         "backend",
         "labels",

@@ -17,6 +17,8 @@ from cyborg.cli.routes import ROUTES
 
 #: The attribute of a program's client manager that is the Client.
 ATTRIBUTE = "cyborg"
+#: What else not waiting means where hosts may come later.
+_FOLLOWS = "; a host whose agent is down follows when the agent is back"
 
 
 def shown(*same: str, **places: str) -> Mapping[str, str]:
@@ -80,7 +82,7 @@ class Spoken(Command):
 class List(Spoken, Lister):
     """A list; ``columns`` maps what is shown to where it is, ``more`` what ``--long`` adds.
 
-    A dot in a place leads into an object.
+    A dot in a place leads into an object, or into each of a list of them.
     """
 
     columns: ClassVar[Mapping[str, str]]
@@ -163,7 +165,7 @@ class Long(Show):
             dest="wait",
             action="store_const",
             const="true",
-            help="return at once; a host whose agent is down follows when the agent is back",
+            help=f"return at once{_FOLLOWS if 'wait' in ROUTES[self.route].query else ''}",
         )
         parser.add_argument(
             "--operation-id",
@@ -264,5 +266,8 @@ def _add(
 def _at(thing: Mapping[str, Any], place: str) -> Any:
     found: Any = thing
     for name in place.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, list):
+            found = [_at(one, name) for one in found]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
     return found

@@ -44,7 +44,7 @@ _OUTCOME: Final = "outcome unknown"
 #: What to do about an answer, besides what the service says itself.
 _ADVICE: Final = {
     401: "Get a fresh token, or check the account (--os-cloud, or the variables OS_*).",
-    403: "The operators' commands need the role admin or accelerator_operator.",
+    403: "Use an account with the role admin, or accelerator_operator for the operators' commands.",
     503: "Repeating the command later is safe.",
 }
 

@@ -47,7 +47,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     "service-show": Route("GET", "/services/{}"),
     "service-enable": Route("PATCH", "/services/{}", body=("status",)),
     "service-disable": Route("PATCH", "/services/{}", body=("status", "disabled_reason")),
-    "service-delete": Route("DELETE", "/services/{}"),
+    "service-delete": Route("DELETE", "/services/{}", long=True),
     "backend-list": Route(
         "GET", "/backends", query=("host", "driver", "name", *PAGING), wrapper="backends"
     ),

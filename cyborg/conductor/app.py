@@ -26,7 +26,7 @@ from cyborg.conductor.forgetting import Forgetter, Processes
 from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.hostwork import HostWork
 from cyborg.conductor.installing import Installer
-from cyborg.conductor.jobs import audit, keep_house, look_for_agents
+from cyborg.conductor.jobs import audit, keep_house, look_for_agents, look_instances_up
 from cyborg.conductor.metrics import Cloud
 from cyborg.conductor.notifications import Herald
 from cyborg.conductor.operations import Operations
@@ -84,7 +84,7 @@ def assemble(
         db=db,
         ledger=Ledger(db=db),
         publisher=publisher,
-        down_after=settings.agent_down_ms,
+        down_after=settings.down_after,
     )
     worker.handle(WorkKind.FORGET, forgetter.forget)
     cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
@@ -103,6 +103,8 @@ def assemble(
     daemon.every(worker.turns(settings.heartbeat))
     daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
     daemon.every(keep_house(settings, db, lease, cases.retirement))
+    if settings.instance_refresh:
+        daemon.every(look_instances_up(settings, db, lease, peers.nova))
     if settings.agent_grace:
         daemon.every(look_for_agents(settings, db, lease, publisher))
     return daemon
@@ -150,6 +152,7 @@ def use_cases(
             placement=peers.placement,
             wake=wake,
             bind_timeout=int(settings.bind_timeout * 1000),
+            down_after=settings.agent_down_ms,
         ),
         profiles=Profiles(db=db),
         operator=Operator(db=db, agents=agents, retirement=retirement, wake=wake),
@@ -162,7 +165,9 @@ def use_cases(
         explorer=Explorer(operations=operations),
         drivers=Drivers(db=db, operations=operations),
         readings=Readings(db=db),
-        processes=Processes(db=db, agents=agents, wake=wake, down_after=settings.down_after),
+        processes=Processes(
+            db=db, agents=agents, operations=operations, down_after=settings.down_after
+        ),
     )
 
 

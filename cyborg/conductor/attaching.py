@@ -23,6 +23,7 @@ from cyborg.db import (
     attach_handles,
     attaching,
     events,
+    hosts,
     instances,
     offers,
     operations,
@@ -76,7 +77,8 @@ class _Unit:
 class Attacher:
     """Begins attaching and detaching; ``wake`` is called when work waits after a commit.
 
-    ``bind_timeout`` is the time in milliseconds that a host has for its preparations.
+    ``bind_timeout`` is the time in milliseconds that a host has for its preparations,
+    ``down_after`` how long an agent may be silent, in milliseconds, before it is down.
     """
 
     def __init__(
@@ -87,12 +89,14 @@ class Attacher:
         placement: Allocations,
         wake: Callable[[], None],
         bind_timeout: int,
+        down_after: int,
     ) -> None:
         self._db = db
         self._nova = nova
         self._placement = placement
         self._wake = wake
         self._bind_timeout = bind_timeout
+        self._down_after = down_after
 
     def attach(
         self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
@@ -178,6 +182,7 @@ class Attacher:
             attachable.check_alone(tx, server.uuid)
             units = self._claim(tx, asked)
             _check_types(tx, asked, units)
+            self._check_agent(tx, units)
             if server.uuid not in bound or not bound[server.uuid].bound:
                 row = {
                     "uuid": server.uuid,
@@ -208,6 +213,18 @@ class Attacher:
             _Unit(uuid, index, found[way[index]], free[found[way[index]].id].pop(0))
             for uuid, index in zip(uuids, groups, strict=True)
         ]
+
+    def _check_agent(self, tx: sa.Connection, units: Sequence[_Unit]) -> None:
+        """Raise Unavailable, naming the host, if its agent is needed now and is down."""
+        for host_id in sorted({int(one.offer.host_id) for one in units if one.prepares}):
+            agent = hosts.agent_of(tx, self._db.now, self._down_after, host_id)
+            if agent is None or not agent.up:
+                name = hosts.name_of(tx, host_id)
+                raise exception.Unavailable(
+                    peer=f"The agent of {name}",
+                    reason="it is down, and it would have to prepare the accelerators; nothing was "
+                    "changed. Repeat it when the agent is back.",
+                )
 
     def _store(self, tx: sa.Connection, asked: _Asked, units: Sequence[_Unit]) -> None:
         server, now = asked.server, self._db.now

@@ -10,12 +10,13 @@ from cyborg.conductor import difference, installing
 from cyborg.conductor.difference import Difference, Known
 from cyborg.conductor.equipment import Equipment
 from cyborg.conductor.services import check_epoch
-from cyborg.db import device_moves, events, hosts, trees
+from cyborg.db import events, hosts, trees
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Deployable
+from cyborg.db.models import Deployable, Device
+from cyborg.model import device as facts
 from cyborg.model.attribute import Origin
-from cyborg.model.device import Device, DeviceStatus
+from cyborg.model.device import DeviceStatus
 from cyborg.model.report import Acknowledged, DriverReport, DriverState, Report
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ class Discovery:
     """Takes in what agents report of their hosts.
 
     New devices of the drivers named by ``auto_enable`` (``*``: of all) are put into service, the
-    others wait for an operator. ``wake`` is called when work waits after a commit.
+    others wait for an operator. What is in service and has to be set up, for the first time or once
+    more, is set up. ``wake`` is called when work waits after a commit.
     """
 
     def __init__(
@@ -41,14 +43,14 @@ class Discovery:
         Deployables that cannot be kept, because their name is another's, are refused with the
         reason; everything else of the report stands.
         """
-        taken, unready = self._report(service_host, epoch, report)
-        if unready:
+        taken, waits = self._report(service_host, epoch, report)
+        if waits:
             self._wake()
         return taken
 
     @retried
     def _report(self, service_host: str, epoch: int, report: Report) -> tuple[Acknowledged, bool]:
-        """Answers as well whether there are new devices to be set up."""
+        """Answers as well whether there are devices to be set up."""
         with self._db.writer() as tx:
             host = hosts.lock_for_report(tx, service_host)
             check_epoch(host, service_host, epoch)
@@ -59,33 +61,35 @@ class Discovery:
             refused = self._compare(tx, report, known, new, equipment=equipment)
             changed = equipment.note_drivers(tx, self._db.now, report)
             difference.write(tx, self._db.now, new)
-            equipment.note_hardware(tx, self._db.now, report, _uuids(known, new))
-            unready = _is_unready(report) and self._set_up_first(tx, new)
+            unready = equipment.note_hardware(tx, self._db.now, report, _uuids(known, new))
+            set_up = self._set_up(tx, new, unready) if _is_unready(report) else []
             entries = [
                 events.Entry("device", uuid, what, hostname=host.name) for uuid, what in new.history
             ]
             events.record(tx, self._db.now, entries)
             desired = hosts.acknowledge(
-                tx, self._db.now, host, report.digest(), changed=bool(new) or changed
+                tx, self._db.now, host, report.digest(), changed=bool(new or set_up) or changed
             )
         for uuid, what in new.history:
             LOG.info("Device %s on %s: %s", uuid, host.name, what)
         if new.waiting:
             LOG.info("%d device(s) of %s wait to be enabled", new.waiting, host.name)
-        return Acknowledged(desired, refused), unready
+        return Acknowledged(desired, refused), bool(set_up)
 
-    def _set_up_first(self, tx: sa.Connection, new: Difference) -> bool:
-        """Begin to set up those of the new devices in service that need it; answers if any do."""
-        if len(new.devices) == new.waiting:
-            return False
+    def _set_up(self, tx: sa.Connection, new: Difference, lately: set[str]) -> list[str]:
+        """Begin to set up what is in service and needs it: new devices, and those that lately do.
+
+        That one needed it before, too, proves nothing: it may just have been set up since this
+        report was made. Answers their uuids.
+        """
         served = DeviceStatus.ENABLED.value
-        uuids = [one["uuid"] for one in new.devices if one["status"] == served]
-        unready = device_moves.unready(tx, uuids)
-        if not unready:
-            return False
-        device_moves.set_up_first(tx, [one.id for one in unready])
-        installing.begin(tx, self._db.now, unready, None)
-        return True
+        fresh = {one["uuid"] for one in new.devices if one["status"] == served}
+        if not fresh | lately:
+            return []
+        which = Device.uuid.in_(sorted(fresh | lately))
+        uuids = installing.again(tx, self._db.now, which, None)
+        new.history += [(one, DeviceStatus.INSTALLING.value) for one in uuids]
+        return uuids
 
     @retried
     def published(self, service_host: str, epoch: int, refused: Mapping[str, str]) -> None:
@@ -139,7 +143,7 @@ class Discovery:
         return refused
 
 
-def _devices(report: Report) -> Iterator[tuple[str, Device]]:
+def _devices(report: Report) -> Iterator[tuple[str, facts.Device]]:
     for one in _ready(report):
         for device in one.devices:
             yield one.driver, device
@@ -162,7 +166,7 @@ def _uuids(known: Known, new: Difference) -> dict[tuple[str, str], str]:
     return {key: uuid for key, uuid in stand.items() if uuid not in moved} | came | new.moved
 
 
-def _match(seen: list[tuple[str, Device]], rows: Sequence[Record]) -> dict[int, Record]:
+def _match(seen: list[tuple[str, facts.Device]], rows: Sequence[Record]) -> dict[int, Record]:
     """Position in the report → the row of the same device.
 
     First by driver and key. What is left is matched by key alone, so that a card which another
@@ -182,7 +186,12 @@ def _match(seen: list[tuple[str, Device]], rows: Sequence[Record]) -> dict[int, 
 
 
 def _refusal(
-    driver: str, device: Device, row: Record, *, taken: Mapping[str, Record], used: set[object]
+    driver: str,
+    device: facts.Device,
+    row: Record,
+    *,
+    taken: Mapping[str, Record],
+    used: set[object],
 ) -> str | None:
     """Why a device cannot be kept; None when it can.
 

@@ -119,12 +119,12 @@ class Drivers:
             drivers.lock_handles(tx, ids, name)
             if not drain:
                 self._refuse_use(tx, chosen, name, "uninstalled")
+            served = drivers.in_service(tx, ids, name)
             drivers.reserve(tx, ids, name, _GOING)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, ids))
             patient = drain or order.wait
-            return [
-                Task(one, WorkKind.UNINSTALL, {"driver": name}, patient=patient) for one in chosen
-            ]
+            spec = {"driver": name, "served": served}
+            return [Task(one, WorkKind.UNINSTALL, spec, patient=patient) for one in chosen]
 
         return self._operations.begin(order, plan)
 

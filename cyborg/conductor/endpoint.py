@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conductor's door on the bus: unpack, hand on, pack."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import oslo_messaging
 
-from cyborg import exception
 from cyborg.conductor.arqs import Maker
 from cyborg.conductor.attaching import Attacher
 from cyborg.conductor.attributes import Attributes
@@ -249,8 +248,8 @@ class Endpoint:
         )
 
     @_answering
-    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.processes.forget(wire.load(Caller, caller), operation, uuid)
+    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
+        return wire.dump(self._cases.processes.forget(wire.load(Caller, caller), operation, uuid))
 
     @_answering
     def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
@@ -278,20 +277,18 @@ class Endpoint:
 
     @_answering
     @_hearing
-    def published(
-        self, context: Context, *, host: str, epoch: int, refused: Mapping[str, str]
-    ) -> None:
-        self._cases.discovery.published(host, epoch, refused)
+    def published(self, context: Context, *, host: str, epoch: int, refused: Any) -> None:
+        names = wire.read(dict[str, str], refused, "refused")
+        self._cases.discovery.published(host, epoch, names)
 
     @_answering
     @_hearing
-    def retired(self, context: Context, *, host: str, epoch: int, names: Collection[str]) -> None:
-        self._cases.retirement.retired(host, epoch, names)
+    def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
+        gone = wire.read(list[str], names, "names")
+        self._cases.retirement.retired(host, epoch, gone)
 
     @_answering
     @_hearing
     def readings(self, context: Context, *, host: str, epoch: int, readings: Any) -> None:
-        if not isinstance(readings, list):
-            raise exception.Invalid(field="readings", reason="a list is needed")
-        told = [wire.load(Reading, one) for one in readings]
+        told = [wire.load(Reading, one) for one in wire.read(list[Any], readings, "readings")]
         self._cases.readings.take(host, epoch, told)

@@ -83,19 +83,25 @@ class Equipment:
         now: sa.ColumnElement[int],
         report: Report,
         devices: Mapping[Key, str],
-    ) -> None:
-        """Keep the hardware; ``devices`` are the uuids of the host's devices."""
+    ) -> set[str]:
+        """Keep the hardware; ``devices`` are the uuids of the host's devices.
+
+        Answers the uuids of what has to be set up, and had not when it was last reported.
+        """
         silent = {one.driver for one in report.drivers if one.hardware is None}
         left = {key: row for key, row in self.hardware.items() if key[0] not in silent}
         taken = set(devices.values())
         fresh: list[Row] = []
         changes: list[tuple[Record, Row]] = []
+        unready: set[str] = set()
         for key, one in _entries(report).items():
             old = left.pop(key, None)
             uuid = devices.get(key)
             if uuid is None:
                 keeps = old is not None and old.uuid not in taken
                 uuid = old.uuid if keeps else str(uuid4())
+            if one.setup_required and not (old is not None and old.setup_required):
+                unready.add(uuid)
             columns = {"uuid": uuid, **_hardware_columns(one)}
             if old is None:
                 fresh.append({"driver": key[0], "hardware_key": key[1], **columns})
@@ -106,6 +112,7 @@ class Equipment:
         for old, columns in sorted(changes, key=lambda change: change[1]["uuid"] in taken):
             _change(tx, Hardware, old, columns)
         bulk.insert(tx, Hardware, fresh, {"host_id": self.host_id, "seen_ms": now})
+        return unready
 
     def uuid_for(self, driver: str, key: str, taken: Iterable[str]) -> str:
         """The uuid for a device that is news: that which it had as hardware, if it had any."""

@@ -4,9 +4,11 @@
 from collections.abc import Callable
 from typing import Final
 
+from cyborg.clients.nova import Nova
 from cyborg.clients.reconcile import Publisher
 from cyborg.conductor.audit import Auditor
 from cyborg.conductor.housekeeping import Housekeeper
+from cyborg.conductor.instances import Inquirer
 from cyborg.conductor.reconciler import Reconciler
 from cyborg.conductor.repairs import Repairs
 from cyborg.conductor.retirement import Retirement
@@ -59,3 +61,16 @@ def look_for_agents(
     )
     interval = min(_AGENTS_INTERVAL, settings.agent_grace)
     return Periodic("agents", withholder.run_once, interval=interval)
+
+
+def look_instances_up(settings: Settings, db: Database, lease: Lease, nova: Nova) -> Periodic:
+    """The job that keeps what instances are called and how they are."""
+    inquirer = Inquirer(
+        db=db,
+        lease=lease,
+        nova=nova,
+        refresh=int(settings.instance_refresh * 1000),
+        lease_ms=int(settings.lease * 1000),
+        patience=settings.instance_turn,
+    )
+    return Periodic("instances", inquirer.run_once, interval=settings.instance_turn)

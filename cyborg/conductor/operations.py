@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import hosts, operations, work
+from cyborg.db import events, hosts, operations, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
@@ -34,10 +34,18 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A host by the name that results carry; ``id`` is None where no compute is meant."""
+
+    name: str
+    id: int | None = None
+
+
+@dataclass(frozen=True)
 class Task:
     """What a verb does on one host: the kind of work, and what its handler needs to know."""
 
-    host: Record
+    host: Record | Place
     kind: WorkKind
     spec: Mapping[str, Any] = field(default_factory=dict)
     #: It may take as long as it takes.
@@ -107,6 +115,8 @@ class Operations:
                     for one in tasks
                 ],
             )
+            entry = events.Entry("operation", order.operation, order.verb)
+            events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
             begun = operations.show(tx, order.operation)
         assert begun is not None
         return begun
@@ -141,7 +151,7 @@ class Operations:
             raise exception.Unavailable(
                 peer=f"The agent of {', '.join(down)}",
                 reason="it is down; nothing was changed. Repeat it when the agent is back, or ask "
-                "with wait=true to have it done then.",
+                "with wait=true (--no-wait on the command line) to have it done then.",
             )
 
 

@@ -30,6 +30,9 @@ class Settings:
     agent_grace: float = 3600.0
     #: Drivers whose new devices need no operator's word; ``*`` is every one.
     auto_enable: frozenset[str] = frozenset()
+    #: 0: Nova is not asked what instances are called.
+    instance_refresh: float = 0.0
+    instance_turn: float = 10.0
 
     @property
     def down_after(self) -> dict[str, int]:

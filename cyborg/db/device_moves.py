@@ -24,6 +24,7 @@ _COLUMNS = (
     Device.host_id,
     Device.hostname,
     Device.status,
+    Device.status_reason,
     Device.driver,
     Device.device_key,
     _DEPLOYABLE.label("deployable_id"),
@@ -54,14 +55,25 @@ def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
     ).one_or_none()
 
 
-def unready(tx: sa.Connection, uuids: Collection[str]) -> Sequence[Record]:
-    """Those of these devices that have to be set up before they can be used."""
+def unready(tx: sa.Connection, *which: sa.ColumnElement[bool]) -> Sequence[Record]:
+    """Those of these devices that are in service, and have to be set up before they can be used."""
+    in_service = (Device.status == DeviceStatus.ENABLED.value, Device.lost_ms.is_(None))
     return tx.execute(
         sa.select(*_COLUMNS)
         .join(Hardware, _ENTRY)
-        .where(Device.uuid.in_(sorted(uuids)), Hardware.setup_required)
+        .where(*which, *in_service, Hardware.setup_required)
         .order_by(Device.id)
     ).all()
+
+
+def being_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> list[str]:
+    """The uuids of the devices of these drivers that a host is to set up."""
+    query = sa.select(Device.uuid).where(
+        Device.host_id == host_id,
+        Device.driver.in_(sorted(drivers)),
+        Device.status == DeviceStatus.INSTALLING.value,
+    )
+    return list(tx.execute(query.order_by(Device.id)).scalars())
 
 
 def holders(tx: sa.Connection, id_: int) -> list[str]:
@@ -97,13 +109,29 @@ def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = N
 
     What was said about the status before is forgotten.
     """
+    return bool(move_all(tx, [id_], event, reason))
+
+
+def move_all(
+    tx: sa.Connection, ids: Collection[int], event: DeviceEvent, reason: str | None = None
+) -> int:
+    """The same of many, in one statement; answers to how many it happened."""
     way = MOVES[event]
     changed = tx.execute(
         sa.update(Device)
-        .where(Device.id == id_, Device.status.in_([one.value for one in way.sources]))
+        .where(Device.id.in_(sorted(ids)), Device.status.in_([one.value for one in way.sources]))
         .values(status=way.target.value, status_reason=reason)
     )
-    return bool(changed.rowcount)
+    return int(changed.rowcount)
+
+
+def explain(tx: sa.Connection, id_: int, reason: str) -> None:
+    """Say why a device is being set up, and is not yet."""
+    tx.execute(
+        sa.update(Device)
+        .where(Device.id == id_, Device.status == DeviceStatus.INSTALLING.value)
+        .values(status_reason=reason)
+    )
 
 
 def let_go(tx: sa.Connection, id_: int) -> bool:
@@ -112,15 +140,6 @@ def let_go(tx: sa.Connection, id_: int) -> bool:
         sa.update(Device).where(Device.id == id_, Device.lost_ms.is_not(None)).values(leaving=True)
     )
     return bool(gone.rowcount)
-
-
-def set_up_first(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Devices that have just been found and would be in service have to be set up before."""
-    tx.execute(
-        sa.update(Device)
-        .where(Device.id.in_(sorted(ids)))
-        .values(status=DeviceStatus.INSTALLING.value)
-    )
 
 
 def note_image(tx: sa.Connection, deployable_id: int, image_uuid: str) -> None:

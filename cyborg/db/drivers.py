@@ -129,6 +129,22 @@ def reserve(tx: sa.Connection, host_ids: Collection[int], name: str, reason: str
     )
 
 
+def in_service(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
+    """The uuids of the devices of a driver that are in service."""
+    query = sa.select(Device.uuid).where(
+        *_mine(host_ids, name), Device.status == DeviceStatus.ENABLED.value
+    )
+    return list(tx.execute(query.order_by(Device.id)).scalars())
+
+
+def put_back(tx: sa.Connection, host_id: int, name: str, served: Collection[str]) -> None:
+    """Its driver stays after all: those that were in service are so again."""
+    mine = (*_mine([host_id], name), Device.status == DeviceStatus.MAINTAINING.value)
+    again = Device.uuid.in_(sorted(served))
+    tx.execute(sa.update(Device).where(*mine, again).values(status=DeviceStatus.ENABLED.value))
+    tx.execute(sa.update(Device).where(*_mine([host_id], name)).values(status_reason=None))
+
+
 def lose(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str) -> None:
     """Note that no device of a driver will be seen any more."""
     tx.execute(

@@ -83,10 +83,13 @@ def arqs(tx: sa.Connection, host_id: int) -> list[str]:
     )
 
 
-def being_forgotten(tx: sa.Connection, host_id: int) -> bool:
-    """Whether somebody is to forget this host already."""
-    query = sa.select(Work.id).where(Work.host_id == host_id, Work.kind == WorkKind.FORGET.value)
-    return tx.execute(query.limit(1)).first() is not None
+def forgotten_by(tx: sa.Connection, host_id: int) -> str | None:
+    """The operation that is to forget this host; None when nobody has asked for that."""
+    query = sa.select(Work.operation_id).where(
+        Work.host_id == host_id, Work.kind == WorkKind.FORGET.value
+    )
+    found: str | None = tx.execute(query.limit(1)).scalar()
+    return found
 
 
 def providers(tx: sa.Connection, host_id: int) -> Sequence[Record]:

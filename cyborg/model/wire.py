@@ -44,6 +44,14 @@ def load(kind: type[T], envelope: Any) -> T:
     return value
 
 
+def read(kind: Any, value: Any, field: str) -> Any:
+    """A value without an envelope, as ``kind`` (``dict[str, str]``, for instance).
+
+    Raises exception.Invalid naming the place below ``field`` that is of a wrong type.
+    """
+    return _build(kind, value, field)
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}

@@ -14,7 +14,7 @@ DELETE = "cyborg:device_profile:delete"
 RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
-        check_str=base.READER_OR_ADMIN,
+        check_str=f"{base.READER_OR_ADMIN} or {base.OPERATOR}",
         description="List device profiles; they are the same for all projects.",
         operations=[{"path": "/v2/device_profiles", "method": "GET"}],
         scope_types=["project"],
@@ -22,7 +22,7 @@ RULES = [
     ),
     policy.DocumentedRuleDefault(
         name=GET_ONE,
-        check_str=base.READER_OR_ADMIN,
+        check_str=f"{base.READER_OR_ADMIN} or {base.OPERATOR}",
         description="Show a device profile.",
         operations=[{"path": "/v2/device_profiles/{uuid or name}", "method": "GET"}],
         scope_types=["project"],

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agents' verbs, as the conductor calls them on one host."""
 
+from typing import TypeVar
+
+from cyborg import exception
 from cyborg.model import wire
 from cyborg.model.work import (
     Discovered,
@@ -12,12 +15,15 @@ from cyborg.model.work import (
 )
 from cyborg.rpc.transport import AGENT_TOPIC, Bus, Line
 
+T = TypeVar("T", Discovered, Outcome)
+
 
 class AgentClient:
     """Asks the agent of a host (its ``[DEFAULT] host``); all verbs are idempotent by operation.
 
     Every verb but ``poke`` raises Unavailable when the agent does not answer within ``timeout``
-    seconds; an answer that is not ``done`` means: ask again.
+    seconds, and Invalid for an answer that cannot be read or is about another task; one that is not
+    ``done`` means: ask again.
     """
 
     def __init__(self, bus: Bus, *, timeout: float) -> None:
@@ -30,20 +36,22 @@ class AgentClient:
     def prepare(self, host: str, task: HandleTask, *, within: float) -> Outcome:
         """Make an attach handle ready for its guest; after ``within`` seconds nobody wants it."""
         reply = self._line.call_server(host, "prepare", within=within, task=wire.dump(task))
-        return wire.load(Outcome, reply)
+        return _about(task.operation, wire.load(Outcome, reply))
 
     def release(self, host: str, task: HandleTask) -> Outcome:
         """Undo what prepare did, and clean up after the guest."""
-        return wire.load(Outcome, self._line.call_server(host, "release", task=wire.dump(task)))
+        reply = self._line.call_server(host, "release", task=wire.dump(task))
+        return _about(task.operation, wire.load(Outcome, reply))
 
     def program(self, host: str, task: ProgramTask) -> Outcome:
         """Load an image into a deployable."""
-        return wire.load(Outcome, self._line.call_server(host, "program", task=wire.dump(task)))
+        reply = self._line.call_server(host, "program", task=wire.dump(task))
+        return _about(task.operation, wire.load(Outcome, reply))
 
     def discovery(self, host: str, task: DiscoveryTask) -> Discovered:
         """Fetch what is desired, look at the hardware, and report; answers what was found."""
         reply = self._line.call_server(host, "discovery", task=wire.dump(task))
-        return wire.load(Discovered, reply)
+        return _about(task.operation, wire.load(Discovered, reply))
 
     def reload(self, host: str, epoch: int) -> None:
         """Have the agent of this epoch finish what is in hand and execute itself anew.
@@ -54,8 +62,18 @@ class AgentClient:
 
     def install(self, host: str, task: InstallTask) -> Outcome:
         """Set a device up, look whether it is ready then, and look at the host anew."""
-        return wire.load(Outcome, self._line.call_server(host, "install", task=wire.dump(task)))
+        reply = self._line.call_server(host, "install", task=wire.dump(task))
+        return _about(task.operation, wire.load(Outcome, reply))
 
     def poke(self, host: str) -> None:
         """Hint that the desired state changed; a lost hint costs one heartbeat."""
         self._line.tell_server(host, "poke")
+
+
+def _about(operation: str, answer: T) -> T:
+    """The answer to this task; raises Invalid for that to another one."""
+    if answer.operation != operation:
+        raise exception.Invalid(
+            field="operation", reason=f"{operation} was asked for, {answer.operation} answered"
+        )
+    return answer

@@ -168,12 +168,12 @@ class ConductorClient(Client):
             caller, operation, "set_service_status", uuid=uuid, disabled=disabled, reason=reason
         )
 
-    def forget_service(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Forget a process that is down, and the whole host of an agent.
+    def forget_service(self, caller: Caller, operation: str, uuid: str) -> Operation:
+        """Begin to forget a process that is down, and the whole host of an agent.
 
         Raises NotFound, Conflict (it is up, or ARQs have units of the host).
         """
-        self._write(caller, operation, "forget_service", uuid=uuid)
+        return wire.load(Operation, self._write(caller, operation, "forget_service", uuid=uuid))
 
     def update_device(
         self,

@@ -207,9 +207,10 @@ class Line:
             return future.result()
         if isinstance(error, oslo_messaging.MessagingTimeout):
             raise error
+        # Within one process it comes as it was raised.
+        if getattr(error, "exc_type", type(error).__name__) in _UNKNOWN:
+            raise exception.UnknownVerb(peer=self._peer, verb=verb) from None
         if isinstance(error, oslo_messaging.RemoteError):
-            if error.exc_type in _UNKNOWN:
-                raise exception.UnknownVerb(peer=self._peer, verb=verb) from None
             LOG.error("%s could not take %s: %s", self._peer, verb, error)
             raise exception.PeerFault(peer=self._peer, request_id=request_id) from None
         self._lost()

@@ -144,21 +144,19 @@ class KeystoneService:
     def make_account(self, user: str, project: str, *roles: str) -> Account:
         """A user who has these roles in a project; calling twice does no harm.
 
-        User and project are made if they are not there.
+        User, project and roles are made if they are not there.
         """
         account = Account(user, f"{user}-secret", project)
         user_id = self._ensure("user", user, password=account.password)
         project_id = self._ensure("project", project)
         for role in roles:
-            role_id = self._call("GET", f"/roles?name={role}")["roles"][0]["id"]
-            self._call("PUT", f"/projects/{project_id}/users/{user_id}/roles/{role_id}")
+            self._call("PUT", f"/projects/{project_id}/users/{user_id}/roles/{self._role(role)}")
         return account
 
     def grant_on_domain(self, account: Account, role: str) -> None:
         """Give an account's user a role on the default domain as well."""
         user_id = self._ensure("user", account.user)
-        role_id = self._call("GET", f"/roles?name={role}")["roles"][0]["id"]
-        self._call("PUT", f"/domains/{_DOMAIN}/users/{user_id}/roles/{role_id}")
+        self._call("PUT", f"/domains/{_DOMAIN}/users/{user_id}/roles/{self._role(role)}")
 
     def project_id(self, project: str) -> str:
         """The id of a project that exists."""
@@ -194,6 +192,11 @@ class KeystoneService:
         found = self._call("GET", f"/{noun}s?name={name}")[f"{noun}s"]
         one = found[0] if found else self._make(noun, name=name, domain_id=_DOMAIN, **properties)
         return str(one["id"])
+
+    def _role(self, name: str) -> str:
+        """The id of a role; those of a domain would be in no token."""
+        found = self._call("GET", f"/roles?name={name}")["roles"]
+        return str((found[0] if found else self._make("role", name=name))["id"])
 
     def _make(self, noun: str, **properties: str) -> dict[str, Any]:
         made: dict[str, Any] = self._call("POST", f"/{noun}s", {noun: properties})[noun]

@@ -66,6 +66,7 @@ class Times:
     """How often things happen, in seconds; short, because somebody is waiting.
 
     But for the audit: a simulated Nova knows of no servers, so that it would find all of them gone.
+    Nor are instances looked up unless a test wants that: in a simulated Nova tasks go on by looks.
     """
 
     conductor_heartbeat: float = 0.2
@@ -80,6 +81,8 @@ class Times:
     housekeeping: float = 86_400.0
     lost_retention: float = 30 * 86_400.0
     history_retention: float = 90 * 86_400.0
+    instance_refresh: float = 0.0
+    instance_turn: float = 0.2
     ages: Ages = field(default_factory=Ages)
     #: 0: devices are not measured.
     usage: float = 0.0
@@ -136,6 +139,8 @@ class Stack:
                 history_retention=self.times.history_retention,
                 agent_grace=self.times.agent_grace,
                 auto_enable=self.auto_enable,
+                instance_refresh=self.times.instance_refresh,
+                instance_turn=self.times.instance_turn,
             ),
             db=Database(self.database_url),
             bus=self.bus(),

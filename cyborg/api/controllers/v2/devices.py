@@ -13,7 +13,7 @@ from cyborg.api import microversion, queries, types
 from cyborg.api.controllers.v2 import device_query
 from cyborg.api.controllers.v2.device_query import DeviceQuery
 from cyborg.api.expose import Call, Rules, expose
-from cyborg.api.rendering import instant, link, moment
+from cyborg.api.rendering import instant, link, moment, since
 from cyborg.api.routing import Noun, Routes
 from cyborg.db import devices
 from cyborg.db.engine import Reader
@@ -24,6 +24,9 @@ from cyborg.policies import devices as policies
 from cyborg.rpc.conductor import ConductorClient
 
 COLLECTION = "devices"
+Users = Sequence[devices.User | None]
+#: What is said of an instance until Nova has.
+_UNKNOWN = "unknown"
 #: The two words that clients below microversion 2.4 know: in service, or not for any reason.
 _ENABLED = DeviceStatus.ENABLED.value
 _MAINTAINING = DeviceStatus.MAINTAINING.value
@@ -104,7 +107,7 @@ class Devices(Noun):
 
     def _users(
         self, tx: sa.Connection, call: Call, found: Sequence[sa.Row[Any]]
-    ) -> dict[int, list[str | None]]:
+    ) -> Mapping[int, Users]:
         if call.minor < microversion.OPERATORS:
             return {}
         return devices.instances(tx, [one.id for one in found], device_query.scope(call))
@@ -127,7 +130,7 @@ class Devices(Noun):
         )
 
 
-def render(row: sa.Row[Any], call: Call, users: Sequence[str | None]) -> dict[str, Any]:
+def render(row: sa.Row[Any], call: Call, users: Users) -> dict[str, Any]:
     """The JSON of a device; ``status`` from 2.3 on, all of its words and the rest from 2.4.
 
     ``users`` are the instances whose requests hold units of it, None for those of no instance.
@@ -155,11 +158,20 @@ def render(row: sa.Row[Any], call: Call, users: Sequence[str | None]) -> dict[st
             "backend": row.backend,
             "labels": row.labels or {},
             "in_use": bool(users),
-            "instances": [one for one in users if one is not None],
+            "instances": [_user(one) for one in users if one is not None],
         }
     if call.own:
         return {name: rendered[name] for name in rendered if name not in _PLACE}
     return rendered
+
+
+def _user(one: devices.User) -> dict[str, Any]:
+    return {
+        "uuid": one.uuid,
+        "name": _UNKNOWN if one.name is None else one.name,
+        "status": _UNKNOWN if one.status is None else one.status,
+        "seen_at": since(one.seen_ms),
+    }
 
 
 def _reason(row: sa.Row[Any]) -> str | None:

@@ -110,10 +110,10 @@ class Services(Noun):
         )
         return self._show(uuid)
 
-    @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
-    def forget(self, call: Call, uuid: str) -> None:
+    @expose(policies.DELETE, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
+    def forget(self, call: Call, uuid: str) -> Operation:
         """Forget a process that is down and, of an agent, its host with all its devices."""
-        self._conductor.forget_service(call.caller, call.operation, uuid)
+        return self._conductor.forget_service(call.caller, call.operation, uuid)
 
     def _show(self, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:

@@ -80,7 +80,13 @@ def test_requests_are_seen_by_their_project(
     assert isinstance(found["attach_handle_info"], dict)
     shown = seat("reader")(f"arq-show {found['uuid']} -f json").shown
     assert shown["device_profile_name"] == wanted
+    (device,) = seat("member")(f"accelerator-list --instance {instance} -f json").shown
+    assert (device["instance_name"], device["instance_status"]) == (["unknown"], ["unknown"])
+    assert device["hostname"] is None
+    (listed,) = seat("admin")(f"accelerator-list --instance {instance} --long -f json").shown
+    assert (listed["hostname"], listed["instances"][0]["uuid"]) == (host.name, instance)
     stranger = seat("member", "green")
+    assert stranger(f"accelerator-list --instance {instance} -f json").shown == []
     assert stranger(f"arq-list --instance {instance} -f json").shown == []
     ran = stranger(f"arq-show {found['uuid']}")
     assert (ran.status, ran.out) == (1, "")

@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from cyborg import conf as configuration
 from cyborg.api import app
-from cyborg.db.engine import Reader
+from cyborg.db.engine import Database, Reader
 from cyborg.model.names import API
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ConductorClient
@@ -30,9 +30,10 @@ from cyborg.tests.functional.deployments import merged
 
 @dataclass(frozen=True)
 class People:
-    """Who uses the cloud. All but the administrator and Nova belong to one project."""
+    """Who uses the cloud; manager, member and reader belong to one project."""
 
     admin: Account
+    operator: Account
     manager: Account
     member: Account
     reader: Account
@@ -44,6 +45,7 @@ def people(keystone: KeystoneService) -> People:
     """The accounts, made in Keystone."""
     return People(
         admin=keystone.make_account("admin", "admin", "admin"),
+        operator=keystone.make_account("otto", "ops", "accelerator_operator"),
         manager=keystone.make_account("mary", "blue", "manager"),
         member=keystone.make_account("bob", "blue", "member"),
         reader=keystone.make_account("rita", "blue", "reader"),
@@ -87,10 +89,10 @@ def in_process(options: Options, host: str, directory: Path, stack: Stack) -> It
 
     stack.conf.set_override("host", host)
     stack.start_agent(host, machine=FakeHost(), state_path=directory)
-    stack.conf.clear_override("host")
     yield api
     client.close()
     stack.stop()
+    stack.conf.clear_override("host")
 
 
 @contextmanager
@@ -117,6 +119,7 @@ class Cloud:
     host: str
     url: str
     api: RunApi
+    database: Database
 
     @property
     def provider(self) -> str:
@@ -132,9 +135,14 @@ class Cloud:
         method: str = "GET",
         body: Any = None,
         url: str | None = None,
+        version: str | None = None,
     ) -> requests.Response:
         """One request below /v2, with these tokens; the answer whatever it is."""
-        headers = {"X-Auth-Token": token, "X-Service-Token": service_token}
+        headers = {
+            "X-Auth-Token": token,
+            "X-Service-Token": service_token,
+            "OpenStack-API-Version": version and f"accelerator {version}",
+        }
         return requests.request(
             method,
             f"{url or self.url}/v2{path}",

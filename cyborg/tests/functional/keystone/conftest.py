@@ -69,7 +69,7 @@ def cloud(
                 exchange=exchange,
             )
             api = running.enter_context(in_process(options, host, directory, stack))
-        made = Cloud(keystone, people(keystone), host, running.enter_context(api()), api)
+        made = Cloud(keystone, people(keystone), host, running.enter_context(api()), api, database)
         keystone.register("accelerator", f"{made.url}/v2")
         assert service.wait_until(lambda: offered(placement, made.provider) == 16, timeout=30)
         yield made

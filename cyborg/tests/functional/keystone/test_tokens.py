@@ -54,6 +54,7 @@ def test_line_104_new_defaults_are_enforced(cloud: Cloud, tokens: dict[str, str]
     found = {name: status(cloud, tokens[name], "/devices") for name in tokens}
     assert found == {
         "admin": 200,
+        "operator": 200,
         "manager": 200,
         "member": 403,
         "reader": 403,

@@ -39,6 +39,7 @@ from cyborg.tests.functional.life.steps import (
     of_instance,
     work_left,
 )
+from cyborg.tests.functional.life.test_operations import kill
 
 Racks = Callable[..., RackedCompute]
 Profiles = Callable[..., str]
@@ -255,6 +256,26 @@ def test_a_host_that_cannot_prepare_leaves_everything_as_it_was(
     action, reason = scene.history()[-1]
     assert action == "not attached"
     assert "no power" in str(reason)
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+def test_an_agent_that_is_down_is_named_if_it_has_to_prepare(
+    make_scene: Callable[..., Scene], one: str, resource_class: str, prepare: bool
+) -> None:
+    scene = make_scene(one, traits=Traits(resource_class, prepare=prepare))
+    kill(scene.database, scene.rack)
+    before = untouched(scene)
+    if not prepare:
+        assert scene.attach()["state"] == "succeeded"
+        return
+    said = refused(scene.operator.post(scene.path, {}, status=503))
+    assert f"The agent of {scene.rack.compute} is not available" in said
+    assert untouched(scene) == before
+    assert scene.operator.get("/operations")["operations"] == []
+    scene.rack.restart()
+    eventually(lambda: scene.operator.answer("POST", scene.path, {}) == 202, timeout=60.0)
+    scene.settle()
+    assert len(scene.attached) == 1
 
 
 def untouched(scene: Scene) -> Any:

@@ -24,11 +24,12 @@ from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
+    ended,
     eventually,
     eventually_offered,
+    orphan,
     work_left,
 )
-from cyborg.tests.functional.life.test_operations import ended, orphan
 
 DRIVERS = "/drivers"
 NAME = "card_driver"

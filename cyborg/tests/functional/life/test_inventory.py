@@ -20,7 +20,7 @@ from cyborg.testing.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import bind, create, eventually, eventually_offered
+from cyborg.tests.functional.life.steps import bind, create, ended, eventually, eventually_offered
 
 Racks = Callable[..., RackedCompute]
 IDLE = Hardware(
@@ -181,6 +181,20 @@ def test_hardware(host: Rack, operator: Client, admin: Client) -> None:
     (idle,) = operator.get("/hardware", driver="card_driver", host=host.compute)["hardware"]
     assert (idle["offered"], idle["acc_status"]["reason"]) == (False, "card_driver is not enabled")
     assert operator.answer("GET", "/hardware?setup_required=maybe") == 400
+
+
+def test_a_discovery_asks_drivers_that_are_not_enabled_too(host: Rack, operator: Client) -> None:
+    host.plug(OTHER, 1)
+
+    def idle() -> int:
+        found = operator.get("/hardware", driver="card_driver", host=host.compute)
+        return len(found["hardware"])
+
+    eventually(lambda: len(operator.get("/devices")["devices"]) == 2)
+    assert idle() == 1
+    begun = operator.post("/services/discover", {"hosts": [host.compute]}, status=202)
+    assert ended(operator, begun)["state"] == "succeeded"
+    assert idle() == 2
 
 
 def test_processes_are_up_until_they_are_silent(

@@ -252,6 +252,16 @@ class FakeConductor:
             if devices.show(tx, uuid) is None:
                 raise exception.NotFound(noun="Device", key=uuid)
 
+    def set_service_status(
+        self, caller: Caller, operation: str, uuid: str, *, disabled: bool, reason: str | None
+    ) -> None:
+        self._note("set_service_status", caller, uuid=uuid, disabled=disabled, reason=reason)
+        raise exception.NotFound(noun="Process", key=uuid)
+
+    def forget_service(self, caller: Caller, operation: str, uuid: str) -> None:
+        self._note("forget_service", caller, uuid=uuid)
+        raise exception.NotFound(noun="Process", key=uuid)
+
     def program_deployable(
         self, caller: Caller, operation: str, uuid: str, image_uuid: str
     ) -> None:

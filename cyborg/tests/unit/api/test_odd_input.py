@@ -42,6 +42,16 @@ WORDS = st.sampled_from(
         "attribute",
         "deployable_id",
         "key",
+        "driver",
+        "hosts",
+        "options",
+        "enabled",
+        "status",
+        "ready",
+        "disabled",
+        "disabled_reason",
+        "labels",
+        "device_profile",
         *FACTS.values(),
     ]
 )
@@ -53,24 +63,74 @@ VALUES = st.recursive(
     max_leaves=12,
 )
 
+#: The newest microversion.
+V24 = "accelerator 2.4"
 DOORS = [
     ("POST", "/v2/device_profiles"),
     ("POST", "/v2/accelerator_requests"),
     ("PATCH", "/v2/accelerator_requests"),
     ("PATCH", "/v2/deployables/<deployable>/program"),
     ("POST", "/v2/attributes"),
+    ("PATCH", "/v2/device_profiles/pair"),
+    ("PATCH", "/v2/devices/<device>"),
+    ("PATCH", "/v2/services/<random>"),
+    ("POST", "/v2/services/discover"),
+    ("POST", "/v2/drivers"),
+    ("PATCH", "/v2/drivers/fake_driver"),
+    ("POST", "/v2/instances/<instance>/accelerators"),
 ]
+#: Objects of the words that the newer doors know, with anything in them.
+NEWER = st.fixed_dictionaries(
+    {},
+    optional={
+        name: VALUES | st.dictionaries(TEXT, TEXT, max_size=3) | st.lists(TEXT, max_size=3)
+        for name in (
+            "name",
+            "groups",
+            "description",
+            "status",
+            "labels",
+            "disabled_reason",
+            "hosts",
+            "driver",
+            "options",
+            "enabled",
+            "device_profile",
+        )
+    },
+)
 
 
+@pytest.mark.parametrize("version", [None, V24])
 @pytest.mark.parametrize(("method", "path"), DOORS)
-def test_any_json(client: Client, method: str, path: str) -> None:
+def test_any_json(client: Client, version: str | None, method: str, path: str) -> None:
     @CALM
-    @given(VALUES)
+    @given(VALUES | NEWER)
     def send(value: Any) -> None:
-        answer = client.send(method, path, json.dumps(value).encode(), service="service")
+        body = json.dumps(value).encode()
+        answer = client.send(method, path, body, service="service", version=version)
         assert answer.status < 500
 
     send()
+
+
+@pytest.mark.parametrize(("method", "path"), DOORS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"driver": "a", "driver": "b"}',
+        b'{"status": "ready", "status": 7}',
+        b'{"labels": {"a": "1", "a": null}}',
+        b'{"options": {"a": "1", "a": "2"}, "options": []}',
+        b'{"a": ' * 900 + b"1" + b"}" * 900,
+        b'{"hosts": ' + b"[" * 90_000 + b"]" * 90_000 + b"}",
+        b'{"hosts": [1e999, -1e999, ' + b"9" * 4000 + b"]}",
+        b'{"driver": "\\u0000", "labels": {"\\ud800": "x"}}',
+    ],
+)
+def test_odd_json(client: Client, method: str, path: str, body: bytes) -> None:
+    answer = client.send(method, path, body, service="service", version=V24)
+    assert answer.status < 500
 
 
 @pytest.mark.parametrize(("method", "path"), DOORS)
@@ -78,7 +138,7 @@ def test_any_bytes(client: Client, method: str, path: str) -> None:
     @CALM
     @given(st.binary(max_size=60))
     def send(body: bytes) -> None:
-        answer = client.send(method, path, body, service="service")
+        answer = client.send(method, path, body, service="service", version=V24)
         assert 400 <= answer.status < 500
 
     send()
@@ -102,29 +162,59 @@ PARAMETERS = [
     "arqs",
     "filters.field",
     "filters.value",
+    "kind",
+    "host",
+    "driver",
+    "backend",
+    "in_use",
+    "labels",
+    "setup_required",
+    "verb",
+    "wait",
+    "drain",
+    "project_id",
 ]
-NOUNS = ["accelerator_requests", "attributes", "deployables", "device_profiles", "devices"]
+NOUNS = [
+    "accelerator_requests",
+    "attributes",
+    "deployables",
+    "device_profiles",
+    "devices",
+    "services",
+    "services/<random>",
+    "services/discover",
+    "drivers",
+    "drivers/fake_driver",
+    "backends",
+    "hardware",
+    "operations",
+    "usage",
+    "instances/<instance>/accelerators",
+]
+METHODS = ["GET", "DELETE"]
 
 
 @pytest.mark.parametrize("noun", NOUNS)
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize("method", METHODS)
 def test_any_query(client: Client, method: str, noun: str) -> None:
     @CALM
     @given(st.lists(st.tuples(st.sampled_from(PARAMETERS), st.binary(max_size=12)), max_size=3))
     def send(pairs: list[tuple[str, bytes]]) -> None:
         query = "&".join(f"{name}={quote(value)}" for name, value in pairs)
-        assert client.send(method, f"/v2/{noun}?{query}").status < 500
+        for version in (None, V24):
+            assert client.send(method, f"/v2/{noun}?{query}", version=version).status < 500
 
     send()
 
 
 @pytest.mark.parametrize("noun", NOUNS)
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize("method", METHODS)
 def test_any_path(client: Client, method: str, noun: str) -> None:
     @CALM
     @given(st.binary(min_size=1, max_size=20))
     def send(segment: bytes) -> None:
-        assert client.send(method, f"/v2/{noun}/{quote(segment)}").status < 500
+        for version in (None, V24):
+            assert client.send(method, f"/v2/{noun}/{quote(segment)}", version=version).status < 500
 
     send()
 

@@ -8,6 +8,7 @@ import pytest
 from cyborg import exception
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
+    AGENT,
     DEVICE,
     INSTANCE,
     OPERATION,
@@ -25,6 +26,7 @@ LONG = [
     "discover-services",
     f"attach-instance {INSTANCE}",
     f"detach-instance {INSTANCE}",
+    f"service-delete {AGENT}",
 ]
 LOOK = f"/operations/{OPERATION}"
 DONE = operation("succeeded", result("a", "succeeded"))

@@ -229,7 +229,8 @@ def test_long_verbs_bring_an_id_and_others_do_not(cyborg: Run, service: Service)
     for line, (method, path, _, _) in SENT.items():
         service.asked.clear()
         cyborg(line)
-        long = method != "GET" and path.startswith(("/drivers", "/instances", "/services/disc"))
+        long = method in {"POST", "DELETE"} and path.startswith("/services")
+        long |= method != "GET" and path.startswith(("/drivers", "/instances"))
         assert (service.asked[0].operation is not None) is long, line
         if long:
             UUID(service.asked[0].operation)

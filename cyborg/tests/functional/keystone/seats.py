@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""People with real tokens at the two programs, in front of a generic driver and a server."""
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import sqlalchemy as sa
+import yaml
+
+import cyborg
+from cyborg.cli import shell
+from cyborg.cli.catalogue import COMMANDS
+from cyborg.db.models import Service
+from cyborg.model.provider import provider_uuid
+from cyborg.testing.accelerators import AcceleratorClient
+from cyborg.testing.compute import ComputeWalk, Server
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.keystone.cloud import Cloud
+from cyborg.tests.functional.keystone.shell import Shell
+from cyborg.tests.functional.life.steps import eventually, eventually_offered
+from cyborg.tests.unit.cli.conftest import Ran
+
+ROOT: Final = str(Path(cyborg.__file__).resolve().parent.parent)
+V24: Final = "2.4"
+DRIVER: Final = "generic_driver"
+#: Installed, changed and removed; it finds nothing.
+IDLE: Final = "pci_driver"
+#: The device that a server of the members' project has a unit of, and one that nobody has.
+HELD: Final = "0000:0a:00.0"
+SPARE: Final = "0000:0b:00.0"
+#: Seconds; the daemons may be processes on a busy machine.
+PATIENCE: Final = 60.0
+
+
+@dataclass
+class Seats:
+    """Everybody's seat; ``tokens`` by name. Each logged in once, for many commands."""
+
+    cloud: Cloud
+    tokens: dict[str, str]
+    openstack: Mapping[str, Shell]
+
+    def cyborg(self, who: str, command: str, *arguments: str) -> Ran:
+        """One command of the ``cyborg`` program, in this process."""
+        out, err = io.StringIO(), io.StringIO()
+        line = ["--os-cloud", who, *command.split(), *arguments]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = shell.main(line, stdout=out, stderr=err)
+        return Ran(status, out.getvalue(), err.getvalue())
+
+    def plugin(self, who: str, command: str, *arguments: str) -> Ran:
+        """The same command as one of the ``openstack`` client, in a process for each of them."""
+        name, _, rest = command.partition(" ")
+        status, out, err = self.openstack[who].run(f"{COMMANDS[name].plugin} {rest}", *arguments)
+        return Ran(status or 0, out, err)
+
+    def do(self, command: str, *arguments: str) -> Any:
+        """What an operator's command shows; it must succeed."""
+        return self.cyborg("operator", f"{command} -f json", *arguments).shown
+
+    def rows(self, noun: str, **terms: Any) -> list[dict[str, Any]]:
+        """What the API lists to the administrator, as far as it has these values."""
+        answer = self.cloud.ask(f"/{noun}", self.tokens["admin"], version=V24)
+        assert answer.status_code == 200, answer.text
+        listed: list[dict[str, Any]] = next(iter(answer.json().values()))
+        return [one for one in listed if terms.items() <= one.items()]
+
+    def of_instance(self, instance: str) -> list[dict[str, Any]]:
+        """The ARQs that Nova would be handed for a server."""
+        path = f"/accelerator_requests?instance={instance}"
+        arqs: list[dict[str, Any]] = self.cloud.ask(path, self.tokens["nova"]).json()["arqs"]
+        return arqs
+
+
+@dataclass
+class Scene:
+    """What commands are about: a server with a unit of one device, and another device.
+
+    Devices are told by uuid; what is attached may come from either.
+    """
+
+    seats: Seats
+    server: Server
+    profile: str
+    held: str
+    spare: str
+
+    @property
+    def host(self) -> str:
+        return self.seats.cloud.host
+
+    @property
+    def agent(self) -> str:
+        """The uuid of the agent's row."""
+        return str(self._only("services", binary="cyborg-agent", host=self.host)["uuid"])
+
+    @property
+    def driver(self) -> str:
+        return str(self._only("drivers", name=DRIVER)["uuid"])
+
+    @property
+    def backend(self) -> str:
+        return str(self._only("backends", driver=DRIVER)["uuid"])
+
+    @property
+    def hardware(self) -> str:
+        return str(self.seats.rows("hardware", driver=DRIVER)[0]["uuid"])
+
+    @property
+    def arq(self) -> str:
+        return str(self.server.arqs[0]["uuid"])
+
+    def operation(self) -> str:
+        """One of the operator's."""
+        return str(self.seats.rows("operations")[0]["uuid"])
+
+    def gone_process(self) -> str:
+        """The uuid of a conductor that ended long ago."""
+        uuid = str(uuid4())
+        row = {"uuid": uuid, "host": f"dead-{uuid}", "binary": "cyborg-conductor", "process": "1"}
+        with self.seats.cloud.database.writer() as tx:
+            tx.execute(sa.insert(Service).values(**row, status="READY", epoch=1, last_seen_ms=1))
+        return uuid
+
+    def new_profile(self) -> str:
+        """The name of a profile that nobody uses."""
+        name = f"profile-{uuid4().hex}"
+        group = "resources:FPGA=1"
+        assert self.seats.cyborg("admin", "profile-create", name, "--group", group).status == 0
+        return name
+
+    def installed(self) -> str:
+        """The idle driver, installed."""
+        self.seats.do(f"install-driver {IDLE} --host {self.host}")
+        return IDLE
+
+    def attached(self) -> str:
+        """The server, with something attached."""
+        if len(self.seats.of_instance(self.server.uuid)) == 1:
+            self.seats.do(f"attach-instance {self.server.uuid}")
+        return self.server.uuid
+
+    def detach(self) -> None:
+        """Nothing is attached any more."""
+        self.seats.do(f"detach-instance {self.server.uuid}")
+
+    def _only(self, noun: str, **terms: Any) -> dict[str, Any]:
+        (found,) = self.seats.rows(noun, **terms)
+        return found
+
+
+@contextlib.contextmanager
+def seated(cloud: Cloud, home: Path, plugin: Sequence[str]) -> Iterator[Seats]:
+    """Everybody at ``cyborg``, and these people at ``openstack``.
+
+    Their tokens are in a ``clouds.yaml`` below ``home``.
+    """
+    tokens = {name: cloud.keystone.token(one) for name, one in vars(cloud.people).items()}
+    clouds = {
+        name: {
+            "auth_type": "admin_token",
+            "auth": {"endpoint": f"{cloud.url}/v2", "token": token},
+        }
+        for name, token in tokens.items()
+    }
+    place = home / "clouds.yaml"
+    place.write_text(yaml.safe_dump({"clouds": clouds}))
+    with contextlib.ExitStack() as running:
+        openstack = {}
+        for who in plugin:
+            (at := home / who).mkdir()
+            options = ["--os-cloud", who]
+            seat = Shell(at, options, OS_CLIENT_CONFIG_FILE=str(place), PYTHONPATH=ROOT)
+            openstack[who] = running.enter_context(seat)
+        yield Seats(cloud, tokens, openstack)
+
+
+@contextlib.contextmanager
+def staged(seats: Seats, placement: PlacementService, nova: SimulatedNova) -> Iterator[Scene]:
+    """The generic driver, installed by an operator, and a server of the members' project."""
+    cloud, kind = seats.cloud, f"CUSTOM_SOFT_{uuid4().hex[:12].upper()}"
+    options = {
+        "backends": "soft",
+        "devices": f"{HELD},{SPARE}",
+        "attach_type": "TEST_PCI",
+        "units": "3",
+        "resource_class": kind,
+        "services": "cipher,compress",
+    }
+    given = [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
+    seats.do(f"install-driver {DRIVER} --host {cloud.host}", *given)
+    for address in (HELD, SPARE):
+        provider = provider_uuid(f"{cloud.host}_{address}")
+        eventually_offered(placement, provider, 3)
+    profile = f"profile-{uuid4().hex}"
+    made = seats.cyborg("admin", "profile-create", profile, "--group", f"resources:{kind}=1")
+    assert made.status == 0, made.err
+    project = cloud.keystone.project_id(cloud.people.member.project)
+    client = AcceleratorClient(f"{cloud.url}/v2", seats.tokens["member"], seats.tokens["nova"])
+    walk = ComputeWalk(client, placement, nova, project=project)
+    nova.guests.listed = lambda uuid: [one["uuid"] for one in seats.of_instance(uuid)]
+    server = walk.boot(profile)
+    (held,) = seats.rows("devices", driver=DRIVER, in_use=True)
+    (spare,) = seats.rows("devices", driver=DRIVER, in_use=False)
+    yield Scene(seats, server, profile, held["uuid"], spare["uuid"])
+    nova.guests.listed = lambda _uuid: []
+    walk.delete(server)
+    assert seats.cyborg("admin", "profile-delete", profile).status == 0
+    # Others find the cloud as it was.
+    for driver in (DRIVER, IDLE):
+        if any(one["state"] != "STOPPED" for one in seats.rows("drivers", name=driver)):
+            seats.do(f"uninstall-driver {driver}")
+    eventually(lambda: seats.rows("devices", driver=DRIVER) == [], timeout=PATIENCE)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that are wrong, older, or odd: refused in words on both ends of the bus, never a traceback.
+
+What each of the agents' verbs says is taken and spoilt, field by field.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import oslo_messaging
+import pytest
+
+from cyborg import exception
+from cyborg.db.engine import Database
+from cyborg.model import wire
+from cyborg.model.device import Hardware
+from cyborg.model.report import DriverHello, DriverReport, DriverState, Hello, Report
+from cyborg.model.work import Discovered, DiscoveryTask
+from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.faults import answering
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, VERSION, Line
+from cyborg.testing.placement import fresh_host
+from cyborg.testing.stack import Stack, reach
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import ended, everything, work_left
+from cyborg.tests.functional.life.test_discovery import card
+
+HOST = "strange"
+SENDER = f"cyborg-agent@{HOST}"
+#: What no field of text, number or list is.
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    7,
+    -1,
+    2**70,
+    1.5,
+    "",
+    "x" * 70_000,
+    "nul\0",
+    "\ud800",
+    [],
+    [[1]],
+    {},
+    {"a": {}},
+)
+HELLO = Hello(
+    HOST, (HOST,), "1", SENDER, None, drivers=(DriverHello("card_driver", DriverState.READY),)
+)
+KNOWN = Hardware("0000:91:00.0", "CRYPTO", "v", "m", offered=False, num=4)
+REPORT = Report((DriverReport("card_driver", DriverState.READY, (card(HOST),), hardware=(KNOWN,)),))
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def epoch(stack: Stack) -> int:
+    """The host has said hello and reported; its epoch."""
+    client = reach(ReportClient(stack.bus(), timeout=10, sender=SENDER))
+    begun = client.hello(HELLO).epoch
+    client.report(HOST, begun, REPORT)
+    client.close()
+    return begun
+
+
+@pytest.fixture
+def ask(stack: Stack) -> Iterator[Ask]:
+    """Say anything to a conductor, as anybody."""
+    lines: dict[str, Line] = {}
+
+    def ask(verb: str, *, sender: str = SENDER, **words: Any) -> Any:
+        if sender not in lines:
+            line = Line(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10, sender=sender)
+            lines[sender] = line
+            reach(line)  # type: ignore[type-var]
+        return lines[sender].call(verb, **words)
+
+    yield ask
+    for line in lines.values():
+        line.close()
+
+
+def spoilt(value: Any, odds: Iterator[Any]) -> Iterator[Any]:
+    """A value that in one place is gone, or odd; each place has its turn."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield {key: kept for key, kept in value.items() if key != name}
+            for odd in (next(odds), next(odds), *spoilt(one, odds)):
+                yield {**value, name: odd}
+    if isinstance(value, list) and value:
+        for odd in (next(odds), *spoilt(value[0], odds)):
+            yield [odd, *value[1:]]
+
+
+def said(ask: Ask, verb: str, **words: Any) -> str:
+    """How it was refused; empty when it was taken in."""
+    try:
+        ask(verb, **words)
+    except (exception.Invalid, exception.Forbidden, exception.StaleEpoch) as refusal:
+        return str(refusal)
+    return ""
+
+
+def no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing was logged as a fault of ours."""
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "value"), [("hello", "hello", HELLO), ("report", "report", REPORT)]
+)
+def test_what_an_agent_says_in_a_wrong_type_is_refused(
+    ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture, *, verb: str, name: str, value: Any
+) -> None:
+    place = {} if verb == "hello" else {"host": HOST, "epoch": epoch}
+    refused = 0
+    for odd in spoilt(wire.dump(value), itertools.cycle(ODD)):
+        sentence = said(ask, verb, **place, **{name: odd})
+        refused += bool(sentence)
+    # Some oddities are words like others: a version, the model of a card.
+    assert refused > 20
+    no_fault(caplog)
+
+
+@pytest.mark.parametrize("verb", ["report", "desired", "holdings", "published", "retired"])
+def test_who_says_it_and_when_are_of_their_types(
+    ask: Ask, epoch: int, database: Database, caplog: pytest.LogCaptureFixture, *, verb: str
+) -> None:
+    more: dict[str, dict[str, Any]] = {
+        "report": {"report": wire.dump(REPORT)},
+        "published": {"refused": {}},
+        "retired": {"names": []},
+    }
+    before = everything(database)
+    odd: Any
+    for odd in (None, True, 1.5, "", [], {"a": 1}, 2**70):
+        assert said(ask, verb, host=odd, epoch=epoch, **more.get(verb, {})), odd
+        assert said(ask, verb, host=HOST, epoch=odd, **more.get(verb, {})), odd
+    for words in ({"host": HOST}, {"epoch": epoch}, {"host": HOST, "epoch": epoch, "new": 1}):
+        sentence = said(ask, verb, **words, **more.get(verb, {}))
+        assert "Invalid value for arguments" in sentence
+    assert everything(database) == before
+    no_fault(caplog)
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "odd"),
+    [
+        ("published", "refused", [["a", "b"], None, 7, "x", {"a": 7}, {"a": None}, {"a": ["b"]}]),
+        ("retired", "names", [None, 7, "x", {}, [7], [["a"]], [None]]),
+    ],
+)
+def test_what_became_of_providers_is_of_its_type(
+    ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture, *, verb: str, name: str, odd: list[Any]
+) -> None:
+    for one in odd:
+        assert name in said(ask, verb, host=HOST, epoch=epoch, **{name: one}), one
+    no_fault(caplog)
+
+
+def test_a_verb_that_there_is_not(ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(exception.UnknownVerb, match="another release and does not know dance"):
+        ask("dance", host=HOST, epoch=epoch)
+    no_fault(caplog)
+
+
+def test_another_host_and_an_older_epoch(
+    ask: Ask, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = everything(database)
+    words: dict[str, dict[str, Any]] = {
+        "report": {"report": wire.dump(REPORT)},
+        "desired": {},
+        "holdings": {},
+        "published": {"refused": {}},
+        "retired": {"names": []},
+    }
+    for verb, more in words.items():
+        foreign = said(ask, verb, sender="cyborg-agent@thief", host=HOST, epoch=epoch, **more)
+        assert f"cannot speak for host {HOST}" in foreign
+        for wrong in (epoch - 1, epoch + 1):
+            assert "is over" in said(ask, verb, host=HOST, epoch=wrong, **more)
+    assert everything(database) == before
+    refusals = [one for one in caplog.records if one.name == "cyborg.conductor.peers"]
+    assert len(refusals) >= 2 * len(words)
+    no_fault(caplog)
+
+
+class Older:
+    """The door of an agent that does not know discovery."""
+
+    target = oslo_messaging.Target(version=VERSION)
+
+    @answering("cyborg-agent")
+    def ping(self, context: Any) -> str:
+        return "pong"
+
+
+class Stranger(Older):
+    """One that takes something else for a task."""
+
+    @answering("cyborg-agent")
+    def discovery(self, context: Any, *, drivers: Any) -> Any:
+        return drivers
+
+
+class Babbler(Older):
+    """One that answers ``answer``."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    @answering("cyborg-agent")
+    def discovery(self, context: Any, *, task: Any) -> Any:
+        return self._answer
+
+
+@pytest.fixture
+def operator(app: Any) -> Client:
+    return Client(app, role="operator", version="2.4")
+
+
+@pytest.mark.parametrize(
+    ("door", "words"),
+    [
+        (Older(), "does not know discovery"),
+        (Stranger(), "Invalid value for arguments"),
+        (Babbler(7), "a Discovered is needed"),
+        (Babbler({"kind": "Discovered", "version": 2, "body": {}}), "version 2 is not 1"),
+        (Babbler(wire.dump(Discovered(str(uuid4())))), "answered"),
+        (
+            Babbler({"kind": "Discovered", "version": 1, "body": {"operation": 7}}),
+            "Discovered.operation",
+        ),
+    ],
+    ids=["older", "stranger", "babbler", "newer", "of another task", "of wrong types"],
+)
+def test_an_agent_of_another_release_ends_its_part_of_an_operation(
+    stack: Stack,
+    operator: Client,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    door: Any,
+    words: str,
+) -> None:
+    host = fresh_host("older")
+    client = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{host}"))
+    begun = client.hello(Hello(host, (host,), "0", f"cyborg-agent@{host}", None))
+    client.report(host, begun.epoch, Report(()))
+    client.close()
+    server = stack.bus().server(AGENT_TOPIC, host, door)
+    server.start()
+    try:
+        body = {"hosts": [host]}
+        over = ended(operator, operator.post("/services/discover", body, status=202))
+    finally:
+        server.stop()
+        server.wait()
+    (result,) = over["results"]
+    assert (over["state"], result["state"]) == ("failed", "failed")
+    assert words in result["error"]
+    assert "another release" in result["error"]
+    assert work_left(database) == []
+    no_fault(caplog)
+
+
+def test_a_conductor_of_another_release_is_refused_by_agents(
+    stack: Stack, compute: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    host = compute().name
+    line = Line(stack.bus(), AGENT_TOPIC, peer="agent", timeout=10)
+    task = wire.dump(DiscoveryTask(str(uuid4()), "fake_driver"))
+    for verb in ("discovery", "prepare", "release", "program", "install"):
+        for odd in (
+            None,
+            7,
+            "x",
+            [[1]],
+            {},
+            {**task, "version": 2},
+            {**task, "body": {"operation": 7}},
+        ):
+            with pytest.raises(exception.Invalid):
+                line.call_server(host, verb, task=odd)
+        with pytest.raises(exception.Invalid, match="arguments"):
+            line.call_server(host, verb, tasks=task)
+    later = wire.dump(DiscoveryTask(str(uuid4()), agent_epoch=10**6))
+    with pytest.raises(exception.StaleEpoch):
+        line.call_server(host, "discovery", task=later)
+    with pytest.raises(exception.UnknownVerb, match="does not know dance"):
+        line.call_server(host, "dance")
+    line.close()
+    client = AgentClient(stack.bus(), timeout=10)
+    found = client.discovery(host, DiscoveryTask(str(uuid4()), "fake_driver"))
+    assert [one.name for one in found.drivers] == ["fake_driver"]
+    client.close()
+    no_fault(caplog)

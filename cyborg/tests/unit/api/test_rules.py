@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every policy rule decides at each door that its documentation names."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from oslo_policy import policy
+
+from cyborg.policies import arqs, list_rules
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import Client
+
+V24 = "accelerator 2.4"
+#: The role of ``nobody``, who may do nothing by default.
+ROLE = "role:heat_stack_user"
+#: This one widens what the others allow, and refuses nothing.
+SCOPE = arqs.ALL_PROJECTS
+DOORS = [
+    pytest.param(rule.name, one["method"], one["path"], id=f"{rule.name}-{one['path']}")
+    for rule in list_rules()
+    if isinstance(rule, policy.DocumentedRuleDefault) and rule.name != SCOPE
+    for one in rule.operations
+]
+
+
+def filled(path: str) -> str:
+    """The path with something in it that there is not."""
+    return re.sub(r"\{[^}]*\}", "<random>", path)
+
+
+@pytest.mark.parametrize(("rule", "method", "path"), DOORS)
+def test_who_is_refused_is_told_the_rule(
+    client: Client, conductor: FakeConductor, rule: str, method: str, path: str
+) -> None:
+    answer = client.send(method, filled(path), as_="nobody", service="service", version=V24)
+    assert answer.status == 403
+    assert re.search(rf"{rule}\b", answer.fault)
+    assert conductor.calls == []
+
+
+@pytest.mark.parametrize(("rule", "method", "path"), DOORS)
+def test_who_is_granted_the_rule_alone_comes_in(
+    make_client: Callable[..., Client], tmp_path: Path, rule: str, method: str, path: str
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(f'"{rule}": "{ROLE}"\n')
+    client = make_client(f"[oslo_policy]\npolicy_file = {file}\n")
+    answer = client.send(method, filled(path), as_="nobody", service="service", version=V24)
+    assert answer.status in (200, 202, 204, 400, 404), answer.body
+    if answer.status == 404:
+        assert "microversion" not in answer.fault
+        assert "could not be found" in answer.fault
