@@ -22,6 +22,7 @@ from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardw
 from cyborg.model.device import Attribute as DeviceAttribute
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import HostResult, Operation, ResultState, Step
+from cyborg.model.reading import Reading
 from cyborg.model.report import (
     Acknowledged,
     Desired,
@@ -59,6 +60,7 @@ KINDS: list[Any] = [
     Outcome,
     ProfileChange,
     ProgramTask,
+    Reading,
     Report,
     Welcome,
 ]
