@@ -17,7 +17,7 @@ from cyborg.metrics import catalogue
 from cyborg.model.names import API
 from cyborg.testing.pages import Page, free_port
 from cyborg.testing.processes import Deployment, Options
-from cyborg.tests.functional.daemons.service import Http, Service, all_at_once
+from cyborg.tests.functional.daemons.service import Http, all_at_once
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.watching.ears import Ear
 
@@ -37,11 +37,9 @@ def topic() -> str:
 @pytest.fixture
 def ear(conf: cfg.ConfigOpts, topic: str, exchange: str) -> Iterator[Ear]:
     """Somebody who begins to listen when told to; the broker keeps what comes before."""
-    conf.set_override("control_exchange", exchange)
-    one = Ear(conf, TRANSPORT_URL, topic)
+    one = Ear(conf, TRANSPORT_URL, topic, exchange=exchange)
     yield one
     one.close()
-    conf.clear_override("control_exchange")
 
 
 @pytest.fixture
@@ -87,24 +85,21 @@ def test_a_conductor_killed_after_the_commit_loses_no_notification(
 
 
 def test_an_agent_broadcasts_and_a_conductor_shows(
-    service: Service, deploy: Callable[..., Deployment], telling: Options, ear: Ear, tmp_path: Path
+    host: str, deploy: Callable[..., Deployment], telling: Options, ear: Ear, tmp_path: Path
 ):
     ports = free_port(), free_port()
     more = {
         "conductor": {"metrics_listen": f"127.0.0.1:{ports[0]}"},
         "agent": {"usage_interval": 0.5, "metrics_listen": f"127.0.0.1:{ports[1]}"},
     }
-    # The daemons of the module make room: whose conductor is asked is nobody's to say.
-    service.agent.stop()
-    service.conductor.stop()
     deployment = deploy(telling, more, {"DEFAULT": {"state_path": tmp_path}})
     deployment.conductor()
     deployment.agent()
     ear.listen()
     conductor, agent = (Page.at(f"http://127.0.0.1:{port}/metrics") for port in ports)
-    soon(lambda: ear.of("accelerator.usage", host=service.host) != [])
+    soon(lambda: ear.of("accelerator.usage", host=host) != [])
     power = "cyborg_accelerator_power_watts"
-    soon(lambda: conductor.value(power, host=service.host, driver="fake_driver") == 75.0)
+    soon(lambda: conductor.value(power, host=host, driver="fake_driver") == 75.0)
     assert conductor.names == {one.name for one in catalogue.OF_CONDUCTOR}
     soon(lambda: agent.value("cyborg_drivers", driver="fake_driver", state="READY") == 1)
     assert agent.names == {one.name for one in catalogue.OF_AGENT}

@@ -15,17 +15,23 @@ class Ear:
     """Hears all that is told on a topic, from ``listen`` on; the broker keeps what came before.
 
     ``heard`` are the messages as they came: publisher, event type and payload. What was
-    made on the broker goes with ``close``.
+    made on the broker goes with ``close``. ``exchange`` is that of the processes,
+    where it is not the usual one.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, url: str, topic: str) -> None:
+    def __init__(
+        self, conf: cfg.ConfigOpts, url: str, topic: str, *, exchange: str | None = None
+    ) -> None:
         self.topic = topic
         self._url = url
         self._lock = threading.Lock()
         self._heard: list[dict[str, Any]] = []
         transport = oslo_messaging.get_notification_transport(conf, url=url)
         self._listener = oslo_messaging.get_notification_listener(
-            transport, [oslo_messaging.Target(topic=topic)], [self], executor="threading"
+            transport,
+            [oslo_messaging.Target(exchange=exchange, topic=topic)],
+            [self],
+            executor="threading",
         )
 
     def listen(self) -> None:
