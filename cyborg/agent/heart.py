@@ -21,8 +21,9 @@ from cyborg.agent.tending import Tender
 from cyborg.clients.placement import Placement
 from cyborg.clients.reconcile import Publisher
 from cyborg.drivers.base import Surroundings
+from cyborg.model.device import Device
 from cyborg.model.names import AGENT
-from cyborg.model.report import Desired, Hello, Report, Welcome
+from cyborg.model.report import Desired, DriverState, Hello, Report, Welcome
 from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
@@ -136,6 +137,23 @@ class Heart:
             raise exception.StaleEpoch(
                 epoch=mine, binary=AGENT, host=self._identity.host, current=epoch
             )
+
+    @property
+    def epoch(self) -> int | None:
+        """With which this agent was greeted last; None before."""
+        return self._memory.epoch
+
+    def devices(self) -> list[tuple[str, Device]]:
+        """What the drivers found last, with the driver of each; any thread may ask."""
+        report = self._memory.report
+        if report is None:
+            return []
+        return [(one.driver, device) for one in report.drivers for device in one.devices]
+
+    def drivers(self) -> dict[str, DriverState]:
+        """The drivers of this host and how they were last; any thread may ask."""
+        report = self._memory.report
+        return {} if report is None else {one.driver: one.state for one in report.drivers}
 
     def lives_as(self, epoch: int) -> bool:
         """Whether this agent was greeted with just this epoch."""

@@ -5,6 +5,8 @@ import socket
 
 from oslo_config import cfg
 
+from cyborg.conf.listening import metrics_listen
+
 GROUP = "agent"
 
 
@@ -53,6 +55,22 @@ def options() -> list[cfg.Opt]:
             help="Seconds between two full comparisons of this host's providers in Placement "
             "with what they should be. What was changed there by hand is put right then.",
         ),
+        *_watching(),
+    ]
+
+
+def _watching() -> list[cfg.Opt]:
+    return [
+        cfg.FloatOpt(
+            "usage_interval",
+            default=60,
+            min=0,
+            help="Seconds between two questions to the drivers how busy, hot and hungry their "
+            "devices are. The answers are broadcast as notifications accelerator.usage, unless "
+            "[oslo_messaging_notifications] driver names none but noop, and told to a conductor, "
+            "for its metrics. 0: nobody is asked.",
+        ),
+        metrics_listen(),
     ]
 
 

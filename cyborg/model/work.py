@@ -24,6 +24,8 @@ class WorkKind(StrEnum):
     FORGET = "forget"
     INSTALL = "install"
     CREATE = "create"
+    #: Following the history to tell of it; it never ends.
+    ANNOUNCE = "announce"
 
 
 class Unit(NamedTuple):

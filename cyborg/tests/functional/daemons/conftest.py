@@ -19,7 +19,13 @@ from cyborg.tests.functional.schema.databases import SERVER, empty_database
 collect_ignore = (
     []
     if deployments.HAS_BROKER
-    else ["test_conductors.py", "test_outages.py", "test_three_daemons.py", "test_uwsgi.py"]
+    else [
+        "test_conductors.py",
+        "test_outages.py",
+        "test_three_daemons.py",
+        "test_uwsgi.py",
+        "test_watching.py",
+    ]
 )
 # It is made for the servers of a deployment.
 if not (deployments.HAS_BROKER and SERVER.startswith("mysql")):
