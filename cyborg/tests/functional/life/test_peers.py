@@ -137,7 +137,8 @@ def test_who_says_it_and_when_are_of_their_types(
         "retired": {"names": []},
     }
     before = everything(database)
-    for odd in (None, True, 1.5, "", [], {"a": 1}, 2**70):
+    few: tuple[Any, ...] = (None, True, 1.5, "", [], {"a": 1}, 2**70)
+    for odd in few:
         assert said(ask, verb, host=odd, epoch=epoch, **more.get(verb, {})), odd
         assert said(ask, verb, host=HOST, epoch=odd, **more.get(verb, {})), odd
     for words in ({"host": HOST}, {"epoch": epoch}, {"host": HOST, "epoch": epoch, "new": 1}):
