@@ -72,7 +72,7 @@ def make_parts(
     journal.tell()
     cache = Cache(shelf, settings.host)
     if cache.desired is not None:
-        fleet.follow(cache.desired.drivers)
+        fleet.follow(cache.desired.drivers, cache.desired.made)
     operations = Operations(
         drivers=fleet.drivers,
         journal=journal,

@@ -19,8 +19,8 @@ T = TypeVar("T", Device, Hardware, Backend)
 class Reporter:
     """Asks the drivers of this host.
 
-    Those that are installed and not in force are asked once, for the hardware that they know; what
-    they find is offered to nobody.
+    Those that are installed and not in force are asked once, and again when somebody wants to know,
+    for the hardware that they know; what they find is offered to nobody.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -40,6 +40,10 @@ class Reporter:
             for name, driver in fleet.idle.items()
         }
         return Report(tuple(map(self._introduced, (*found, *failed, *self._stopped.values()))))
+
+    def forget_idle(self) -> None:
+        """Ask those that are not in force again with the next scan."""
+        self._stopped = {}
 
     def _ask(self, name: str, driver: Driver, surroundings: Surroundings) -> DriverReport:
         try:

@@ -82,7 +82,7 @@ class Spoken(Command):
 class List(Spoken, Lister):
     """A list; ``columns`` maps what is shown to where it is, ``more`` what ``--long`` adds.
 
-    A dot in a place leads into an object.
+    A dot in a place leads into an object, or into each of a list of them.
     """
 
     columns: ClassVar[Mapping[str, str]]
@@ -266,5 +266,8 @@ def _add(
 def _at(thing: Mapping[str, Any], place: str) -> Any:
     found: Any = thing
     for name in place.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, list):
+            found = [_at(one, name) for one in found]
+        else:
+            found = found.get(name) if isinstance(found, Mapping) else None
     return found

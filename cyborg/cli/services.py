@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from cyborg import exception
-from cyborg.cli.base import Delete, List, Long, Show, given, shown
+from cyborg.cli.base import List, Long, Show, given, shown
 from cyborg.cli.client import Client
 
 AGENT = "cyborg-agent"
@@ -91,15 +91,18 @@ class ServiceDisable(ServiceShow):
         return self.one(self.client.ask(self.route, key, given=wish))
 
 
-class ServiceDelete(Delete):
+class ServiceDelete(Long):
     """Forget a service; with a host's agent its devices go from database and Placement, too."""
 
     route = "service-delete"
-    noun = "service"
 
-    def remove(self, key: str) -> None:
-        """Forget one, named by UUID or host."""
-        super().remove(_service(self.client, key))
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Which one."""
+        parser.add_argument("key", metavar="<service>", help="its UUID, or its host")
+
+    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """The UUID of the service that is meant."""
+        return (_service(self.client, parsed.key),)
 
 
 class Discover(Long):

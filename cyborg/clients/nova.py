@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's REST API, as far as accelerators need it.
 
-Telling how a bind ended, asking who owns a server and how it is, and having it rebooted.
+Telling how a bind ended, asking who owns a server, what it is called and how it is, and having it
+rebooted.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from cyborg.clients import http
 #: The first one that knows the event ``accelerator-request-bound``.
 MICROVERSION = "2.82"
 _PEER = "Nova"
+#: A server that has not been up yet.
+_BUILDING = "BUILD"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,18 @@ class Server:
     def profile(self) -> str | None:
         """The device profile that its flavor names."""
         return self.extra_specs.get("accel:device_profile")
+
+
+@dataclass(frozen=True)
+class Face:
+    """What people know a server by: its name, and how it is in Nova's words.
+
+    ``moving`` tells that Nova is doing something with it, so that this will not last.
+    """
+
+    name: str
+    status: str
+    moving: bool
 
 
 class EventVerdict(StrEnum):
@@ -125,6 +140,25 @@ class Nova:
         except KeyError as missing:
             raise exception.Unavailable(
                 peer=_PEER, reason=f"it does not show {missing} of servers to this account"
+            ) from None
+
+    def face(self, instance_uuid: str) -> Face | None:
+        """What a server is called and how it is, None when there is none.
+
+        Raises exception.Unavailable when Nova does not say: while the server's cell is away it
+        shows neither name nor task.
+        """
+        answer = self._get(instance_uuid)
+        if answer is None:
+            return None
+        try:
+            shown = http.document(_PEER, answer)["server"]
+            status, task = str(shown["status"]), shown["OS-EXT-STS:task_state"]
+            moving = task is not None or status == _BUILDING
+            return Face(name=str(shown["name"]), status=status, moving=moving)
+        except (KeyError, TypeError):
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"it does not show name and status of server {instance_uuid}"
             ) from None
 
     def reboot(self, instance_uuid: str) -> bool:

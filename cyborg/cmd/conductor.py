@@ -39,6 +39,7 @@ def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
         history_retention=conf.conductor.history_retention * _DAY,
         agent_grace=conf.conductor.agent_grace,
         auto_enable=frozenset(conf.conductor.auto_enable),
+        instance_refresh=conf.conductor.instance_refresh,
     )
 
 

@@ -15,6 +15,7 @@ from cyborg.conductor.attachwork import AttachWork
 from cyborg.conductor.attributes import Attributes
 from cyborg.conductor.audit import Auditor
 from cyborg.conductor.binding import Binder
+from cyborg.conductor.creating import CreationWork, Creator
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
 from cyborg.conductor.discovering import Asker, Explorer
@@ -27,6 +28,7 @@ from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.hostwork import HostWork
 from cyborg.conductor.housekeeping import Housekeeper
 from cyborg.conductor.installing import Installer
+from cyborg.conductor.instances import Inquirer
 from cyborg.conductor.operations import Operations
 from cyborg.conductor.outbox import Outbox
 from cyborg.conductor.profiles import Profiles
@@ -83,6 +85,9 @@ class Settings:
     agent_grace: float = 3600.0
     #: Drivers whose new devices need no operator's word; ``*`` is every one.
     auto_enable: frozenset[str] = frozenset()
+    #: 0: Nova is not asked what instances are called.
+    instance_refresh: float = 0.0
+    instance_turn: float = 10.0
 
     @property
     def down_after(self) -> dict[str, int]:
@@ -132,7 +137,7 @@ def assemble(
         db=db,
         ledger=Ledger(db=db),
         publisher=publisher,
-        down_after=settings.agent_down_ms,
+        down_after=settings.down_after,
     )
     worker.handle(WorkKind.FORGET, forgetter.forget)
     cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
@@ -147,6 +152,8 @@ def assemble(
     daemon.every(worker.turns(settings.heartbeat))
     daemon.every(_audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
     daemon.every(_keep_house(settings, db, lease, cases.retirement))
+    if settings.instance_refresh:
+        daemon.every(_look_instances_up(settings, db, lease, peers.nova))
     if settings.agent_grace:
         daemon.every(_look_for_agents(settings, db, lease, publisher))
     return daemon
@@ -193,6 +200,19 @@ def _look_for_agents(
     return Periodic("agents", withholder.run_once, interval=interval)
 
 
+def _look_instances_up(settings: Settings, db: Database, lease: Lease, nova: Nova) -> Periodic:
+    """The job that keeps what instances are called and how they are."""
+    inquirer = Inquirer(
+        db=db,
+        lease=lease,
+        nova=nova,
+        refresh=int(settings.instance_refresh * 1000),
+        lease_ms=int(settings.lease * 1000),
+        patience=settings.instance_turn,
+    )
+    return Periodic("instances", inquirer.run_once, interval=settings.instance_turn)
+
+
 def use_cases(
     *,
     settings: Settings,
@@ -214,7 +234,7 @@ def use_cases(
             db=db,
             nova=peers.nova,
             placement=peers.placement,
-            wake=wake,
+            operations=operations,
             bind_timeout=int(settings.bind_timeout * 1000),
             down_after=settings.agent_down_ms,
         ),
@@ -228,7 +248,10 @@ def use_cases(
         custodian=Custodian(db=db),
         explorer=Explorer(operations=operations),
         drivers=Drivers(db=db, operations=operations),
-        processes=Processes(db=db, agents=agents, wake=wake, down_after=settings.down_after),
+        creator=Creator(db=db, operations=operations),
+        processes=Processes(
+            db=db, agents=agents, operations=operations, down_after=settings.down_after
+        ),
     )
 
 
@@ -274,5 +297,7 @@ def make_worker(
     worker.handle(WorkKind.DISCOVER, asker.discover)
     worker.handle(WorkKind.DRIVER, fitter.configure)
     worker.handle(WorkKind.UNINSTALL, fitter.uninstall)
+    making = CreationWork(db=db, ledger=ledger, asker=asker, agents=agents)
+    worker.handle(WorkKind.CREATE, making.create)
     worker.handle(WorkKind.INSTALL, Installer(db=db, ledger=ledger, agents=agents).install)
     return worker

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The desired state of a host: what Placement shall show, derived from the rows alone."""
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import sqlalchemy as sa
 
 from cyborg.conductor.services import check_epoch
-from cyborg.db import hosts, retirement, trees
+from cyborg.db import creations, drivers, hosts, retirement, trees
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database
+from cyborg.model.attribute import Origin
+from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.offering import Standing, Unit, reserved
+from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Provider, ProviderTree
-from cyborg.model.report import Desired, DriverWish, Retired
+from cyborg.model.report import Desired, DriverWish, Made, Retired
 
 
 class Wishes:
@@ -45,7 +49,8 @@ class Wishes:
             for row in trees.attributes(tx, host.id):
                 if row.key.startswith("trait"):
                     traits[row.deployable_id].add(row.value)
-            drivers = trees.drivers(tx, host.id)
+            known = drivers.of_host(tx, host.id)
+            ordered = creations.ordered(tx, host.id)
             leaving = self._leaving(tx, host.id, devices.values(), deployables)
         providers = tuple(
             Provider(
@@ -56,7 +61,7 @@ class Wishes:
                 reserved=_reserved(
                     one,
                     devices[one.device_id],
-                    drivers.get(devices[one.device_id].driver),
+                    known.get(devices[one.device_id].driver),
                     handles[one.id],
                     disabled=host.disabled,
                 ),
@@ -73,8 +78,20 @@ class Wishes:
         refused = {
             one.name: one.publish_error for one in deployables if one.publish_error is not None
         }
-        tree = ProviderTree(host.name, providers)
-        return Desired(host.desired_generation, tree, refused, retired, _wishes(drivers.values()))
+        made = [
+            Made(one.driver, _facts(one, deployables, handles, traits))
+            for one in devices.values()
+            if one.origin == Origin.OPERATOR.value
+        ]
+        made += [Made(one.driver, one.facts) for one in ordered]
+        return Desired(
+            host.desired_generation,
+            ProviderTree(host.name, providers),
+            refused,
+            retired,
+            _wishes(known.values()),
+            made=tuple(sorted(made, key=lambda one: (one.driver, one.device.key))),
+        )
 
     def _leaving(
         self,
@@ -93,6 +110,43 @@ class Wishes:
             parts = retirement.deployables(tx, self._db.now, host_id, self._lost_retention)
             leaving |= {one.id for one in parts}
         return leaving
+
+
+def _facts(
+    device: Record,
+    deployables: Iterable[Record],
+    handles: Mapping[int, Iterable[Record]],
+    traits: Mapping[int, Collection[str]],
+) -> Device:
+    """What an operator created, as its driver shall show it."""
+    return Device(
+        key=device.device_key,
+        type=DeviceType(device.type),
+        vendor=device.vendor,
+        model=device.model,
+        control_path=PciAddress.parse(device.device_key).info(),
+        deployables=tuple(
+            Deployable(
+                name=one.name,
+                resource_class=one.resource_class,
+                driver_name=one.driver_name,
+                handles=tuple(
+                    AttachHandle(
+                        unit.handle_key,
+                        AttachType(unit.attach_type),
+                        json.loads(unit.attach_info),
+                    )
+                    for unit in sorted(handles[one.id], key=lambda unit: unit.handle_key)
+                ),
+                traits=tuple(sorted(traits[one.id])),
+                prepare=one.prepare,
+            )
+            for one in sorted(deployables, key=lambda one: str(one.name))
+            if one.device_id == device.id
+        ),
+        backend=device.backend,
+        made=True,
+    )
 
 
 def _wishes(drivers: Iterable[Record]) -> tuple[DriverWish, ...]:

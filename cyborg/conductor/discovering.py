@@ -5,19 +5,22 @@ What they find goes the way of every report; here is only who was asked, and wha
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor import installing
 from cyborg.conductor.operations import Operations, Order, Task
 from cyborg.conductor.work import Ledger
-from cyborg.db import drivers, hosts, operations
+from cyborg.db import device_moves, drivers, events, hosts, operations
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.models import Device
 from cyborg.model.caller import Caller
+from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, DiscoveryTask, WorkKind
@@ -28,6 +31,8 @@ LOG = logging.getLogger(__name__)
 #: Before what is wrong with what an agent says, or with what it was told.
 _STRANGE = "the agent is of another release. "
 VERB = "discover"
+#: Takes back in a transaction what has begun.
+Undo = Callable[[sa.Connection], None]
 #: How soon an agent that is still at it is asked again, in milliseconds.
 _ASK_AGAIN_MS = 500
 #: How soon it is looked again whether an agent that is down is back, in milliseconds.
@@ -79,12 +84,32 @@ class Asker:
         (row,) = rows
         answer = self.ask(row)
         if answer is not None:
-            self.end(row, outcome(row, answer))
+            self._found(row, answer)
 
-    def ask(self, row: Record, phase: str = VERB) -> Discovered | None:
+    @retried
+    def _found(self, row: Record, answer: Discovered) -> None:
+        """End a discovery; what is in service and has to be set up again is set up."""
+        sure = [one.name for one in answer.drivers if one.state is DriverState.READY]
+        which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(sure))
+        told = outcome(row, answer)
+        with self._ledger.done([row]) as tx:
+            if device_moves.unready(tx, which):
+                hosts.want_anew(tx, self._db.now, row.host_id)
+                again = installing.again(tx, self._db.now, which, row.operation_id)
+                status = DeviceStatus.INSTALLING.value
+                name = row.spec["host"]
+                entries = [events.Entry("device", one, status, hostname=name) for one in again]
+                events.record(tx, self._db.now, entries, operation=row.operation_id)
+            busy = device_moves.being_set_up(tx, row.host_id, sure)
+            told = replace(told, result={**(told.result or {}), "installing": busy})
+            operations.end(tx, self._db.now, row.operation_id, told)
+        _tell(row, told)
+
+    def ask(self, row: Record, phase: str = VERB, undo: Undo | None = None) -> Discovered | None:
         """What the agent of a work row answers; None: not yet, or never, and that is noted.
 
-        Each ``phase`` of the work is a question of its own.
+        Each ``phase`` of the work is a question of its own. ``undo`` takes back what had begun, in
+        the transaction that ends the work, if the agent does not know such questions.
         """
         if row.overdue:
             self.overdue(row)
@@ -97,7 +122,7 @@ class Asker:
         try:
             answer = self._agents.discovery(agent.service_host, task)
         except (exception.UnknownVerb, exception.Invalid) as fault:
-            self.refused(row, fault)
+            self.refused(row, fault, undo)
             return None
         if not answer.done:
             self._ledger.later([row], None, pause_ms=_ASK_AGAIN_MS)
@@ -118,19 +143,26 @@ class Asker:
         self.pause(row, ResultState.RUNNING, None)
         return agent
 
-    def refused(self, row: Record, fault: exception.UnknownVerb | exception.Invalid) -> None:
+    def refused(
+        self,
+        row: Record,
+        fault: exception.UnknownVerb | exception.Invalid,
+        undo: Undo | None = None,
+    ) -> None:
         """End one host's part of an operation for which its agent and we have no common words."""
         other = isinstance(fault, exception.Invalid)
-        self.end(row, _failed(row, f"{_STRANGE if other else ''}{fault}"))
+        self.end(row, _failed(row, f"{_STRANGE if other else ''}{fault}"), undo)
 
     def overdue(self, row: Record) -> None:
         """End one host's part of an operation for which the time is over."""
         self.end(row, _failed(row, "it was not carried out in time"))
 
     @retried
-    def end(self, row: Record, result: HostResult) -> None:
-        """End one host's part of an operation."""
+    def end(self, row: Record, result: HostResult, undo: Undo | None = None) -> None:
+        """End one host's part of an operation; ``undo`` is called in the same transaction."""
         with self._ledger.done([row]) as tx:
+            if undo is not None:
+                undo(tx)
             operations.end(tx, self._db.now, row.operation_id, result)
         _tell(row, result)
 

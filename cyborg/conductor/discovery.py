@@ -10,12 +10,14 @@ from cyborg.conductor import difference, installing
 from cyborg.conductor.difference import Difference, Known
 from cyborg.conductor.equipment import Equipment
 from cyborg.conductor.services import check_epoch
-from cyborg.db import device_moves, events, hosts, trees
+from cyborg.db import creations, events, hosts, trees
 from cyborg.db.bulk import Record
+from cyborg.db.creations import Ordered
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Deployable
+from cyborg.db.models import Deployable, Device
+from cyborg.model import device as facts
 from cyborg.model.attribute import Origin
-from cyborg.model.device import Device, DeviceStatus
+from cyborg.model.device import DeviceStatus
 from cyborg.model.report import Acknowledged, DriverReport, DriverState, Report
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +27,8 @@ class Discovery:
     """Takes in what agents report of their hosts.
 
     New devices of the drivers named by ``auto_enable`` (``*``: of all) are put into service, the
-    others wait for an operator. ``wake`` is called when work waits after a commit.
+    others wait for an operator. What is in service and has to be set up, for the first time or once
+    more, is set up. ``wake`` is called when work waits after a commit.
     """
 
     def __init__(
@@ -41,14 +44,14 @@ class Discovery:
         Deployables that cannot be kept, because their name is another's, are refused with the
         reason; everything else of the report stands.
         """
-        taken, unready = self._report(service_host, epoch, report)
-        if unready:
+        taken, waits = self._report(service_host, epoch, report)
+        if waits:
             self._wake()
         return taken
 
     @retried
     def _report(self, service_host: str, epoch: int, report: Report) -> tuple[Acknowledged, bool]:
-        """Answers as well whether there are new devices to be set up."""
+        """Answers as well whether there are devices to be set up."""
         with self._db.writer() as tx:
             host = hosts.lock_for_report(tx, service_host)
             check_epoch(host, service_host, epoch)
@@ -59,33 +62,35 @@ class Discovery:
             refused = self._compare(tx, report, known, new, equipment=equipment)
             changed = equipment.note_drivers(tx, self._db.now, report)
             difference.write(tx, self._db.now, new)
-            equipment.note_hardware(tx, self._db.now, report, _uuids(known, new))
-            unready = _is_unready(report) and self._set_up_first(tx, new)
+            unready = equipment.note_hardware(tx, self._db.now, report, _uuids(known, new))
+            set_up = self._set_up(tx, new, unready) if _is_unready(report) else []
             entries = [
                 events.Entry("device", uuid, what, hostname=host.name) for uuid, what in new.history
             ]
             events.record(tx, self._db.now, entries)
             desired = hosts.acknowledge(
-                tx, self._db.now, host, report.digest(), changed=bool(new) or changed
+                tx, self._db.now, host, report.digest(), changed=bool(new or set_up) or changed
             )
         for uuid, what in new.history:
             LOG.info("Device %s on %s: %s", uuid, host.name, what)
         if new.waiting:
             LOG.info("%d device(s) of %s wait to be enabled", new.waiting, host.name)
-        return Acknowledged(desired, refused), unready
+        return Acknowledged(desired, refused), bool(set_up)
 
-    def _set_up_first(self, tx: sa.Connection, new: Difference) -> bool:
-        """Begin to set up those of the new devices in service that need it; answers if any do."""
-        if len(new.devices) == new.waiting:
-            return False
+    def _set_up(self, tx: sa.Connection, new: Difference, lately: set[str]) -> list[str]:
+        """Begin to set up what is in service and needs it: new devices, and those that lately do.
+
+        That one needed it before, too, proves nothing: it may just have been set up since this
+        report was made. Answers their uuids.
+        """
         served = DeviceStatus.ENABLED.value
-        uuids = [one["uuid"] for one in new.devices if one["status"] == served]
-        unready = device_moves.unready(tx, uuids)
-        if not unready:
-            return False
-        device_moves.set_up_first(tx, [one.id for one in unready])
-        installing.begin(tx, self._db.now, unready, None)
-        return True
+        fresh = {one["uuid"] for one in new.devices if one["status"] == served}
+        if not fresh | lately:
+            return []
+        which = Device.uuid.in_(sorted(fresh | lately))
+        uuids = installing.again(tx, self._db.now, which, None)
+        new.history += [(one, DeviceStatus.INSTALLING.value) for one in uuids]
+        return uuids
 
     @retried
     def published(self, service_host: str, epoch: int, refused: Mapping[str, str]) -> None:
@@ -112,6 +117,7 @@ class Discovery:
         names = {one.name for _, device in seen for one in device.deployables}
         taken = trees.taken_names(tx, names)
         matched = _match(seen, known.devices)
+        ordered = self._ordered(tx, known, new.host_id, seen)
         refused: dict[str, str] = {}
         used: set[object] = set()
         taken_uuids = {row.uuid for row in known.devices}
@@ -123,23 +129,40 @@ class Discovery:
                 refused |= {one.name: reason for one in device.deployables}
                 continue
             used |= {(driver, device.key), *(one.name for one in device.deployables)}
-            if row is None:
+            if row is not None and _is_made(row):
+                new.see_made(row, device, known)
+            elif row is not None:
+                new.compare_device(row, driver, device, known)
+            elif not device.made:
                 uuid = equipment.uuid_for(driver, device.key, taken_uuids)
                 new.add_device(driver, device, uuid)
-            else:
-                new.compare_device(row, driver, device, known)
+            elif (order := ordered.get((driver, device.key))) is not None:
+                new.add_device(driver, device, order.uuid, order.labels)
+            # Else it has been deleted, and its agent has not heard of that yet.
         kept = {row.id for row in matched.values()}
         # What is not enabled any more offers nothing; who only fails may see it again.
         sure = (DriverState.READY, DriverState.STOPPED)
         failed = {one.driver for one in report.drivers if one.state not in sure}
         for row in known.devices:
-            discovered = row.origin == Origin.DISCOVERED.value
-            if row.id not in kept and row.driver not in failed and discovered:
+            if row.id not in kept and row.driver not in failed:
                 new.lose_device(row)
         return refused
 
+    def _ordered(
+        self,
+        tx: sa.Connection,
+        known: Known,
+        host_id: int,
+        seen: Sequence[tuple[str, facts.Device]],
+    ) -> dict[tuple[str, str], Ordered]:
+        """What operators have ordered and this host shows for the first time, by driver and key."""
+        there = {(row.driver, row.device_key) for row in known.devices}
+        if all((driver, one.key) in there for driver, one in seen if one.made):
+            return {}
+        return {(one.driver, one.facts.key): one for one in creations.ordered(tx, host_id)}
 
-def _devices(report: Report) -> Iterator[tuple[str, Device]]:
+
+def _devices(report: Report) -> Iterator[tuple[str, facts.Device]]:
     for one in _ready(report):
         for device in one.devices:
             yield one.driver, device
@@ -162,11 +185,12 @@ def _uuids(known: Known, new: Difference) -> dict[tuple[str, str], str]:
     return {key: uuid for key, uuid in stand.items() if uuid not in moved} | came | new.moved
 
 
-def _match(seen: list[tuple[str, Device]], rows: Sequence[Record]) -> dict[int, Record]:
+def _match(seen: list[tuple[str, facts.Device]], rows: Sequence[Record]) -> dict[int, Record]:
     """Position in the report → the row of the same device.
 
     First by driver and key. What is left is matched by key alone, so that a card which another
-    driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid.
+    driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid. What operators
+    created stays with its driver.
     """
     free = {(row.driver, row.device_key): row for row in rows}
     matched: dict[int, Record] = {}
@@ -174,15 +198,25 @@ def _match(seen: list[tuple[str, Device]], rows: Sequence[Record]) -> dict[int, 
         row = free.pop((driver, device.key), None)
         if row is not None:
             matched[index] = row
-    by_key = {row.device_key: row for row in free.values()}
+    by_key = {row.device_key: row for row in free.values() if not _is_made(row)}
     for index, (_, device) in enumerate(seen):
-        if index not in matched and device.key in by_key:
+        if index not in matched and not device.made and device.key in by_key:
             matched[index] = by_key.pop(device.key)
     return matched
 
 
+def _is_made(row: Record) -> bool:
+    """Whether an operator created a device that is known."""
+    return bool(row.origin == Origin.OPERATOR.value)
+
+
 def _refusal(
-    driver: str, device: Device, row: Record, *, taken: Mapping[str, Record], used: set[object]
+    driver: str,
+    device: facts.Device,
+    row: Record,
+    *,
+    taken: Mapping[str, Record],
+    used: set[object],
 ) -> str | None:
     """Why a device cannot be kept; None when it can.
 
@@ -193,6 +227,8 @@ def _refusal(
         return flaw
     if (driver, device.key) in used:
         return f"{device.key} is reported twice"
+    if device.made and row is not None and not _is_made(row):
+        return f"{device.key} was discovered before it could be created"
     for one in device.deployables:
         if one.name in used:
             return f"{one.name} is reported twice"

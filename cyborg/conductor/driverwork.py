@@ -24,8 +24,9 @@ _PHASE = "phase"
 _RELOAD = "reload"
 #: A driver's way in: its agent follows the wish; a host that cannot has it taken back, and follows.
 _APPLY, _UNDO = "apply", "undo"
-#: Its way out: nobody has a unit of it; its agent drops it; its devices leave Placement.
-_DRAIN, _UNLOAD, _REMOVE = "drain", "unload", "remove"
+#: Its way out: its agent knows how; nobody has a unit of it; its agent drops it; its devices leave
+#: Placement.
+_GREET, _DRAIN, _UNLOAD, _REMOVE = "greet", "drain", "unload", "remove"
 #: How soon it is looked again whether a driver is free, or its devices gone, in milliseconds.
 _LOOK_AGAIN_MS = 1000
 
@@ -55,7 +56,7 @@ class DriverWork:
         if phase == _RELOAD:
             self._reload(row)
             return
-        answer = self._asker.ask(row, phase)
+        answer = self._asker.ask(row, phase, lambda tx: self._restore(tx, row))
         if answer is None:
             return
         if phase == _UNDO:
@@ -89,15 +90,24 @@ class DriverWork:
     def _take_back(self, row: Record, result: HostResult) -> None:
         """Want again what was wanted before, unless somebody has wanted another thing since."""
         spec = {**row.spec, _PHASE: _UNDO, "result": result.result, "error": result.error}
-        name, wish = row.spec["driver"], row.spec["wish"]
-        before = row.spec["before"] or {"wanted": None, "enabled": True, "options": None}
         with self._ledger.going_on([row]) as tx:
-            hosts.want_anew(tx, self._db.now, row.host_id)
-            for one in drivers.on_hosts(tx, name, [row.host_id]):
-                if all(getattr(one, key) == value for key, value in wish.items()):
-                    drivers.want(tx, row.host_id, name, {key: before[key] for key in wish})
+            self._want_as_before(tx, row)
             work.note(tx, row, spec)
         self._again(row)
+
+    def _want_as_before(self, tx: sa.Connection, row: Record) -> None:
+        name, wish = row.spec["driver"], row.spec["wish"]
+        before = row.spec["before"] or {"wanted": None, "enabled": True, "options": None}
+        hosts.want_anew(tx, self._db.now, row.host_id)
+        for one in drivers.on_hosts(tx, name, [row.host_id]):
+            if all(getattr(one, key) == value for key, value in wish.items()):
+                drivers.want(tx, row.host_id, name, {key: before[key] for key in wish})
+
+    def _restore(self, tx: sa.Connection, row: Record) -> None:
+        """Leave nothing of a wish that the agent cannot even be told of."""
+        self._want_as_before(tx, row)
+        if row.spec["before"] is None:
+            self._forget(tx, row)
 
     @retried
     def _undone(self, row: Record) -> None:
@@ -118,8 +128,10 @@ class DriverWork:
     def uninstall(self, rows: Sequence[Record]) -> None:
         """Take a driver off one host, as far as that goes now."""
         (row,) = rows
-        phase = row.spec.get(_PHASE, _DRAIN)
-        if phase == _DRAIN:
+        phase = row.spec.get(_PHASE, _GREET)
+        if phase == _GREET:
+            self._greet(row)
+        elif phase == _DRAIN:
             self._drain(row)
         elif phase == _UNLOAD:
             answer = self._asker.ask(row, phase)
@@ -127,6 +139,16 @@ class DriverWork:
                 self._go_on(row, _REMOVE)
         else:
             self._remove(row)
+
+    def _greet(self, row: Record) -> None:
+        """Go on if the agent can be asked to drop a driver; if not, put its devices back."""
+
+        def undo(tx: sa.Connection) -> None:
+            hosts.want_anew(tx, self._db.now, row.host_id)
+            drivers.put_back(tx, row.host_id, row.spec["driver"], row.spec["served"])
+
+        if self._asker.ask(row, _GREET, undo) is not None:
+            self._go_on(row, _DRAIN)
 
     @retried
     def _drain(self, row: Record) -> None:
@@ -139,7 +161,8 @@ class DriverWork:
             waits = len(users) or drivers.unreleased(tx, row.host_id, name)
             if not waits:
                 drivers.lose(tx, self._db.now, row.host_id, name)
-                drivers.want(tx, row.host_id, name, {"wanted": False, "options": None})
+                wish = {"wanted": False, "enabled": False, "options": None}
+                drivers.want(tx, row.host_id, name, wish)
         if waits and row.overdue:
             self._asker.overdue(row)
         elif waits:

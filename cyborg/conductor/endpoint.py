@@ -11,6 +11,7 @@ from cyborg.conductor.arqs import Maker
 from cyborg.conductor.attaching import Attacher
 from cyborg.conductor.attributes import Attributes
 from cyborg.conductor.binding import Binder
+from cyborg.conductor.creating import CREATE, Creator
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
 from cyborg.conductor.discovering import Explorer
@@ -27,6 +28,7 @@ from cyborg.conductor.services import Greeter
 from cyborg.model import wire
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.names import CONDUCTOR
@@ -58,6 +60,7 @@ class UseCases:
     custodian: Custodian
     explorer: Explorer
     drivers: Drivers
+    creator: Creator
     processes: Processes
 
 
@@ -150,6 +153,13 @@ class Endpoint:
         self._cases.profiles.delete(wire.load(Caller, caller), operation, keys)
 
     @_answering
+    def create_device(
+        self, context: Context, *, caller: Any, operation: str, wanted: Any, wait: bool
+    ) -> Any:
+        order = Order(wire.load(Caller, caller), operation, CREATE, wait)
+        return wire.dump(self._cases.creator.create(order, wire.load(Creation, wanted)))
+
+    @_answering
     def set_device_status(
         self, context: Context, *, caller: Any, operation: str, uuid: str, status: str
     ) -> None:
@@ -168,6 +178,7 @@ class Endpoint:
         status: str | None,
         labels: Mapping[str, str | None],
         project: str | None,
+        facts: Mapping[str, Any],
     ) -> None:
         self._cases.operator.update(
             wire.load(Caller, caller),
@@ -176,6 +187,7 @@ class Endpoint:
             status=None if status is None else DeviceStatus(status),
             labels=labels,
             project=project,
+            facts=facts,
         )
 
     @_answering
@@ -245,8 +257,8 @@ class Endpoint:
         )
 
     @_answering
-    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.processes.forget(wire.load(Caller, caller), operation, uuid)
+    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
+        return wire.dump(self._cases.processes.forget(wire.load(Caller, caller), operation, uuid))
 
     @_answering
     def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:

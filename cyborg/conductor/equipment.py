@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import bulk, equipment, trees
+from cyborg.db import bulk, drivers, equipment, trees
 from cyborg.db.bulk import Record
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.model import device as facts
@@ -41,7 +41,7 @@ class Equipment:
     def read(cls, tx: sa.Connection, host_id: int) -> "Equipment":
         """Two statements."""
         found = cls(host_id)
-        for row in equipment.drivers(tx, host_id):
+        for row in equipment.driven(tx, host_id):
             found.drivers[row.name] = row
             if row.backend_id is not None:
                 found.backends[row.id][row.backend_name] = row
@@ -83,19 +83,25 @@ class Equipment:
         now: sa.ColumnElement[int],
         report: Report,
         devices: Mapping[Key, str],
-    ) -> None:
-        """Keep the hardware; ``devices`` are the uuids of the host's devices."""
+    ) -> set[str]:
+        """Keep the hardware; ``devices`` are the uuids of the host's devices.
+
+        Answers the uuids of what has to be set up, and had not when it was last reported.
+        """
         silent = {one.driver for one in report.drivers if one.hardware is None}
         left = {key: row for key, row in self.hardware.items() if key[0] not in silent}
         taken = set(devices.values())
         fresh: list[Row] = []
         changes: list[tuple[Record, Row]] = []
+        unready: set[str] = set()
         for key, one in _entries(report).items():
             old = left.pop(key, None)
             uuid = devices.get(key)
             if uuid is None:
                 keeps = old is not None and old.uuid not in taken
                 uuid = old.uuid if keeps else str(uuid4())
+            if one.setup_required and not (old is not None and old.setup_required):
+                unready.add(uuid)
             columns = {"uuid": uuid, **_hardware_columns(one)}
             if old is None:
                 fresh.append({"driver": key[0], "hardware_key": key[1], **columns})
@@ -106,6 +112,7 @@ class Equipment:
         for old, columns in sorted(changes, key=lambda change: change[1]["uuid"] in taken):
             _change(tx, Hardware, old, columns)
         bulk.insert(tx, Hardware, fresh, {"host_id": self.host_id, "seen_ms": now})
+        return unready
 
     def uuid_for(self, driver: str, key: str, taken: Iterable[str]) -> str:
         """The uuid for a device that is news: that which it had as hardware, if it had any."""
@@ -144,6 +151,7 @@ class Equipment:
                     "state": old.backend_state,
                     "services": old.services,
                     "capabilities": old.capabilities,
+                    "creates": old.creates,
                 }
                 if was != columns:
                     trees.change(tx, Backend, old.backend_id, columns)
@@ -158,7 +166,7 @@ def introduce(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) ->
 
     One statement where there is no news.
     """
-    known = {row.name: row for row in equipment.drivers(tx, host_id)}
+    known = drivers.of_host(tx, host_id)
     fresh = []
     for one in hellos:
         columns: Row = {
@@ -231,6 +239,7 @@ def _backend_columns(backend: facts.Backend) -> Row:
         "state": backend.state,
         "services": [{"name": one.name, "state": one.state} for one in services],
         "capabilities": backend.capabilities,
+        "creates": None if backend.creates is None else backend.creates.value,
     }
 
 

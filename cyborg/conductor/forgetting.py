@@ -2,7 +2,8 @@
 """What operators do to processes: take a host out of service, and forget what is gone for good.
 
 A host is forgotten like a lost device: its providers leave Placement, which refuses while something
-is allocated there, and only then its rows go. Its agent is dead, so the conductor does it.
+is allocated there, and only then its rows go. Its agent is dead, so the conductor does it. Any
+process is forgotten by an operation, so that there is one way to ask for it and to see its end.
 """
 
 import logging
@@ -14,25 +15,29 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.clients.reconcile import Publisher
 from cyborg.conductor.desired import children_first
+from cyborg.conductor.operations import Operations, Order, Place, Task
 from cyborg.conductor.work import Ledger
-from cyborg.db import events, hosts, operations, retirement, service_moves, work
+from cyborg.db import events, hosts, operations, retirement, service_moves
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
 from cyborg.model.names import AGENT
-from cyborg.model.operation import HostResult, ResultState
+from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
+VERB: Final = "forget"
+#: The step of an operation when Placement shows nothing of the host any more.
+_UNPUBLISHED: Final = "unpublished"
 _LEAVING: Final = "It is being forgotten."
 _ENABLED: Final = "enabled"
 _DISABLED: Final = "disabled"
 
 
 class Processes:
-    """Changes the rows of processes; ``wake`` is called when work waits after a commit.
+    """Changes the rows of processes.
 
     ``down_after`` tells after how many milliseconds of silence a process of a binary is down.
     """
@@ -42,12 +47,12 @@ class Processes:
         *,
         db: Database,
         agents: AgentClient,
-        wake: Callable[[], None],
+        operations: Operations,
         down_after: Mapping[str, int],
     ) -> None:
         self._db = db
         self._agents = agents
-        self._wake = wake
+        self._operations = operations
         self._down_after = down_after
 
     def set_status(
@@ -61,13 +66,36 @@ class Processes:
         agent = self._set_status(caller, operation, uuid, reason, disabled=disabled)
         self._agents.poke(agent)
 
-    def forget(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Remove a process that is down and, of an agent, its host with all its devices.
+    def forget(self, caller: Caller, operation: str, uuid: str) -> Operation:
+        """Begin to remove a process that is down and, of an agent, its host with all its devices.
 
-        Of an agent this only begins it. Raises NotFound, Conflict (it is up, or ARQs have units).
+        Raises NotFound, Conflict (it is up, ARQs have units, or somebody has begun it already).
         """
-        self._forget(caller, operation, uuid)
-        self._wake()
+
+        def plan(tx: sa.Connection) -> list[Task]:
+            row = self._process(tx, uuid)
+            if row.silent_ms <= self._down_after[row.binary]:
+                raise exception.Conflict(
+                    reason=f"{row.binary} on {row.host} is up; it was seen "
+                    f"{row.silent_ms // 1000} s ago. Stop it first."
+                )
+            place = Place(row.host) if row.host_id is None else self._leave(tx, row)
+            self._record(tx, row, "forgotten", None, caller=caller, operation=operation)
+            return [Task(place, WorkKind.FORGET, {"service": uuid}, patient=True)]
+
+        return self._operations.begin(Order(caller, operation, VERB), plan)
+
+    def _leave(self, tx: sa.Connection, agent: Record) -> Place:
+        """Take the host of an agent out of service for good, unless somebody needs it."""
+        name = service_moves.lock_host(tx, agent.host_id)
+        _refuse_used(tx, agent.host_id, agent.host)
+        begun = service_moves.forgotten_by(tx, agent.host_id)
+        if begun is not None:
+            raise exception.Conflict(
+                reason=f"{agent.host} is being forgotten already: see operation {begun}."
+            )
+        service_moves.disable(tx, agent.id, disabled=True, reason=_LEAVING)
+        return Place(name, agent.host_id)
 
     @retried
     def _set_status(
@@ -88,29 +116,6 @@ class Processes:
                 self._record(tx, row, word, reason, caller=caller, operation=operation)
         LOG.info("%s on %s is %s now", row.binary, row.host, word)
         return str(row.host)
-
-    @retried
-    def _forget(self, caller: Caller, operation: str, uuid: str) -> None:
-        with self._db.writer() as tx:
-            if events.done_by(tx, operation, "forgotten", [uuid]):
-                return
-            row = self._process(tx, uuid)
-            if row.silent_ms <= self._down_after[row.binary]:
-                raise exception.Conflict(
-                    reason=f"{row.binary} on {row.host} is up; it was seen "
-                    f"{row.silent_ms // 1000} s ago. Stop it first."
-                )
-            self._record(tx, row, "forgotten", None, caller=caller, operation=operation)
-            if row.host_id is None:
-                service_moves.remove(tx, row.id)
-                return
-            service_moves.lock_host(tx, row.host_id)
-            _refuse_used(tx, row.host_id, row.host)
-            if service_moves.being_forgotten(tx, row.host_id):
-                return
-            service_moves.disable(tx, row.id, disabled=True, reason=_LEAVING)
-            task = {"kind": WorkKind.FORGET, "host_id": row.host_id, "spec": {"service": uuid}}
-            work.add(tx, self._db.now, [{**task, "operation_id": operation}])
 
     def _process(self, tx: sa.Connection, uuid: str) -> Record:
         row = service_moves.process(tx, self._db.now, uuid)
@@ -133,7 +138,10 @@ class Processes:
 
 
 class Forgetter:
-    """The handler of ``forget`` work; ``publisher`` is made when it is needed."""
+    """The handler of ``forget`` work; ``publisher`` is made when it is needed.
+
+    ``down_after`` as for Processes.
+    """
 
     def __init__(
         self,
@@ -141,7 +149,7 @@ class Forgetter:
         db: Database,
         ledger: Ledger,
         publisher: Callable[[], Publisher],
-        down_after: int,
+        down_after: Mapping[str, int],
     ) -> None:
         self._db = db
         self._ledger = ledger
@@ -151,20 +159,50 @@ class Forgetter:
     def forget(self, rows: Sequence[Record]) -> None:
         """Take a host's providers out of Placement, then its rows out of the database.
 
-        Calls it off when the agent has come back. Raises Conflict while something is allocated,
-        Unavailable; it is tried again then.
+        Calls it off when the process has come back. Raises Conflict while something is allocated,
+        Unavailable; it is tried again then, and the operation tells why.
         """
         (row,) = rows
+        if row.host_id is None:
+            self._finish_process(row)
+            return
         with self._db.reader() as tx:
             agent = service_moves.process(tx, self._db.now, row.spec["service"])
             found = service_moves.providers(tx, row.host_id)
             name = hosts.name_of(tx, row.host_id)
-        if not self._is_back(agent):
-            publisher = self._publisher()
-            root = _root(publisher, name)
-            for one in children_first(found):
-                publisher.retire(one.rp_uuid, root=root)
-        self._finish(row)
+        try:
+            if not self._is_back(agent):
+                self._unpublish(name, found)
+            self._finish(row)
+        except exception.CyborgError as fault:
+            self._tell(row, str(fault))
+            raise
+
+    def _unpublish(self, name: str, found: Sequence[Record]) -> None:
+        publisher = self._publisher()
+        root = _root(publisher, name)
+        for one in children_first(found):
+            publisher.retire(one.rp_uuid, root=root)
+
+    @retried
+    def _tell(self, row: Record, why: str) -> None:
+        """Note what keeps the host; reads only when that is known."""
+        standing = HostResult(row.spec["host"], ResultState.RUNNING, error=why)
+        with self._db.reader() as tx:
+            known = operations.standing(tx, row.operation_id, standing.host)
+        if known != (standing.state.value, why):
+            with self._ledger.going_on([row]) as tx:
+                operations.pause(tx, row.operation_id, standing)
+
+    @retried
+    def _finish_process(self, row: Record) -> None:
+        """Remove a process that has no host of its own."""
+        with self._ledger.done([row]) as tx:
+            found = service_moves.process(tx, self._db.now, row.spec["service"])
+            back = self._is_back(found)
+            if found is not None and not back:
+                service_moves.remove(tx, found.id)
+            self._end(tx, row, f"{found.binary} is up again" if found and back else None)
 
     @retried
     def _finish(self, row: Record) -> None:
@@ -173,11 +211,14 @@ class Forgetter:
             agent = service_moves.process(tx, self._db.now, row.spec["service"])
             if self._is_back(agent):
                 self._call_off(tx, agent)
+                self._end(tx, row, "its agent has come back, and the host stays")
                 return
             _refuse_used(tx, row.host_id, name)
             going = service_moves.devices(tx, row.host_id)
+            operations.reach(tx, self._db.now, row.operation_id, _UNPUBLISHED)
             for uuid in operations.open_on(tx, name):
-                operations.end(tx, self._db.now, uuid, _forgotten(name))
+                if uuid != row.operation_id:
+                    operations.end(tx, self._db.now, uuid, _forgotten(name))
             service_moves.call_off_work(tx, row.host_id, but=row.id)
             retirement.remove(tx, [one.id for one in going])
             service_moves.remove_host(tx, row.host_id)
@@ -189,10 +230,17 @@ class Forgetter:
                 for one in going
             ]
             events.record(tx, self._db.now, entries)
+            self._end(tx, row, None, devices=len(going))
         LOG.info("Host %s is forgotten, with %d device(s)", name, len(going))
 
-    def _is_back(self, agent: Record | None) -> bool:
-        return agent is not None and agent.silent_ms <= self._down_after
+    def _end(self, tx: sa.Connection, row: Record, fault: str | None, *, devices: int = 0) -> None:
+        state = ResultState.SUCCEEDED if fault is None else ResultState.FAILED
+        told = {"devices": devices} if fault is None else None
+        ended = HostResult(row.spec["host"], state, told, fault)
+        operations.end(tx, self._db.now, row.operation_id, ended)
+
+    def _is_back(self, process: Record | None) -> bool:
+        return process is not None and process.silent_ms <= self._down_after[process.binary]
 
     def _call_off(self, tx: sa.Connection, agent: Record) -> None:
         """Its agent has come back: the host stays, and Placement is put right by it."""

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Setting devices up: begun by an operator's word or at discovery, carried by work till its end.
 
+A device that is in service and has to be set up again is not touched while a guest may have a unit
+of it: it is offered to nobody from then on, and its turn comes when its last ARQ is gone.
+
 The agent is asked with the work's uuid as operation id, so asking again is how one waits. A device
 that was taken out of service meanwhile stays as it is.
 """
@@ -10,8 +13,9 @@ from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 
+from cyborg import exception
 from cyborg.conductor.work import Ledger
-from cyborg.db import device_moves, events, hosts, work
+from cyborg.db import device_moves, events, hosts, retirement, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.device import DeviceStatus
@@ -25,6 +29,12 @@ LOG = logging.getLogger(__name__)
 _ASK_AGAIN_MS = 1000
 #: How long a host is asked for before a set-up counts as failed; some write whole flash memories.
 _WITHIN_MS = 60 * 60 * 1000
+#: How soon it is looked again whether a device that guests have is free, in milliseconds.
+_LOOK_AGAIN_MS = 5000
+#: What stands on work that waits for guests.
+_AGAIN = "again"
+#: How many ARQs a reason names.
+_NAMED = 10
 _TIMED_OUT = "the host did not finish the set-up in time"
 
 
@@ -33,8 +43,13 @@ def begin(
     now: sa.ColumnElement[int],
     devices: Iterable[Record],
     operation: str | None,
+    *,
+    wait: bool = False,
 ) -> None:
-    """Note that devices, which are ``installing`` in this transaction, are to be set up."""
+    """Note that devices, which are ``installing`` in this transaction, are to be set up.
+
+    With ``wait`` that is when no guest has them.
+    """
     work.add(
         tx,
         now,
@@ -43,13 +58,30 @@ def begin(
                 "kind": WorkKind.INSTALL,
                 "host_id": one.host_id,
                 "deployable_id": one.deployable_id,
-                "spec": {"device": one.uuid},
+                "spec": {"device": one.uuid, _AGAIN: wait},
                 "operation_id": operation,
-                "deadline_in": _WITHIN_MS,
+                "deadline_in": None if wait else _WITHIN_MS,
             }
             for one in devices
         ],
     )
+
+
+def again(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    which: sa.ColumnElement[bool],
+    operation: str | None,
+) -> list[str]:
+    """Begin to set up those of these devices that are in service and need it; answers their uuids.
+
+    The caller has the lock of their host.
+    """
+    unready = device_moves.unready(tx, which)
+    if unready:
+        device_moves.move_all(tx, [one.id for one in unready], DeviceEvent.REINSTALL)
+        begin(tx, now, unready, operation, wait=True)
+    return [one.uuid for one in unready]
 
 
 class Installer:
@@ -68,17 +100,57 @@ class Installer:
         if device is None or device.status != DeviceStatus.INSTALLING:
             with self._ledger.done(rows):
                 return
+        if row.spec.get(_AGAIN):
+            self._await_guests(row, device)
+            return
         if row.overdue or device.service_host is None:
             self._end(row, device, DeviceEvent.FAIL, _TIMED_OUT)
             return
         task = InstallTask(row.uuid, device.driver, device.device_key, device.agent_epoch or 0)
-        outcome = self._agents.install(device.service_host, task)
+        try:
+            outcome = self._agents.install(device.service_host, task)
+        except exception.UnknownVerb as fault:
+            self._end(row, device, DeviceEvent.FAIL, str(fault))
+            return
         if not outcome.done:
             self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
         elif outcome.fault is not None:
             self._end(row, device, DeviceEvent.FAIL, outcome.fault)
         else:
             self._end(row, device, DeviceEvent.FINISH, outcome.note)
+
+    def _await_guests(self, row: Record, device: Record) -> None:
+        """Have a device set up as soon as no guest has it; one that is ready by itself is left."""
+        if not device.unready:
+            self._end(row, device, DeviceEvent.FINISH, None)
+            return
+        with self._db.reader() as tx:
+            held = device_moves.holders(tx, device.id)
+        if held:
+            self._wait(row, device, held)
+        else:
+            self._begin_free(row, device)
+
+    @retried
+    def _wait(self, row: Record, device: Record, held: Sequence[str]) -> None:
+        more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+        reason = (
+            "It has to be set up again, and accelerator requests have units of it: "
+            f"{', '.join(held[:_NAMED])}{more}. It waits for them to be deleted."
+        )
+        if device.status_reason != reason:
+            with self._ledger.going_on([row]) as tx:
+                device_moves.explain(tx, device.id, reason)
+            LOG.warning("Device %s on %s: %s", device.uuid, device.hostname, reason)
+        self._ledger.later([row], reason, pause_ms=_LOOK_AGAIN_MS)
+
+    @retried
+    def _begin_free(self, row: Record, device: Record) -> None:
+        """Put work that does not wait in the place of this one, unless a bind is faster."""
+        with self._ledger.done([row]) as tx:
+            retirement.lock_handles_of_device(tx, device.id)
+            taken = bool(device_moves.holders(tx, device.id))
+            begin(tx, self._db.now, [device], row.operation_id, wait=taken)
 
     @retried
     def _end(self, row: Record, device: Record, event: DeviceEvent, reason: str | None) -> None:

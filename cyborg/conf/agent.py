@@ -17,8 +17,8 @@ def options() -> list[cfg.Opt]:
             help="Drivers that look for devices on this host, by their names among the entry "
             "points 'cyborg.accelerator.driver'; '*' stands for all that are installed. A name "
             "that cannot be loaded is shown as a failed driver and does not stop the agent. "
-            "Drivers that are installed and not named here are asked once, when the agent starts, "
-            "which hardware they know; none of it is offered.",
+            "Drivers that are installed and not named here are asked when the agent starts, and "
+            "when an operator has it discover, which hardware they know; none of it is offered.",
         ),
         cfg.StrOpt(
             "resource_provider_name",

@@ -10,7 +10,7 @@ GROUP = "conductor"
 
 def options() -> list[cfg.Opt]:
     """Return fresh option objects of [conductor]."""
-    return [*_leases(), *_devices(), *_retentions()]
+    return [*_leases(), *_devices(), *_instances(), *_retentions()]
 
 
 def _leases() -> list[cfg.Opt]:
@@ -50,6 +50,23 @@ def _devices() -> list[cfg.Opt]:
             "of its devices any more whose binds need the agent's work. They come back by "
             "themselves with the agent. It must be longer than three times [agent] "
             "heartbeat_interval; 0 keeps them on offer whatever happens.",
+        ),
+    ]
+
+
+def _instances() -> list[cfg.Opt]:
+    return [
+        cfg.FloatOpt(
+            "instance_refresh",
+            default=300,
+            min=0,
+            help="Seconds after which one of the conductors asks Nova again what an instance with "
+            "accelerators is called and how it is, for the lists of devices. After a bind, and "
+            "while Nova is doing something with the instance, it asks sooner. At most twenty "
+            "instances are looked up in ten seconds, one by one, so that with more than 600 "
+            "instances each has its turn later than the default says. The account of [nova] must "
+            "see the servers of all projects; with 0 Nova is not asked, and names and states "
+            "stay unknown.",
         ),
     ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [nova]: how conductors reach Nova, to tell it how a bind ended, and to attach."""
+"""Options of [nova]: how conductors reach Nova, to tell it how binds ended, and to ask it."""
 
 from oslo_config import cfg
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from cyborg.db.bulk import Record
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import Arq, Deployable, Device, Hardware, Host
+from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import MOVES, DeviceEvent
 
@@ -24,8 +25,10 @@ _COLUMNS = (
     Device.host_id,
     Device.hostname,
     Device.status,
+    Device.status_reason,
     Device.driver,
     Device.device_key,
+    Device.origin,
     _DEPLOYABLE.label("deployable_id"),
 )
 #: The entry of the host's hardware that tells of a device.
@@ -54,14 +57,25 @@ def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
     ).one_or_none()
 
 
-def unready(tx: sa.Connection, uuids: Collection[str]) -> Sequence[Record]:
-    """Those of these devices that have to be set up before they can be used."""
+def unready(tx: sa.Connection, *which: sa.ColumnElement[bool]) -> Sequence[Record]:
+    """Those of these devices that are in service, and have to be set up before they can be used."""
+    in_service = (Device.status == DeviceStatus.ENABLED.value, Device.lost_ms.is_(None))
     return tx.execute(
         sa.select(*_COLUMNS)
         .join(Hardware, _ENTRY)
-        .where(Device.uuid.in_(sorted(uuids)), Hardware.setup_required)
+        .where(*which, *in_service, Hardware.setup_required)
         .order_by(Device.id)
     ).all()
+
+
+def being_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> list[str]:
+    """The uuids of the devices of these drivers that a host is to set up."""
+    query = sa.select(Device.uuid).where(
+        Device.host_id == host_id,
+        Device.driver.in_(sorted(drivers)),
+        Device.status == DeviceStatus.INSTALLING.value,
+    )
+    return list(tx.execute(query.order_by(Device.id)).scalars())
 
 
 def holders(tx: sa.Connection, id_: int) -> list[str]:
@@ -92,35 +106,53 @@ def label(tx: sa.Connection, id_: int, new: Mapping[str, str]) -> None:
     tx.execute(sa.update(Device).where(Device.id == id_).values(labels=dict(new)))
 
 
+def set_model(tx: sa.Connection, id_: int, model: str) -> None:
+    """Set the model of a device that an operator created."""
+    tx.execute(sa.update(Device).where(Device.id == id_).values(model=model))
+
+
 def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = None) -> bool:
     """Have something happen to a device; False when it cannot happen in the status it has now.
 
     What was said about the status before is forgotten.
     """
+    return bool(move_all(tx, [id_], event, reason))
+
+
+def move_all(
+    tx: sa.Connection, ids: Collection[int], event: DeviceEvent, reason: str | None = None
+) -> int:
+    """The same of many, in one statement; answers to how many it happened."""
     way = MOVES[event]
     changed = tx.execute(
         sa.update(Device)
-        .where(Device.id == id_, Device.status.in_([one.value for one in way.sources]))
+        .where(Device.id.in_(sorted(ids)), Device.status.in_([one.value for one in way.sources]))
         .values(status=way.target.value, status_reason=reason)
     )
-    return bool(changed.rowcount)
+    return int(changed.rowcount)
 
 
-def let_go(tx: sa.Connection, id_: int) -> bool:
-    """Have a lost device forgotten; False when its host shows it."""
-    gone = tx.execute(
-        sa.update(Device).where(Device.id == id_, Device.lost_ms.is_not(None)).values(leaving=True)
-    )
-    return bool(gone.rowcount)
-
-
-def set_up_first(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Devices that have just been found and would be in service have to be set up before."""
+def explain(tx: sa.Connection, id_: int, reason: str) -> None:
+    """Say why a device is being set up, and is not yet."""
     tx.execute(
         sa.update(Device)
-        .where(Device.id.in_(sorted(ids)))
-        .values(status=DeviceStatus.INSTALLING.value)
+        .where(Device.id == id_, Device.status == DeviceStatus.INSTALLING.value)
+        .values(status_reason=reason)
     )
+
+
+def let_go(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
+    """Have a device forgotten that is lost, or lost now, for an operator created it.
+
+    False when its host shows it and would find it again.
+    """
+    goes = sa.or_(Device.lost_ms.is_not(None), Device.origin == Origin.OPERATOR.value)
+    gone = tx.execute(
+        sa.update(Device)
+        .where(Device.id == id_, goes)
+        .values(leaving=True, lost_ms=sa.func.coalesce(Device.lost_ms, now))
+    )
+    return bool(gone.rowcount)
 
 
 def note_image(tx: sa.Connection, deployable_id: int, image_uuid: str) -> None:

@@ -14,6 +14,9 @@ from cyborg.model.device_life import LOST
 _D = models.Device.__table__.c
 _U = models.Deployable.__table__.c
 _R = models.Arq.__table__.c
+_I = models.Instance.__table__.c
+#: A request that is on its way in or out shows no instance.
+_SHOWN: sa.Label[Any] = sa.case((~_R.hidden, _R.instance_uuid)).label("shown")
 #: In service: enabled by the operator, and there.
 _IN_SERVICE = sa.and_(_D.status == DeviceStatus.ENABLED.value, _D.lost_ms.is_(None))
 _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
@@ -91,25 +94,39 @@ def page(
     return tx.execute(query.where(*_terms(which))).all()
 
 
+@dataclass(frozen=True)
+class User:
+    """An instance that holds units, and what Nova said of it at ``seen_ms`` (None: nothing yet)."""
+
+    uuid: str
+    name: str | None
+    status: str | None
+    seen_ms: int | None
+
+
 def instances(
     tx: sa.Connection, ids: Sequence[int], project_id: str | None
-) -> dict[int, list[str | None]]:
-    """Whose requests hold units of these devices: device id → uuids of instances.
+) -> dict[int, list[User | None]]:
+    """Whose requests hold units of these devices: device id → instances, by uuid.
 
-    None stands for requests that are of no instance yet. ``project_id`` keeps those of one project.
+    None stands for requests that show no instance: unbound ones and hidden ones. ``project_id``
+    keeps those of one project.
     """
     query = (
-        sa.select(_U.device_id, _R.instance_uuid)
+        sa.select(_U.device_id, _SHOWN, _I.name, _I.status, _I.seen_ms)
+        .select_from(models.Arq)
         .join(models.Deployable, _U.id == _R.deployable_id)
+        .outerjoin(models.Instance, _I.uuid == _SHOWN)
         .where(_U.device_id.in_(ids))
         .distinct()
-        .order_by(_R.instance_uuid)
+        .order_by(_SHOWN)
     )
     if project_id is not None:
         query = query.where(_R.project_id == project_id)
-    found: dict[int, list[str | None]] = {}
+    found: dict[int, list[User | None]] = {}
     for row in tx.execute(query) if ids else ():
-        found.setdefault(row.device_id, []).append(row.instance_uuid)
+        user = None if row.shown is None else User(row.shown, row.name, row.status, row.seen_ms)
+        found.setdefault(row.device_id, []).append(user)
     return found
 
 
@@ -123,12 +140,19 @@ def _terms(which: Wanted) -> Iterator[sa.ColumnElement[bool]]:
         yield sa.and_(_D.status == which.status, _D.lost_ms.is_(None))
     if which.in_use is not None:
         yield _held() if which.in_use else sa.not_(_held())
-    if which.instance is not None:
-        yield _held(_R.instance_uuid == which.instance)
-    if which.project_id is not None:
-        yield _held(_R.project_id == which.project_id)
+    if which.instance is not None or which.project_id is not None:
+        # By the same request: who else shares a device is not for its users to find out.
+        yield _held(*_of(which))
     for key, value in which.labels.items():
         yield _D.labels[key].as_string() == value
+
+
+def _of(which: Wanted) -> Iterator[sa.ColumnElement[bool]]:
+    if which.instance is not None:
+        yield _R.instance_uuid == which.instance
+        yield ~_R.hidden
+    if which.project_id is not None:
+        yield _R.project_id == which.project_id
 
 
 def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

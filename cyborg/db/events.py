@@ -20,7 +20,7 @@ class Entry:
     """One line of history.
 
     ``noun`` says what it is about: 'arq', 'device', 'deployable', 'handle', 'instance',
-    'device_profile', 'attribute' or 'service'.
+    'device_profile', 'attribute', 'service', 'driver' or 'operation'.
     """
 
     noun: str

@@ -2,11 +2,13 @@
 """Instances that have, or had, accelerators: the row that serialises bind against delete.
 
 The row stays when the instance is released, because it remembers the owner: an administrator who
-evacuates or unshelves a server binds new ARQs in its owner's name.
+evacuates or unshelves a server binds new ARQs in its owner's name. While it is bound the row also
+has what Nova last said of it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -44,6 +46,7 @@ def bind(
                     hostname=one["hostname"],
                     operation_id=one["operation_id"],
                     bound=True,
+                    look_ms=0,
                     updated_ms=now,
                 )
             )
@@ -71,10 +74,48 @@ def release(
     return int(tx.execute(statement, {"uuids": sorted(set(uuids))}).rowcount)
 
 
+def due(tx: sa.Connection, now: sa.ColumnElement[int], limit: int) -> Sequence[Record]:
+    """Whom to look up in Nova now: (uuid, updated_ms, look_ms), those never asked about first."""
+    return tx.execute(
+        sa.select(Instance.uuid, Instance.updated_ms, Instance.look_ms)
+        .where(Instance.bound, Instance.look_ms <= now)
+        .order_by(Instance.look_ms)
+        .limit(limit)
+    ).all()
+
+
+def note(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    asked: Record,
+    *,
+    after_ms: int,
+    said: Mapping[str, str] | None,
+) -> None:
+    """Keep what Nova said (``name``, ``status``; None: nothing new), and when it is asked again.
+
+    ``asked`` is what ``due`` gave. Nothing is kept when the instance was released or bound since,
+    or somebody else asked.
+    """
+    values = {} if said is None else {**said, "seen_ms": now}
+    tx.execute(
+        sa.update(Instance)
+        .where(
+            Instance.uuid == asked.uuid,
+            Instance.bound,
+            Instance.updated_ms == asked.updated_ms,
+            Instance.look_ms == asked.look_ms,
+        )
+        .values(look_ms=now + after_ms, **values)
+    )
+
+
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
 # to execute it.
 
 _UUIDS: sa.BindParameter[str] = sa.bindparam("uuids", expanding=True)
+#: What is not known of an instance, or no longer: of one that is released only the owner is kept.
+_NEVER_SEEN: Mapping[str, Any] = {"name": None, "status": None, "seen_ms": None, "look_ms": 0}
 _HELD = sa.exists().where(Arq.instance_uuid == Instance.uuid)
 _LOCK = (
     sa.select(Instance.uuid, Instance.project_id, Instance.operation_id, Instance.bound)
@@ -91,7 +132,7 @@ def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
 
 @cache
 def _open(now: sa.ColumnElement[int]) -> sa.Update:
-    values = {"bound": False, "operation_id": None, "updated_ms": now}
+    values = {"bound": False, "operation_id": None, "updated_ms": now, **_NEVER_SEEN}
     return sa.update(Instance).where(Instance.uuid.in_(_UUIDS)).values(**values)
 
 

@@ -217,16 +217,28 @@ sa.Index(None, Arq.state, Arq.id)
 
 
 class Instance(Base):
-    """An instance that has accelerators: serialises its bind against its delete."""
+    """An instance that has accelerators: serialises its bind against its delete.
+
+    ``name`` and ``status`` are Nova's words of ``seen_ms``; it is asked again at ``look_ms``, which
+    is 0 when it was not asked since the bind.
+    """
 
     __tablename__ = "instances"
     __table_args__ = MYSQL
     uuid: Mapped[str] = mapped_column(sa.String(36), primary_key=True)
+    name: Mapped[String255 | None]
+    status: Mapped[String64 | None]
+    seen_ms: Mapped[Milliseconds | None]
+    look_ms: Mapped[Milliseconds] = mapped_column(server_default=sa.text("0"))
     project_id: Mapped[String255 | None]
     hostname: Mapped[String255 | None]
     operation_id: Mapped[Uuid | None]
     bound: Mapped[bool]
     updated_ms: Mapped[Milliseconds]
+
+
+# Whom to look up next.
+sa.Index(None, Instance.bound, Instance.look_ms)
 
 
 class Work(Base):
@@ -315,6 +327,8 @@ class Backend(Base):
     state: Mapped[Word]
     services: Mapped[Any | None] = mapped_column(Json)
     capabilities: Mapped[Any | None] = mapped_column(Json)
+    #: How guests get what operators create there; NULL: nothing can be created.
+    creates: Mapped[Word | None]
     discovered_ms: Mapped[Milliseconds | None]
 
 

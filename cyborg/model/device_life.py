@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one table of a device's life, and what each microversion calls its states.
 
-A device is found inactive, set up where its hardware asks for it, in service or out of it. Being
-lost is a fact beside all that: a device that comes back is what it was.
+A device is found inactive, set up where its hardware asks for it (once more if it asks again while
+in service), in service or out of it. Being lost is a fact beside all that: a device that comes back
+is what it was.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,6 +26,7 @@ class DeviceEvent(StrEnum):
 
     ENABLE = "enable"
     INSTALL = "install"
+    REINSTALL = "reinstall"
     FINISH = "finish"
     FAIL = "fail"
     DISABLE = "disable"
@@ -42,11 +44,14 @@ MOVES: Mapping[DeviceEvent, Move] = MappingProxyType(
     {
         # Nothing to set up. What is being set up is enabled by the end of that alone.
         DeviceEvent.ENABLE: Move(_ALL - {DeviceStatus.INSTALLING}, DeviceStatus.ENABLED),
-        # The host has to set it up first; FINISH or FAIL follows. Never what is in service.
+        # The host has to set it up first; FINISH or FAIL follows. By an operator's word: never what
+        # is in service.
         DeviceEvent.INSTALL: Move(
             frozenset({DeviceStatus.INACTIVE, DeviceStatus.MAINTAINING, DeviceStatus.FAILED}),
             DeviceStatus.INSTALLING,
         ),
+        # It is in service, and its hardware has to be set up again: after a boot, say.
+        DeviceEvent.REINSTALL: Move(frozenset({DeviceStatus.ENABLED}), DeviceStatus.INSTALLING),
         DeviceEvent.FINISH: Move(frozenset({DeviceStatus.INSTALLING}), DeviceStatus.ENABLED),
         DeviceEvent.FAIL: Move(frozenset({DeviceStatus.INSTALLING}), DeviceStatus.FAILED),
         DeviceEvent.DISABLE: Move(_ALL, DeviceStatus.MAINTAINING),

@@ -13,6 +13,7 @@ from cyborg.model import wire
 from cyborg.model.arq import Arq, Binding
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
@@ -167,12 +168,12 @@ class ConductorClient(Client):
             caller, operation, "set_service_status", uuid=uuid, disabled=disabled, reason=reason
         )
 
-    def forget_service(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Forget a process that is down, and the whole host of an agent.
+    def forget_service(self, caller: Caller, operation: str, uuid: str) -> Operation:
+        """Begin to forget a process that is down, and the whole host of an agent.
 
         Raises NotFound, Conflict (it is up, or ARQs have units of the host).
         """
-        self._write(caller, operation, "forget_service", uuid=uuid)
+        return wire.load(Operation, self._write(caller, operation, "forget_service", uuid=uuid))
 
     def update_device(
         self,
@@ -183,11 +184,12 @@ class ConductorClient(Client):
         status: DeviceStatus | None,
         labels: dict[str, str | None],
         project: str | None,
+        facts: dict[str, Any] | None = None,
     ) -> None:
-        """Set status and labels of a device, both or none.
+        """Set status, labels, and the ``facts`` (model, traits) that operators tell; all or none.
 
         ``project`` limits this to labels of what its requests hold. Raises NotFound, Forbidden,
-        Invalid (labels), DeviceInUse.
+        Invalid (labels), DeviceInUse, Conflict (facts of what was discovered).
         """
         self._write(
             caller,
@@ -197,10 +199,21 @@ class ConductorClient(Client):
             status=None if status is None else status.value,
             labels=labels,
             project=project,
+            facts=facts or {},
         )
 
+    def create_device(
+        self, caller: Caller, operation: str, wanted: Creation, *, wait: bool
+    ) -> Operation:
+        """Have an accelerator created on a backend.
+
+        Raises NotFound (host, driver, backend), Unavailable, Invalid (handles) and Conflict.
+        """
+        body = self._write(caller, operation, "create_device", wanted=wire.dump(wanted), wait=wait)
+        return wire.load(Operation, body)
+
     def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Have a lost device forgotten, or what is lost of one that is there.
+        """Remove a device that an operator created; forget what is lost, of any other.
 
         Raises NotFound, DeviceInUse, Conflict (nothing of it is lost).
         """

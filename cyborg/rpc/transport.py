@@ -27,7 +27,8 @@ EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 
-#: RPC version of both services; 1.0: first verbs.
+#: RPC version of both services. 1.0: the verbs of the first release, with microversion 2.4. From
+#: then on whatever adds a verb or an argument raises the minor, and is told here.
 VERSION = "1.0"
 
 #: How long the first request of a process may wait for the first connection, in seconds.
@@ -219,7 +220,7 @@ class Line:
             return future.result()
         if isinstance(error, oslo_messaging.MessagingTimeout):
             raise error
-        # On the bus in one process it comes as it was raised.
+        # Within one process it comes as it was raised.
         if getattr(error, "exc_type", type(error).__name__) in _UNKNOWN:
             raise exception.UnknownVerb(peer=self._peer, verb=verb) from None
         if isinstance(error, oslo_messaging.RemoteError):

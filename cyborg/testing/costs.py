@@ -171,7 +171,12 @@ def listings(marker_of: dict[str, str], instance: str) -> Sequence[str]:
             "state=Bound",
             "hostname=nowhere",
         ),
-        "devices": ("type=FPGA", "status=enabled"),
+        "devices": (
+            "type=FPGA",
+            "status=enabled",
+            f"instance={instance}",
+            "in_use=true&driver=nobody&backend=none&labels=a=b",
+        ),
         "deployables": (),
         "attributes": ("key=rc",),
         "drivers": ("host=nowhere", "state=READY"),

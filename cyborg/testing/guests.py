@@ -21,8 +21,9 @@ _NO_SERVER: Answer = (404, {"itemNotFound": {"code": 404, "message": "There is n
 class Guest:
     """One server; ``has`` are the accelerator requests whose devices its domain holds.
 
-    ``lasts`` counts the looks that a reboot outlasts, ``fails`` the reboots to come that end in
-    ERROR; ``reboots`` those that were begun.
+    ``name`` is made of the uuid unless given. While its cell is ``away`` Nova knows next to nothing
+    of it. ``lasts`` counts the looks that a reboot outlasts, ``fails`` the reboots to come that end
+    in ERROR; ``reboots`` those that were begun.
     """
 
     project: str
@@ -30,6 +31,8 @@ class Guest:
     profile: str | None = None
     status: str = "ACTIVE"
     task: str | None = None
+    name: str = ""
+    away: bool = False
     has: list[str] = field(default_factory=list)
     lasts: int = 1
     fails: int = 0
@@ -107,10 +110,13 @@ class Guests:
 
 
 def _shown(uuid: str, guest: Guest) -> dict[str, Any]:
+    if guest.away:
+        return {"id": uuid, "status": "UNKNOWN", "tenant_id": guest.project}
     specs = {} if guest.profile is None else {"accel:device_profile": guest.profile}
     rebooting = guest.task == "rebooting_hard" and guest.status == "ACTIVE"
     return {
         "id": uuid,
+        "name": guest.name or f"server-{uuid[:8]}",
         "tenant_id": guest.project,
         "status": "HARD_REBOOT" if rebooting else guest.status,
         "OS-EXT-STS:task_state": guest.task,

@@ -55,6 +55,42 @@ class EventCall:
     events: tuple[Received, ...]
 
 
+class Shows:
+    """The GETs of single servers: which there were, and what a test makes of those to come."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self._status: int | None = None
+        self._asked: list[str] = []
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The servers that were asked for, in the order in which the requests came."""
+        return tuple(self._asked)
+
+    def fail(self, status: int | None) -> None:
+        """Answer with this status from now on; None: as it is."""
+        self._status = status
+
+    def hold(self) -> None:
+        """Leave requests without an answer until ``release``."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Answer those that are held, and the later ones."""
+        self._open.set()
+
+    def answer(self, instance: str) -> tuple[int, dict[str, Any]] | None:
+        """The answer that was wished for, when its time has come; None: as it is."""
+        self._asked.append(instance)
+        self._open.wait()
+        status = self._status
+        if status is None:
+            return None
+        return status, {"scripted": {"code": status, "message": "As the script says."}}
+
+
 class SimulatedNova:
     """A context manager, or start and stop. All that it is told, it may be told while running."""
 
@@ -67,6 +103,7 @@ class SimulatedNova:
         self._whole: deque[int] = deque()
         self._open = threading.Event()
         self._open.set()
+        self.shows = Shows()
         self._calls: list[EventCall] = []
 
     @property
@@ -86,6 +123,7 @@ class SimulatedNova:
     def stop(self) -> None:
         """Close the port and let go whoever is held."""
         self._open.set()
+        self.shows.release()
         self._loopback.stop()
 
     def __enter__(self) -> Self:
@@ -179,7 +217,7 @@ class SimulatedNova:
         instance, _, rest = path.removeprefix("/servers/").partition("/")
         if environ["REQUEST_METHOD"] == "POST" and rest == "action":
             return self.guests.act(instance, _body(environ))
-        return self.guests.show(instance)
+        return self.shows.answer(instance) or self.guests.show(instance)
 
     def _list(self, query: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
         if query.get("all_tenants") != ["True"] or not self._sees_all:

@@ -32,6 +32,7 @@ from cyborg.drivers.host import Host
 from cyborg.model.invariants import Ages
 from cyborg.rpc.conductor import Client, ConductorClient
 from cyborg.rpc.transport import Bus
+from cyborg.testing.broker import SweptBus
 
 _Client = TypeVar("_Client", bound=Client)
 _PATIENCE = 30.0
@@ -63,6 +64,7 @@ class Times:
     """How often things happen, in seconds; short, because somebody is waiting.
 
     But for the audit: a simulated Nova knows of no servers, so that it would find all of them gone.
+    Nor are instances looked up unless a test wants that: in a simulated Nova tasks go on by looks.
     """
 
     conductor_heartbeat: float = 0.2
@@ -77,6 +79,8 @@ class Times:
     housekeeping: float = 86_400.0
     lost_retention: float = 30 * 86_400.0
     history_retention: float = 90 * 86_400.0
+    instance_refresh: float = 0.0
+    instance_turn: float = 0.2
     ages: Ages = field(default_factory=Ages)
     rpc: float = 10.0
 
@@ -107,9 +111,15 @@ class Stack:
     _endings: list[Callable[[], object]] = field(default_factory=list)
 
     def bus(self) -> Bus:
-        """A connection of its own, as every process has."""
-        kind = _InProcessBus if self.transport_url.startswith("fake:") else Bus
-        return kind(self.conf, url=self.transport_url, exchange=self.exchange)
+        """A connection of its own, as every process has.
+
+        Its queues outlive its end as those of any process do, until this stack is stopped.
+        """
+        if self.transport_url.startswith("fake:"):
+            return _InProcessBus(self.conf, url=self.transport_url, exchange=self.exchange)
+        made = SweptBus(self.conf, url=self.transport_url, exchange=self.exchange)
+        self._endings.insert(0, made.sweep)
+        return made
 
     def start_conductor(self, host: str = "control-1") -> service.Daemon:
         """A conductor; any number may run."""
@@ -129,6 +139,8 @@ class Stack:
                 history_retention=self.times.history_retention,
                 agent_grace=self.times.agent_grace,
                 auto_enable=self.auto_enable,
+                instance_refresh=self.times.instance_refresh,
+                instance_turn=self.times.instance_turn,
             ),
             db=Database(self.database_url),
             bus=self.bus(),

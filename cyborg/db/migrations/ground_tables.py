@@ -237,11 +237,16 @@ INSTANCES = sa.Table(
     "instances",
     METADATA,
     sa.Column("uuid", sa.String(36), primary_key=True),
+    _text("name", 255, null=True),
+    _text("status", 64, null=True),
+    _ms("seen_ms", null=True),
+    _ms("look_ms", "0"),
     _text("project_id", 255, null=True),
     _text("hostname", 255, null=True),
     _text("operation_id", 36, null=True),
     _flag("bound"),
     _ms("updated_ms"),
+    sa.Index("ix_instances_bound_look_ms", "bound", "look_ms"),
     **MYSQL,
 )
 WORK = _table(
@@ -310,6 +315,7 @@ BACKENDS = _table(
     _text("state", 16),
     _json("services"),
     _json("capabilities"),
+    _text("creates", 16, null=True),
     _ms("discovered_ms", null=True),
     sa.UniqueConstraint("driver_id", "name"),
 )

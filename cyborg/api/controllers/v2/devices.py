@@ -13,17 +13,22 @@ from cyborg.api import microversion, queries, types
 from cyborg.api.controllers.v2 import device_query
 from cyborg.api.controllers.v2.device_query import DeviceQuery
 from cyborg.api.expose import Call, Rules, expose
-from cyborg.api.rendering import instant, link, moment
+from cyborg.api.rendering import instant, link, moment, since
 from cyborg.api.routing import Noun, Routes
 from cyborg.db import devices
 from cyborg.db.engine import Reader
-from cyborg.model import device_life
-from cyborg.model.device import DeviceStatus
+from cyborg.model import creation, device_life
+from cyborg.model.creation import parse_traits
+from cyborg.model.device import DeviceStatus, DeviceType
 from cyborg.model.labels import parse_change
+from cyborg.model.operation import Operation
 from cyborg.policies import devices as policies
 from cyborg.rpc.conductor import ConductorClient
 
 COLLECTION = "devices"
+Users = Sequence[devices.User | None]
+#: What is said of an instance until Nova has.
+_UNKNOWN = "unknown"
 #: The two words that clients below microversion 2.4 know: in service, or not for any reason.
 _ENABLED = DeviceStatus.ENABLED.value
 _MAINTAINING = DeviceStatus.MAINTAINING.value
@@ -33,14 +38,31 @@ _ORDERS = {
     "ready": DeviceStatus.ENABLED,
     _MAINTAINING: DeviceStatus.MAINTAINING,
 }
+_TEXT = types.Text(255, minimum=1)
 #: What tells where a device is, and is not for those who only use it.
 _PLACE = ("hostname", "backend", "std_board_info", "vendor_board_info", "status_reason")
 
 
 class DeviceBody(wsme.types.Base):
-    """What may change of a device; the rules for labels are the model's."""
+    """What may change of a device; the rules for labels and traits are the model's."""
 
     status = wsme.wsattr(types.Word(*_ORDERS))
+    labels = wsme.wsattr(types.ANYTHING)
+    model = wsme.wsattr(_TEXT)
+    traits = wsme.wsattr(types.ANYTHING)
+
+
+class CreateBody(wsme.types.Base):
+    """A new device; the rules for what is not plain text are the model's."""
+
+    host = wsme.wsattr(_TEXT, mandatory=True)
+    driver = wsme.wsattr(types.Text(100, minimum=1), mandatory=True)
+    backend = wsme.wsattr(_TEXT, mandatory=True)
+    model = wsme.wsattr(_TEXT, mandatory=True)
+    type = wsme.wsattr(types.Word(*DeviceType), mandatory=True)
+    resource_class = wsme.wsattr(_TEXT, mandatory=True)
+    traits = wsme.wsattr(types.ANYTHING)
+    handles = wsme.wsattr(types.ANYTHING)
     labels = wsme.wsattr(types.ANYTHING)
 
 
@@ -48,7 +70,7 @@ class Devices(Noun):
     """``/v2/devices``."""
 
     routes: ClassVar[Routes] = {
-        "": {"GET": "index"},
+        "": {"GET": "index", "POST": "create"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
         "*/enable": {"POST": "enable"},
         "*/disable": {"POST": "disable"},
@@ -81,9 +103,13 @@ class Devices(Noun):
         own=policies.LABEL,
     )
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Set status, labels, or both; labels that are not sent stay, null takes one away."""
-        if "status" in body and body["status"] is None:
-            raise exception.Invalid(field="status", reason="it must not be null")
+        """Change what is sent; labels that are not sent stay, null takes one away."""
+        for name in ("status", "model"):
+            if name in body and body[name] is None:
+                raise exception.Invalid(field=name, reason="it must not be null")
+        facts = {"model": body["model"]} if "model" in body else {}
+        if "traits" in body:
+            facts["traits"] = list(parse_traits(body["traits"]))
         self._conductor.update_device(
             call.caller,
             call.operation,
@@ -91,8 +117,22 @@ class Devices(Noun):
             status=_ORDERS[body["status"]] if "status" in body else None,
             labels=parse_change(body["labels"]) if "labels" in body else {},
             project=device_query.scope(call),
+            facts=facts,
         )
         return self._show(call, uuid)
+
+    @expose(
+        policies.CREATE,
+        query=types.Patience,
+        body=types.Object(CreateBody, closed=True),
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def create(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+        """Create a device on a backend whose driver can have it."""
+        return self._conductor.create_device(
+            call.caller, call.operation, creation.parse(body), wait=asked.get("wait", False)
+        )
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:
@@ -104,14 +144,14 @@ class Devices(Noun):
 
     def _users(
         self, tx: sa.Connection, call: Call, found: Sequence[sa.Row[Any]]
-    ) -> dict[int, list[str | None]]:
+    ) -> Mapping[int, Users]:
         if call.minor < microversion.OPERATORS:
             return {}
         return devices.instances(tx, [one.id for one in found], device_query.scope(call))
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
     def delete(self, call: Call, uuid: str) -> None:
-        """Forget a lost device: it leaves Placement first, and the lists after that."""
+        """Remove a device that was created or is lost: from Placement first, then from here."""
         self._conductor.delete_device(call.caller, call.operation, uuid)
 
     @expose(policies.ENABLE, types.UUID_TYPE, status=204)
@@ -127,7 +167,7 @@ class Devices(Noun):
         )
 
 
-def render(row: sa.Row[Any], call: Call, users: Sequence[str | None]) -> dict[str, Any]:
+def render(row: sa.Row[Any], call: Call, users: Users) -> dict[str, Any]:
     """The JSON of a device; ``status`` from 2.3 on, all of its words and the rest from 2.4.
 
     ``users`` are the instances whose requests hold units of it, None for those of no instance.
@@ -155,11 +195,20 @@ def render(row: sa.Row[Any], call: Call, users: Sequence[str | None]) -> dict[st
             "backend": row.backend,
             "labels": row.labels or {},
             "in_use": bool(users),
-            "instances": [one for one in users if one is not None],
+            "instances": [_user(one) for one in users if one is not None],
         }
     if call.own:
         return {name: rendered[name] for name in rendered if name not in _PLACE}
     return rendered
+
+
+def _user(one: devices.User) -> dict[str, Any]:
+    return {
+        "uuid": one.uuid,
+        "name": _UNKNOWN if one.name is None else one.name,
+        "status": _UNKNOWN if one.status is None else one.status,
+        "seen_at": since(one.seen_ms),
+    }
 
 
 def _reason(row: sa.Row[Any]) -> str | None:

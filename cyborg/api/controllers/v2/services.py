@@ -110,10 +110,10 @@ class Services(Noun):
         )
         return self._show(uuid)
 
-    @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
-    def forget(self, call: Call, uuid: str) -> None:
+    @expose(policies.DELETE, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
+    def forget(self, call: Call, uuid: str) -> Operation:
         """Forget a process that is down and, of an agent, its host with all its devices."""
-        self._conductor.forget_service(call.caller, call.operation, uuid)
+        return self._conductor.forget_service(call.caller, call.operation, uuid)
 
     def _show(self, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:
@@ -145,8 +145,7 @@ class Services(Noun):
         """Those that the filters leave: a process has neither driver nor backend."""
         if asked.get("kind") == BACKEND or "driver" in asked or "backend" in asked:
             return []
-        equal = {"host": asked["host"]} if "host" in asked else {}
-        rows = services.processes(tx, self._reader.now, **equal)
+        rows = services.processes(tx, self._reader.now, host=asked.get("host"))
         return [self._process(row) for row in rows]
 
     def _process(self, row: Record) -> dict[str, Any]:

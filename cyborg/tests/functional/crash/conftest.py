@@ -63,7 +63,7 @@ def stages(
                 prepare="prepared" in name,
                 programmable="programmable" in name,
             )
-            made[name] = Stage(ground, placement, nova_api, traits)
+            made[name] = Stage(ground, placement, nova_api, traits, bare="bare" in name)
             if "attach" in name:
                 made[name].units = 1
             made[name].image = glance.add(b"bitstream")

@@ -215,6 +215,32 @@ def _is_disabled(life: Life) -> None:
     assert _offered(life) == 0
 
 
+def _undo_set_up(life: Life) -> None:
+    """The card is out of service, and its host has reported that it has to be set up."""
+    life.ask(partial(_set_status, life, DeviceStatus.MAINTAINING))
+    life.stage.boot()
+    life.beat()
+
+
+def _set_up(life: Life) -> None:
+    life.ask(partial(_set_status, life, DeviceStatus.ENABLED))
+    life.work()
+    life.beat()
+
+
+def _boot(life: Life) -> None:
+    life.stage.boot()
+    life.beat()
+    life.work()
+    life.work()
+    life.beat()
+
+
+def _is_set_up(life: Life) -> None:
+    _is_known(life)
+    assert life.stage.is_set_up()
+
+
 def _set_status(life: Life, status: DeviceStatus, client: ConductorClient, operation: str) -> None:
     with life.stage.ground.watch.reader() as tx:
         uuid = tx.execute(sa.select(Device.uuid)).scalar_one()
@@ -268,4 +294,22 @@ SCENARIOS = (
     Scenario("device lost", "published", _lose, _is_lost, warm=Life.beat, reshapes=True),
     Scenario("disable", "published", _disable, _is_disabled, warm=Life.beat, reshapes=True),
     Scenario("disable and enable", "published", _toggle, _is_known, warm=Life.beat, reshapes=True),
+    Scenario(
+        "enable with set-up",
+        "published, bare",
+        _set_up,
+        _is_set_up,
+        warm=_undo_set_up,
+        reshapes=True,
+        long=True,
+    ),
+    Scenario(
+        "set-up after a boot",
+        "published, bare",
+        _boot,
+        _is_set_up,
+        warm=Life.beat,
+        reshapes=True,
+        long=True,
+    ),
 )

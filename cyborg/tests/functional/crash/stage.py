@@ -26,6 +26,7 @@ from cyborg.testing.mortals import Ground
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+from cyborg.tests.functional.readiness.cards import BareCardDriver
 
 NOVA = Caller("nova-project", "nova", "req-crash", everywhere=True, service=True)
 UNITS = 3
@@ -38,7 +39,7 @@ _TABLES = [one for one in METADATA.sorted_tables if one.name != "alembic_version
 class Stage:
     """One compute with one card; ``arqs`` are for ``instance``, which has its allocation.
 
-    They bind ``units`` of it.
+    They bind ``units`` of it. A ``bare`` card has to be set up.
     """
 
     ground: Ground
@@ -48,12 +49,14 @@ class Stage:
     instance: str = field(default_factory=lambda: str(uuid4()))
     profile: str = field(default_factory=lambda: f"profile-{uuid4().hex[:12]}")
     units: int = UNITS
+    bare: bool = False
     arqs: Sequence[str] = ()
     image: str = ""
     rack: Rack = field(init=False)
     root: str = field(init=False)
     _rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _prepared: frozenset[str] = frozenset()
+    _set_up: bool = False
     _tree: ProviderTree | None = None
     _ms: int = 0
     _allocation: Any = None
@@ -88,11 +91,25 @@ class Stage:
         of_card = self._allocations()["allocations"].get(self.rack.provider(), {"resources": {}})
         return sum(of_card["resources"].values())
 
+    def is_set_up(self) -> bool:
+        """Whether the card can be used."""
+        return all(not one.setup_required for one in self.rack.driver.hardware())
+
+    def boot(self, *, set_up: bool = False) -> None:
+        """Start the machine of a bare card anew, which may set it up by itself."""
+        if isinstance(self.rack.driver, BareCardDriver):
+            self.rack.driver.boot()
+            if set_up:
+                self.rack.driver.install(CARD, "")
+
     def move(self) -> None:
         """Another compute, of which nobody has heard yet, instead of the one before."""
         name = fresh_host("crash")
         self.root = self.placement.make_compute(name)
         self.rack = Rack.build(name, self.traits, {CARD: UNITS})
+        if self.bare:
+            driver = BareCardDriver(self.rack.machine, name, self.traits)
+            self.rack = replace(self.rack, driver=driver)
 
     def clear(self) -> None:
         """Nothing is in the database."""
@@ -116,6 +133,7 @@ class Stage:
         self._ms = self.ground.clock.ms
         self._allocation, self._guest = self._allocations(), replace(self.guest)
         self._prepared = frozenset(self.rack.driver.ready)
+        self._set_up = self.is_set_up()
         with self.ground.watch.reader() as tx:
             for table in _TABLES:
                 rows = tx.execute(sa.select(table)).mappings()
@@ -141,6 +159,7 @@ class Stage:
         for key in self._prepared:
             self.rack.leak(key)
         self.rack.driver.loaded.clear()
+        self.boot(set_up=self._set_up)
         for address in self.rack.machine.list_dir("/cards"):
             self.rack.pull(address)
         self.rack.plug(CARD, UNITS)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg import service
 from cyborg.db.engine import Database, Reader, retried
-from cyborg.db.models import METADATA, AttachHandle, Work
+from cyborg.db.models import METADATA, AttachHandle, Service, Work
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client, bind_body
@@ -70,6 +70,14 @@ def eventually_offered(placement: PlacementService, provider: str, units: int) -
     eventually(lambda: offered(placement, provider) == units)
 
 
+def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
+    """An operation when it is over."""
+    path = f"/operations/{begun['uuid']}"
+    eventually(lambda: operator.get(path)["state"] != "running", timeout=60.0)
+    over: dict[str, Any] = operator.get(path)
+    return over
+
+
 def everything(reader: Reader, *, but: Sequence[str] = ()) -> dict[str, list[Any]]:
     """All rows by table; what processes say about themselves, and when, is left out."""
     left_out = {"services", "alembic_version", *but}
@@ -105,6 +113,22 @@ def meddle(database: Database, change: sa.Update) -> None:
 def hasten(database: Database) -> None:
     """Work that waits for its next attempt is due: the pause is over as far as it can tell."""
     meddle(database, sa.update(Work).where(Work.owner_id.is_(None)).values(not_before_ms=0))
+
+
+def orphan(database: Database) -> None:
+    """Whoever is at any work has died, and its lease is over."""
+    with database.writer() as tx:
+        dead = sa.insert(Service).values(
+            uuid=str(uuid4()),
+            host=f"dead-{uuid4().hex[:12]}",
+            binary="cyborg-conductor",
+            process="1",
+            status="READY",
+            epoch=1,
+            last_seen_ms=1,
+        )
+        owner = (tx.execute(dead).inserted_primary_key or (0,))[0]
+        tx.execute(sa.update(Work).values(owner_id=owner, owner_epoch=1, fence=Work.fence + 1))
 
 
 def work_left(reader: Reader) -> list[str]:

@@ -19,10 +19,12 @@ from cyborg.tests.functional.life.steps import (
     ARQS,
     bind,
     create,
+    ended,
     eventually,
     eventually_offered,
     hasten,
     of_instance,
+    orphan,
 )
 
 Racks = Callable[..., RackedCompute]
@@ -48,6 +50,20 @@ def silence(database: Database, host: str) -> None:
     with database.writer() as tx:
         long_ago = database.now - 3_600_000
         tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=long_ago))
+
+
+def forget(operator: Client, path: str) -> dict[str, Any]:
+    """Begin to forget what this service is about."""
+    begun: dict[str, Any] = operator.delete(path, status=202)
+    assert (begun["verb"], len(begun["results"])) == ("forget", 1)
+    return begun
+
+
+def reason(operator: Client, begun: dict[str, Any]) -> str | None:
+    """What the only host of an operation waits for, or why it failed."""
+    (result,) = operator.get(f"/operations/{begun['uuid']}")["results"]
+    told: str | None = result["error"]
+    return told
 
 
 def rows(database: Database, model: Any) -> int:
@@ -148,12 +164,20 @@ def test_a_dead_host_is_forgotten(
     silence(database, host.compute)
     nova.delete(f"{ARQS}?instance={instance}")
     path = f"/services/{agent_of(operator, host.compute)['uuid']}"
-    operator.delete(path)
-    eventually(lambda: operator.answer("GET", path) == 404)
+    asking = replace(operator, key=str(uuid4()))
+    begun = forget(asking, path)
+    assert begun["uuid"] == asking.key
+    over = ended(operator, begun)
+    assert (over["state"], over["error"]) == ("succeeded", None)
+    (result,) = over["results"]
+    assert (result["host"], result["result"]) == (host.compute, {"devices": 1})
+    assert [one["name"] for one in over["steps"]] == ["begun", "unpublished", "succeeded"]
+    assert operator.answer("GET", path) == 404
     assert [rows(database, model) for model in (Device, Hardware, Host)] == [0, 0, 0]
     assert placement.call("GET", f"/resource_providers?uuid={host.provider()}") == {
         "resource_providers": []
     }
+    assert asking.delete(path, status=202) == over
     operator.delete(path, status=404)
 
 
@@ -167,8 +191,9 @@ def test_what_waits_for_a_host_ends_when_it_is_forgotten(
     begun = operator.post("/services/discover?wait=true", body, status=202)
     path = f"/operations/{begun['uuid']}"
     eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
-    operator.delete(f"/services/{agent_of(operator, host.compute)['uuid']}")
-    eventually(lambda: operator.get(path)["state"] == "failed")
+    over = ended(operator, forget(operator, path_of(operator, host)))
+    assert over["state"] == "succeeded"
+    assert operator.get(path)["state"] == "failed"
     (result,) = operator.get(path)["results"]
     assert (result["state"], result["error"]) == ("failed", "the host was forgotten")
     assert rows(database, Host) == rows(database, Work) == 0
@@ -182,14 +207,33 @@ def test_what_is_allocated_keeps_a_host_until_it_is_not(
     allocate(placement, host, consumer)
     host.agent.stop()
     silence(database, host.compute)
-    path = f"/services/{agent_of(operator, host.compute)['uuid']}"
-    operator.delete(path)
-    operator.delete(path)
-    eventually(lambda: refusal(database) is not None)
+    path = path_of(operator, host)
+    begun = forget(operator, path)
+    # Another order does not begin it twice: it says where to look.
+    assert begun["uuid"] in operator.delete(path, status=409)["error_message"]
+    eventually(lambda: "in use" in str(reason(operator, begun)))
+    assert operator.get(f"/operations/{begun['uuid']}")["state"] == "running"
     assert rows(database, Device) == 1
     placement.call("DELETE", f"/allocations/{consumer}")
     hasten(database)
-    eventually(lambda: operator.answer("GET", path) == 404)
+    assert ended(operator, begun)["results"][0]["error"] is None
+    assert operator.answer("GET", path) == 404
+
+
+def test_another_conductor_carries_it_on(
+    racked: Racks, operator: Client, placement: PlacementService, database: Database
+) -> None:
+    host = racked()
+    consumer = str(uuid4())
+    allocate(placement, host, consumer)
+    host.agent.stop()
+    silence(database, host.compute)
+    begun = forget(operator, path_of(operator, host))
+    eventually(lambda: reason(operator, begun) is not None)
+    orphan(database)
+    placement.call("DELETE", f"/allocations/{consumer}")
+    assert ended(operator, begun)["state"] == "succeeded"
+    assert [rows(database, model) for model in (Device, Host, Work)] == [0, 0, 0]
 
 
 def test_an_agent_that_comes_back_keeps_its_host(
@@ -200,29 +244,23 @@ def test_an_agent_that_comes_back_keeps_its_host(
     allocate(placement, host, consumer)
     host.agent.stop()
     silence(database, host.compute)
-    operator.delete(f"/services/{agent_of(operator, host.compute)['uuid']}")
-    eventually(lambda: refusal(database) is not None)
+    begun = forget(operator, path_of(operator, host))
+    eventually(lambda: reason(operator, begun) is not None)
     host.restart()
     eventually(lambda: agent_of(operator, host.compute)["state"] == "up")
     hasten(database)
+    over = ended(operator, begun)
+    assert over["state"] == "failed"
+    assert "its agent has come back" in over["results"][0]["error"]
     eventually(lambda: agent_of(operator, host.compute)["status"] == "enabled")
     assert rows(database, Device) == 1
     eventually_offered(placement, host.provider(), 2)
 
 
-def test_a_process_that_ended_is_forgotten_at_once(operator: Client, database: Database) -> None:
-    uuid = str(uuid4())
-    with database.writer() as tx:
-        tx.execute(
-            sa.insert(Service).values(
-                uuid=uuid,
-                host=f"api-{uuid[:8]}",
-                binary="cyborg-api",
-                status="READY",
-                last_seen_ms=database.now - 3_600_000,
-            )
-        )
-    operator.delete(f"/services/{uuid}")
+def test_a_process_that_ended_is_forgotten_alike(operator: Client, database: Database) -> None:
+    uuid = dead_api(database)
+    over = ended(operator, forget(operator, f"/services/{uuid}"))
+    assert (over["state"], over["results"][0]["result"]) == ("succeeded", {"devices": 0})
     assert operator.answer("GET", f"/services/{uuid}") == 404
 
 
@@ -235,6 +273,27 @@ def test_who_may(app: Any, role: str, status: int) -> None:
     assert client.answer("PATCH", f"/services/{uuid4()}", OFF) == status
     assert client.answer("DELETE", f"/services/{uuid4()}") == status
     assert replace(client, version="2.3").answer("DELETE", f"/services/{uuid4()}") == 404
+
+
+def path_of(operator: Client, host: RackedCompute) -> str:
+    """Where the agent of a host is."""
+    return f"/services/{agent_of(operator, host.compute)['uuid']}"
+
+
+def dead_api(database: Database) -> str:
+    """An API that was last heard of an hour ago."""
+    uuid = str(uuid4())
+    with database.writer() as tx:
+        tx.execute(
+            sa.insert(Service).values(
+                uuid=uuid,
+                host=f"api-{uuid[:8]}",
+                binary="cyborg-api",
+                status="READY",
+                last_seen_ms=database.now - 3_600_000,
+            )
+        )
+    return uuid
 
 
 def allocate(placement: PlacementService, host: RackedCompute, consumer: str) -> None:
@@ -250,10 +309,3 @@ def allocate(placement: PlacementService, host: RackedCompute, consumer: str) ->
     }
     placement.call("PUT", f"/allocations/{consumer}", body)
     assert offered(placement, host.provider()) == 2
-
-
-def refusal(database: Database) -> str | None:
-    """Why the work that waits could not be done yet."""
-    with database.reader() as tx:
-        found: str | None = tx.execute(sa.select(Work.error)).scalar_one_or_none()
-        return found

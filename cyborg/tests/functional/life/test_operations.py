@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from cyborg.db import history
 from cyborg.db.engine import Database
-from cyborg.db.models import Operation, OperationResult, Service, Work
+from cyborg.db.models import Operation, OperationResult, Service
 from cyborg.testing.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import eventually
+from cyborg.tests.functional.life.steps import ended, eventually, orphan
 
 DISCOVER = "/services/discover"
 
@@ -44,14 +44,6 @@ def discover(operator: Client, **body: Any) -> dict[str, Any]:
     return ended(operator, operator.post(DISCOVER, body, status=202))
 
 
-def ended(operator: Client, begun: dict[str, Any]) -> dict[str, Any]:
-    """An operation when it is over."""
-    path = f"/operations/{begun['uuid']}"
-    eventually(lambda: operator.get(path)["state"] != "running", timeout=60.0)
-    over: dict[str, Any] = operator.get(path)
-    return over
-
-
 def numbers(result: dict[str, Any]) -> dict[str, int]:
     """What the card driver of a host found."""
     (one,) = result["result"]["drivers"]
@@ -64,22 +56,6 @@ def kill(database: Database, host: RackedCompute) -> None:
     host.agent.stop()
     with database.writer() as tx:
         tx.execute(sa.update(Service).where(Service.host == host.compute).values(last_seen_ms=0))
-
-
-def orphan(database: Database) -> None:
-    """Whoever is at any work has died, and its lease is over."""
-    with database.writer() as tx:
-        dead = sa.insert(Service).values(
-            uuid=str(uuid4()),
-            host=f"dead-{uuid4().hex[:12]}",
-            binary="cyborg-conductor",
-            process="1",
-            status="READY",
-            epoch=1,
-            last_seen_ms=1,
-        )
-        owner = (tx.execute(dead).inserted_primary_key or (0,))[0]
-        tx.execute(sa.update(Work).values(owner_id=owner, owner_epoch=1, fence=Work.fence + 1))
 
 
 def test_what_has_changed_is_found_when_somebody_asks(

@@ -26,9 +26,8 @@ from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, VERSION, Line
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import everything, work_left
+from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card
-from cyborg.tests.functional.life.test_operations import ended
 
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"
@@ -137,8 +136,8 @@ def test_who_says_it_and_when_are_of_their_types(
         "retired": {"names": []},
     }
     before = everything(database)
-    few: tuple[Any, ...] = (None, True, 1.5, "", [], {"a": 1}, 2**70)
-    for odd in few:
+    odd: Any
+    for odd in (None, True, 1.5, "", [], {"a": 1}, 2**70):
         assert said(ask, verb, host=odd, epoch=epoch, **more.get(verb, {})), odd
         assert said(ask, verb, host=HOST, epoch=odd, **more.get(verb, {})), odd
     for words in ({"host": HOST}, {"epoch": epoch}, {"host": HOST, "epoch": epoch, "new": 1}):

@@ -17,24 +17,32 @@ from oslo_middleware import RequestId
 from cyborg.api import app as api_app
 from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
 from cyborg.conductor import app as conductor_app
+from cyborg.conductor.desired import Wishes
 from cyborg.conductor.discovery import Discovery
 from cyborg.conductor.endpoint import Endpoint
 from cyborg.conductor.services import Greeter
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
+from cyborg.db.models import Arq, Device
+from cyborg.db.models import Service as ServiceRow
 from cyborg.model.report import DriverReport, Hello, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import CONDUCTOR_TOPIC
-from cyborg.testing.absent import absent
 from cyborg.testing.direct import DirectBus, Exchange
 from cyborg.testing.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import ARQS, create, everything
 from cyborg.tests.functional.schema.databases import empty_database
 
-HOST = "compute"
+HOST = fresh_host("late")
+#: Drivers that find nothing.
+UPDATED, UNINSTALLED = "updated_driver", "uninstalled_driver"
 #: How long the API waits for an answer, in seconds; twice that and a bit is the end of it.
 PATIENCE = 10.0
 TOO_LONG_MS = 60_000
@@ -65,14 +73,30 @@ class Service:
     freezer: Freezer
     db: Database
     client: Client
+    servers: SimulatedNova
 
     @property
     def nova(self) -> Client:
         return self.client.with_service_token()
 
+    @property
+    def newest(self) -> Client:
+        """The same user of the newest API."""
+        return replace(self.client, version="2.4")
+
+    def change(self, model: Any, *which: Any, **values: Any) -> None:
+        """Change rows behind everybody's back."""
+        with self.db.writer() as tx:
+            tx.execute(sa.update(model).where(*which).values(**values))
+
 
 @pytest.fixture(scope="module")
-def service(conf: cfg.ConfigOpts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(
+    conf: cfg.ConfigOpts,
+    tmp_path_factory: pytest.TempPathFactory,
+    placement: PlacementService,
+    nova_api: SimulatedNova,
+) -> Iterator[Service]:
     freezer, exchange = Freezer(), Exchange()
     now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: freezer.ms)
     with empty_database(Path(tmp_path_factory.mktemp("late"))) as empty:
@@ -94,7 +118,7 @@ def service(conf: cfg.ConfigOpts, tmp_path_factory: pytest.TempPathFactory) -> I
             ),
             db=db,
             agents=agents,
-            peers=conductor_app.Peers(Nova(absent()), Allocations(absent())),
+            peers=conductor_app.Peers(Nova(nova_api.adapter()), Allocations(placement.adapter())),
             wake=lambda: None,
         )
         bus.server(CONDUCTOR_TOPIC, "control", Endpoint(cases)).start()
@@ -102,26 +126,32 @@ def service(conf: cfg.ConfigOpts, tmp_path_factory: pytest.TempPathFactory) -> I
             DirectBus(exchange), timeout=PATIENCE, now_ms=lambda: freezer.ms
         )
         app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
-        _seed(db)
-        yield Service(freezer, db, Client(app, role="admin"))
+        _seed(db, placement)
+        yield Service(freezer, db, Client(app, role="admin"), nova_api)
         for one in (conductor, agents, reader, db):
             one.close()
         bus.close()
 
 
-def _seed(db: Database) -> None:
-    """A host with a card that can be programmed."""
+def _seed(db: Database, placement: PlacementService) -> None:
+    """A host with a card that can be programmed, one that is lost, and drivers that do nothing."""
     welcome = Greeter(db=db, down_after=30_000).hello(
         Hello(HOST, (HOST,), "0", f"agent@{HOST}", None)
     )
-    (found,) = report_of(HOST, 1, handles=100).drivers
-    (device,) = found.devices
+    (found,) = report_of(HOST, 2, handles=100).drivers
+    device, lost = found.devices
     (deployable,) = device.deployables
     device = replace(device, deployables=(replace(deployable, programmable=True),))
-    report = Report((DriverReport(found.driver, found.state, (device,)),))
+    idle = [DriverReport(one, found.state) for one in (UPDATED, UNINSTALLED)]
+    report = Report((DriverReport(found.driver, found.state, (device, lost)), *idle))
     Discovery(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         HOST, welcome.epoch, report
     )
+    with db.writer() as tx:
+        tx.execute(sa.update(Device).where(Device.device_key == lost.key).values(lost_ms=db.now))
+    placement.make_compute(HOST)
+    tree = Wishes(db=db).desired(HOST, welcome.epoch).tree
+    assert Publisher(Placement(placement.adapter())).publish(tree).problems == {}
 
 
 Request = Callable[[int], Any]
@@ -215,6 +245,85 @@ def _removing_an_attribute(service: Service) -> Request:
     return lambda status: service.client.delete(path, status or 204)
 
 
+def _attaching(service: Service) -> Request:
+    name, instance = _profile(service), str(uuid4())
+    service.servers.own(instance, service.client.project, HOST, name)
+    path = f"/instances/{instance}/accelerators"
+    return lambda status: service.newest.post(path, {}, status or 202)
+
+
+def _detaching(service: Service) -> Request:
+    """One that attach has made, by all that can be seen."""
+    ((arq,), instance) = _bound(service)
+    service.servers.own(instance, service.client.project, HOST)
+    service.change(Arq, Arq.uuid == arq["uuid"], origin="attached")
+    path = f"/instances/{instance}/accelerators"
+    return lambda status: service.newest.delete(path, status or 202)
+
+
+def _detaching_nothing(service: Service) -> Request:
+    instance = str(uuid4())
+    service.servers.own(instance, service.client.project, HOST)
+    path = f"/instances/{instance}/accelerators"
+    return lambda status: service.newest.delete(path, status or 202)
+
+
+def _discovering(service: Service) -> Request:
+    return lambda status: service.newest.post("/services/discover?wait=true", {}, status or 202)
+
+
+def _installing_a_driver(service: Service) -> Request:
+    body = {"driver": f"driver-{uuid4().hex[:12]}", "hosts": [HOST]}
+    return lambda status: service.newest.post("/drivers?wait=true", body, status or 202)
+
+
+def _updating_a_driver(service: Service) -> Request:
+    path, body = f"/drivers/{UPDATED}?wait=true", {"options": {"count": "2"}}
+    return lambda status: service.newest.patch(path, body, status or 202)
+
+
+def _reloading_a_driver(service: Service) -> Request:
+    path = f"/drivers/{UPDATED}?wait=true"
+    return lambda status: service.newest.patch(path, {}, status or 202)
+
+
+def _uninstalling_a_driver(service: Service) -> Request:
+    path = f"/drivers/{UNINSTALLED}?wait=true"
+    return lambda status: service.newest.delete(path, status or 202)
+
+
+def _labelling(service: Service) -> Request:
+    uuid = service.client.get("/devices")["devices"][0]["uuid"]
+    body = {"labels": {"rack": uuid4().hex}}
+    return lambda status: service.newest.patch(f"/devices/{uuid}", body, status or 200)
+
+
+def _deleting_a_device(service: Service) -> Request:
+    (lost,) = service.newest.get("/devices?status=lost")["devices"]
+    return lambda status: service.newest.delete(f"/devices/{lost['uuid']}", status or 204)
+
+
+def _changing_a_profile(service: Service) -> Request:
+    path, body = f"/device_profiles/{_profile(service)}", {"description": uuid4().hex}
+    return lambda status: service.newest.patch(path, body, status or 200)
+
+
+def _taking_a_host_out_of_service(service: Service) -> Request:
+    """And before that back again: others bind to it."""
+    (agent,) = service.newest.get("/services", host=HOST, kind="process")["services"]
+    path = f"/services/{agent['uuid']}"
+    service.newest.patch(path, {"status": "disabled"}, 200)
+    return lambda status: service.newest.patch(path, {"status": "enabled"}, status or 200)
+
+
+def _forgetting_a_process(service: Service) -> Request:
+    uuid = str(uuid4())
+    with service.db.writer() as tx:
+        gone = {"host": f"api-{uuid[:8]}", "binary": "cyborg-api", "status": "READY"}
+        tx.execute(sa.insert(ServiceRow).values(uuid=uuid, last_seen_ms=0, **gone))
+    return lambda status: service.newest.delete(f"/services/{uuid}", status or 202)
+
+
 REQUESTS = [
     ("create_arqs", _creating),
     ("patch_arqs", _binding),
@@ -228,6 +337,19 @@ REQUESTS = [
     ("program_deployable", _programming),
     ("create_attribute", _adding_an_attribute),
     ("delete_attribute", _removing_an_attribute),
+    ("attach", _attaching),
+    ("detach", _detaching),
+    ("detach", _detaching_nothing),
+    ("discover_services", _discovering),
+    ("install_driver", _installing_a_driver),
+    ("update_driver", _updating_a_driver),
+    ("update_driver", _reloading_a_driver),
+    ("uninstall_driver", _uninstalling_a_driver),
+    ("update_device", _labelling),
+    ("delete_device", _deleting_a_device),
+    ("update_device_profile", _changing_a_profile),
+    ("set_service_status", _taking_a_host_out_of_service),
+    ("forget_service", _forgetting_a_process),
 ]
 
 

@@ -2,13 +2,8 @@
 """Cards that have to be set up before anybody can use them."""
 
 import threading
-from uuid import uuid4
-
-import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db.engine import Database
-from cyborg.db.models import Hardware, Host
 from cyborg.drivers.base import ALONE, Surroundings
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver
@@ -47,6 +42,11 @@ class BareCardDriver(CardDriver):
         if not self.useless:
             self._machine.add_file(f"{_SET_UP}/{device_key}", "")
 
+    def boot(self) -> None:
+        """Start the machine anew: no card is set up any more."""
+        if self.host.exists(_SET_UP):
+            self._machine.remove(_SET_UP)
+
     def _entry(self, device: facts.Device) -> facts.Hardware:
         ready = self.host.exists(f"{_SET_UP}/{device.key}")
         return facts.Hardware(
@@ -59,25 +59,3 @@ class BareCardDriver(CardDriver):
             setup_required=not ready,
             reboot_required=self.reboot,
         )
-
-
-def note_hardware(database: Database, compute: str, driver: BareCardDriver) -> None:
-    """Store what the driver says of its hardware, as a report of it does."""
-    with database.writer() as tx:
-        host = tx.execute(sa.select(Host.id).where(Host.name == compute)).scalar_one()
-        for one in driver.hardware():
-            tx.execute(sa.delete(Hardware).where(Hardware.hardware_key == one.key))
-            tx.execute(
-                sa.insert(Hardware).values(
-                    uuid=str(uuid4()),
-                    host_id=host,
-                    driver=driver.name,
-                    hardware_key=one.key,
-                    device_type=one.kind,
-                    offered=one.offered,
-                    setup_required=one.setup_required,
-                    reboot_required=one.reboot_required,
-                    reason=one.reason,
-                    seen_ms=0,
-                )
-            )

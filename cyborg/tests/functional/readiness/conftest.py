@@ -21,7 +21,7 @@ from cyborg.testing.stack import Stack, Times, reach
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually
-from cyborg.tests.functional.readiness.cards import BareCardDriver, note_hardware
+from cyborg.tests.functional.readiness.cards import BareCardDriver
 from cyborg.tests.functional.schema.databases import empty_database
 
 TIMES = Times(agent_heartbeat=0.1, scan=0.1)
@@ -78,9 +78,15 @@ class Site(Rack):
         """Wait until the device is so."""
         eventually(lambda: self.device["status"] == status)
 
-    def note_hardware(self) -> None:
-        """What the driver says of its hardware is known to the conductor."""
-        note_hardware(self.database, self.compute, self.driver)
+    @property
+    def hardware(self) -> dict[str, Any]:
+        """What the card's host said of it when it last reported."""
+        (found,) = self.operator.get("/hardware")["hardware"]
+        return dict(found)
+
+    def unready(self, *, required: bool = True) -> None:
+        """Wait until the host has reported that the card has to be set up, or has not."""
+        eventually(lambda: self.hardware["acc_status"]["setup_required"] is required)
 
     def restart(self) -> service.Daemon:
         """Another agent process on the same machine; the old one is to be stopped before."""
@@ -93,13 +99,20 @@ class Site(Rack):
 def site(
     cautious: tuple[Stack, Database], placement: PlacementService, tmp_path: Path
 ) -> Iterator[Callable[..., Site]]:
-    """Start the conductor (``auto_enable``: for these drivers) and an agent with one card."""
+    """Start the conductor (``auto_enable``: for these drivers) and an agent with one card.
+
+    One that is not ``bare`` is set up; ``shut``: no set-up ends before its gate is opened.
+    """
     stack, database = cautious
     drivers: list[BareCardDriver] = []
     endings: list[Callable[[], object]] = []
 
     def start(
-        *, bare: bool = True, auto_enable: tuple[str, ...] = (), plugged: bool = True
+        *,
+        bare: bool = True,
+        auto_enable: tuple[str, ...] = (),
+        plugged: bool = True,
+        shut: bool = False,
     ) -> Site:
         own = replace(stack, auto_enable=frozenset(auto_enable))
         own.start_conductor()
@@ -110,6 +123,8 @@ def site(
         drivers.append(driver)
         if not bare:
             driver.install(CARD, "")
+        if shut:
+            driver.gate.clear()
         rack = replace(rack, driver=driver)
         agent = own.start_agent(
             compute, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path
@@ -132,8 +147,6 @@ def site(
         )
         if plugged:
             eventually(lambda: len(operator.get("/devices")["devices"]) == 1)
-        if bare and plugged:
-            made.note_hardware()
         return made
 
     yield start

@@ -15,7 +15,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
-from cyborg.tests.functional.life.cards import CARD, Traits
+from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
@@ -25,7 +25,6 @@ from cyborg.tests.functional.life.steps import (
     states,
     work_left,
 )
-from cyborg.tests.functional.readiness.cards import BareCardDriver, note_hardware
 from cyborg.tests.functional.readiness.conftest import Site
 
 Sites = Callable[..., Site]
@@ -197,23 +196,24 @@ def test_auto_enable_spares_the_operator(site: Sites, placement: PlacementServic
     eventually_offered(placement, here.provider(), 2)
 
 
-def test_auto_enable_sets_up_first(site: Sites, placement: PlacementService) -> None:
-    here = site(auto_enable=("*",), plugged=False)
-    eventually(lambda: _reported(here))
-    here.driver.gate.clear()
-    # Its hardware is known a moment before the device is, as within a report.
-    here.driver.behaviour.broken = RuntimeError("a card is being put in")
-    here.plug(CARD, 2)
-    eyes = BareCardDriver(here.machine, here.compute, Traits(here.resource_class))
-    note_hardware(here.database, here.compute, eyes)
-    here.driver.behaviour.broken = None
-    eventually(lambda: bool(here.operator.get("/devices")["devices"]))
+@pytest.mark.parametrize("plugged", [True, False])
+def test_auto_enable_sets_up_first(
+    site: Sites, placement: PlacementService, *, plugged: bool
+) -> None:
+    """With the first report of the host, and with a later one."""
+    here = site(auto_enable=("*",), plugged=plugged, shut=True)
+    if not plugged:
+        eventually(lambda: _reported(here))
+        here.plug(CARD, 2)
+        eventually(lambda: bool(here.operator.get("/devices")["devices"]))
     here.becomes("installing")
     assert offered(placement, here.provider()) == 0
     here.driver.gate.set()
     here.becomes("enabled")
     assert here.driver.installed == [CARD]
     eventually_offered(placement, here.provider(), 2)
+    here.unready(required=False)
+    assert (here.device["status"], here.driver.installed) == ("enabled", [CARD])
 
 
 def test_auto_enable_names_drivers(site: Sites) -> None:

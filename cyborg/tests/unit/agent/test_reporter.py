@@ -200,6 +200,9 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
     )
     assert first.digest() == second.digest()
     assert len(looks) == 1
+    reporter.forget_idle()
+    assert reporter.scan(ALONE).digest() == first.digest()
+    assert len(looks) == 2
 
 
 def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices from microversion 2.4 on: what is shown to whom, filters, and updates."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -29,6 +30,21 @@ def set_device(db: Database, name: str, **values: Any) -> None:
         tx.execute(sa.update(device).where(device.uuid == FACTS[name]).values(**values))
 
 
+def set_instance(db: Database, name: str, values: Mapping[str, Any]) -> None:
+    with db.writer() as tx:
+        instance = models.Instance
+        tx.execute(sa.update(instance).where(instance.uuid == FACTS[name]).values(**values))
+
+
+def user(name: str) -> dict[str, Any]:
+    """An instance of which Nova has not said anything yet."""
+    return {"uuid": FACTS[name], "name": "unknown", "status": "unknown", "seen_at": None}
+
+
+#: Whose requests hold units of the device, in the order in which they are shown.
+USERS = sorted(["instance", "busy"], key=lambda name: FACTS[name])
+
+
 @pytest.mark.parametrize("as_", ["admin", "operator", "manager"])
 def test_what_operators_see(client: Client, db: Database, as_: str) -> None:
     set_device(db, "device", labels={"rack": "7"}, backend="left", status_reason="said")
@@ -42,7 +58,7 @@ def test_what_operators_see(client: Client, db: Database, as_: str) -> None:
         "backend": "left",
         "labels": {"rack": "7"},
         "in_use": True,
-        "instances": sorted([FACTS["instance"], FACTS["busy"]]),
+        "instances": [user(name) for name in USERS],
     }
     older = client.send("GET", f"{PATH}/<device>", as_=as_, version="accelerator 2.3").body
     assert set(shown) - set(older) == set(news[1:])
@@ -54,7 +70,7 @@ def test_what_their_users_see(client: Client, as_: str) -> None:
     assert found(client, as_=as_) == [FACTS["device"]]
     shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST)
     assert (shown.body["driver"], shown.body["in_use"]) == ("fake_driver", True)
-    assert shown.body["instances"] == sorted([FACTS["instance"], FACTS["busy"]])
+    assert shown.body["instances"] == [user(name) for name in USERS]
     assert b"host-1" not in shown.raw
     hidden = {"hostname", "backend", "std_board_info", "vendor_board_info", "status_reason"}
     assert hidden.isdisjoint(shown.body)
@@ -74,9 +90,50 @@ def test_users_see_their_own_instances_alone(client: Client, db: Database) -> No
         arq = models.Arq
         mine = sa.update(arq).where(arq.uuid == FACTS["bound"])
         tx.execute(mine.values(project_id=people.OTHER))
-    for as_, instance in (("stranger", "instance"), ("member", "busy")):
+    for as_, instance, other in (
+        ("stranger", "instance", "busy"),
+        ("member", "busy", "instance"),
+        ("reader", "busy", "instance"),
+    ):
         shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
-        assert shown["instances"] == [FACTS[instance]]
+        assert shown["instances"] == [user(instance)]
+        assert found(client, f"instance=<{instance}>", as_=as_) == [FACTS["device"]]
+        assert found(client, f"instance=<{other}>", as_=as_) == []
+    assert found(client, "instance=<busy>", as_="manager") == [FACTS["device"]]
+
+
+@pytest.mark.parametrize("as_", ["admin", "operator", "manager", "member", "reader"])
+def test_what_nova_said_of_instances(client: Client, db: Database, as_: str) -> None:
+    said = {"name": "web-1", "status": "SHUTOFF", "seen_ms": 1_700_000_000_123}
+    set_instance(db, "busy", said)
+    known = {"name": "web-1", "status": "SHUTOFF", "seen_at": "2023-11-14T22:13:20.123+00:00"}
+    shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
+    assert shown["instances"] == [user(name) | (known if name == "busy" else {}) for name in USERS]
+    assert client.send("GET", PATH, as_=as_, version=NEWEST).body["devices"][0] == shown
+
+
+def test_an_instance_with_several_requests_is_shown_once(client: Client, db: Database) -> None:
+    with db.writer() as tx:
+        arq = models.Arq
+        both = sa.update(arq).where(arq.uuid == FACTS["started"])
+        tx.execute(both.values(instance_uuid=FACTS["instance"]))
+    shown = client.send("GET", f"{PATH}/<device>", version=NEWEST).body
+    assert shown["instances"] == [user("instance")]
+
+
+@pytest.mark.parametrize("as_", ["operator", "member"])
+def test_what_is_hidden_shows_no_instance(client: Client, db: Database, as_: str) -> None:
+    with db.writer() as tx:
+        arq = models.Arq
+        tx.execute(sa.update(arq).where(arq.uuid == FACTS["started"]).values(hidden=True))
+    assert found(client, "instance=<busy>", as_=as_) == []
+    shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
+    assert (shown["in_use"], shown["instances"]) == (True, [user("instance")])
+
+
+def test_older_versions_tell_nothing_of_instances(client: Client) -> None:
+    shown = client.send("GET", f"{PATH}/<device>", as_="admin", version="accelerator 2.3")
+    assert FACTS["instance"].encode() not in shown.raw
 
 
 @pytest.mark.parametrize(
@@ -142,6 +199,14 @@ def test_a_list_costs_two_statements(
 @pytest.mark.parametrize(
     ("body", "asked"),
     [
+        (
+            {"model": "m", "traits": ["CUSTOM_B", "CUSTOM_A", "CUSTOM_B"]},
+            {
+                "status": None,
+                "labels": {},
+                "facts": {"model": "m", "traits": ["CUSTOM_B", "CUSTOM_A"]},
+            },
+        ),
         ({"status": "ready"}, {"status": DeviceStatus.ENABLED, "labels": {}}),
         ({"status": "enabled"}, {"status": DeviceStatus.ENABLED, "labels": {}}),
         ({"status": "maintaining"}, {"status": DeviceStatus.MAINTAINING, "labels": {}}),
@@ -155,7 +220,8 @@ def test_a_list_costs_two_statements(
 def test_updates(client: Client, conductor: FakeConductor, body: Any, asked: Any) -> None:
     answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
     assert (answer.status, answer.body["uuid"]) == (200, FACTS["device"])
-    assert conductor.calls[0][2] == {"uuid": FACTS["device"], "project": None, **asked}
+    wish = {"uuid": FACTS["device"], "project": None, "facts": {}, **asked}
+    assert conductor.calls[0][2] == wish
 
 
 @pytest.mark.parametrize(
@@ -168,6 +234,11 @@ def test_updates(client: Client, conductor: FakeConductor, body: Any, asked: Any
         ({"status": "lost"}, "status"),
         ({"status": ["ready"]}, "status"),
         ({"uuid": "<random>"}, "uuid"),
+        ({"model": None}, "model"),
+        ({"model": ""}, "model"),
+        ({"traits": None}, "traits"),
+        ({"traits": "CUSTOM_A"}, "traits"),
+        ({"traits": ["CUSTOM_A", "b"]}, "traits[1]"),
         ({"labels": None}, "labels"),
         ({"labels": ["rack"]}, "labels"),
         ({"labels": {"rack": 7}}, "labels.rack"),

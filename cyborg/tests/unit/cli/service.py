@@ -72,6 +72,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
                 {"name": "cipher", "state": "down"},
             ],
             "capabilities": {"ipsec": {"num": 2}},
+            "creates": "TEST_PCI",
             "discovered_at": "2026-11-01T10:00:00Z",
         }
     ],
@@ -80,6 +81,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
             "uuid": DEVICE,
             "hostname": "compute-1",
             "driver": "fake_driver",
+            "key": "0000:3b:00.0",
             "acc_specs": {
                 "device_type": "CRYPTO",
                 "num": 2,
@@ -108,7 +110,16 @@ THINGS: dict[str, list[dict[str, Any]]] = {
             "labels": {"rack": "7"},
             "driver": "fake_driver",
             "backend": "a",
-            "in_use": False,
+            "in_use": True,
+            "instances": [
+                {
+                    "uuid": INSTANCE,
+                    "name": "web-1",
+                    "status": "ACTIVE",
+                    "seen_at": "2026-11-01T10:00:00.000+00:00",
+                },
+                {"uuid": AGENT, "name": "unknown", "status": "unknown", "seen_at": None},
+            ],
             "created_at": "2026-11-01T10:00:00Z",
             "updated_at": None,
             "links": [{"href": "http://x/devices/1", "rel": "self"}],
@@ -248,7 +259,10 @@ class Service:
     @staticmethod
     def _long(asked: Asked, collection: str) -> bool:
         return asked.method != "GET" and (
-            collection in {"drivers", "instances"} or asked.path == "/services/discover"
+            collection in {"drivers", "instances"}
+            or asked.path == "/services/discover"
+            or (asked.method, asked.path) == ("POST", "/devices")
+            or (asked.method, collection) == ("DELETE", "services")
         )
 
 

@@ -16,6 +16,7 @@ from cyborg.tests.unit.cli.service import (
     DEVICE,
     DRIVER,
     ENGINE,
+    INSTANCE,
     PROCESS,
     THINGS,
     Answer,
@@ -33,6 +34,7 @@ def test_json_keeps_objects_as_they_are(cyborg: Run):
         "uuid": DEVICE,
         "hostname": "compute-1",
         "driver": "fake_driver",
+        "key": "0000:3b:00.0",
         "device_type": "CRYPTO",
         "num": 2,
         "setup_required": True,
@@ -58,6 +60,20 @@ def test_value_is_for_scripts(cyborg: Run):
     assert cyborg("driver-list -f value -c in_use -c found").out == "2 1\n"
     ran = cyborg("accelerator-list --long -f value -c labels")
     assert ran.out == '{"rack": "7"}\n'
+
+
+def test_who_has_an_accelerator_stands_in_columns(cyborg: Run):
+    (one,) = cyborg("accelerator-list -f json").shown
+    assert one["instance_name"] == ["web-1", "unknown"]
+    assert one["instance_status"] == ["ACTIVE", "unknown"]
+    lines = cyborg("accelerator-list -c instance_name -c instance_status").out.splitlines()
+    assert [line.split() for line in lines[3:5]] == [
+        ["|", "web-1", "|", "ACTIVE", "|"],
+        ["|", "unknown", "|", "unknown", "|"],
+    ]
+    shown = cyborg(f"accelerator-show {DEVICE}").out
+    assert f"web-1 (uuid={INSTANCE}, status=ACTIVE, seen_at=2026-11-01T10:00:00.000+00:00)" in shown
+    assert f"unknown (uuid={AGENT}, status=unknown)" in shown
 
 
 def test_csv_is_one_line_for_each(cyborg: Run):

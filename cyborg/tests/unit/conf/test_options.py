@@ -37,6 +37,7 @@ EXPECTED = {
     ("conductor", "lost_retention"): 30,
     ("conductor", "history_retention"): 90,
     ("conductor", "agent_grace"): 3600,
+    ("conductor", "instance_refresh"): 300,
     ("database", "mysql_engine"): "InnoDB",
     ("glance", "num_retries"): 0,
     ("glance", "service_type"): "image",

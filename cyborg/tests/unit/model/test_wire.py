@@ -18,6 +18,7 @@ from cyborg.model import wire
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
 from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardware
 from cyborg.model.device import Attribute as DeviceAttribute
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
@@ -47,6 +48,7 @@ KINDS: list[Any] = [
     Attribute,
     Binding,
     Caller,
+    Creation,
     Desired,
     DeviceProfile,
     Discovered,

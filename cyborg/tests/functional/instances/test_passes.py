@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass of the conductor that asks Nova: how much it asks, about whom, and who does it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.clients.nova import Face, Nova
+from cyborg.conductor.instances import Inquirer
+from cyborg.conductor.services import Lease
+from cyborg.db.models import Instance
+from cyborg.db.services import Process
+from cyborg.model.names import CONDUCTOR
+from cyborg.tests.functional.instances.conftest import Cloud
+
+_DAY = 86_400_000
+_PASS = 20
+
+
+class Clock:
+    """Seconds that pass with each look at it."""
+
+    def __init__(self, step: float) -> None:
+        self._step = step
+        self._seconds = 0.0
+
+    def __call__(self) -> float:
+        self._seconds += self._step
+        return self._seconds
+
+
+def process(name: str) -> Process:
+    return Process("control", CONDUCTOR, "0", "", name)
+
+
+@pytest.fixture
+def quiet(make_cloud: Callable[..., Cloud]) -> Cloud:
+    """One whose conductor asks nothing, and is not the first."""
+    return make_cloud(refresh=0.0, first=process("1"))
+
+
+def lease(cloud: Cloud, name: str = "1") -> Lease:
+    made = Lease(db=cloud.database, process=process(name))
+    made.renew()
+    return made
+
+
+def inquirer(cloud: Cloud, **changes: Any) -> Inquirer:
+    """One whose day has a hundred turns."""
+    given: dict[str, Any] = {
+        "db": cloud.database,
+        "lease": changes.pop("lease", None) or lease(cloud),
+        "nova": Nova(cloud.nova.adapter()),
+        "refresh": _DAY,
+        "lease_ms": _DAY,
+        "patience": 60.0,
+    }
+    return Inquirer(**given | changes)
+
+
+def age(cloud: Cloud, *instances: str, by: int) -> None:
+    """These have their turn so many milliseconds ago."""
+    with cloud.database.writer() as tx:
+        chosen = sa.update(Instance).where(Instance.uuid.in_(instances))
+        tx.execute(chosen.values(look_ms=cloud.database.now - by))
+
+
+def wait_ms(cloud: Cloud, instance: str) -> int:
+    """How long it is until the next look."""
+    with cloud.database.reader() as tx:
+        left = sa.select(Instance.look_ms - cloud.database.now).where(Instance.uuid == instance)
+        return int(tx.execute(left).scalar_one())
+
+
+def test_a_pass_is_bounded_and_the_next_goes_on(quiet: Cloud) -> None:
+    booted = {quiet.boot("blue") for _ in range(_PASS + 5)}
+    passes = inquirer(quiet)
+    passes.run_once()
+    assert len(set(quiet.nova.shows.asked)) == len(quiet.nova.shows.asked) == _PASS
+    passes.run_once()
+    assert set(quiet.nova.shows.asked) == booted
+    passes.run_once()
+    assert len(quiet.nova.shows.asked) == len(booted)
+
+
+def test_who_was_never_asked_about_comes_first(quiet: Cloud) -> None:
+    old = [quiet.boot("blue") for _ in range(_PASS)]
+    passes = inquirer(quiet)
+    passes.run_once()
+    age(quiet, *old, by=1000)
+    age(quiet, old[7], by=2000)
+    fresh = quiet.boot("blue")
+    passes.run_once()
+    assert quiet.nova.shows.asked[_PASS : _PASS + 2] == (fresh, old[7])
+
+
+def test_a_slow_nova_ends_a_pass(quiet: Cloud) -> None:
+    for _ in range(5):
+        quiet.boot("blue")
+    inquirer(quiet, patience=2.5, clock=Clock(1.0)).run_once()
+    assert len(quiet.nova.shows.asked) == 2
+
+
+def test_a_pass_ends_with_the_first_failure(quiet: Cloud) -> None:
+    booted = {quiet.boot("blue") for _ in range(2)}
+    quiet.nova.shows.fail(503)
+    passes = inquirer(quiet)
+    for _ in range(2):
+        with pytest.raises(exception.Unavailable, match="Nova"):
+            passes.run_once()
+    assert len(quiet.nova.shows.asked) == 2
+    assert set(quiet.nova.shows.asked) == booted
+    assert all(0 < wait_ms(quiet, one) <= 30_000 for one in booted)
+    # Both wait for their next turn now.
+    passes.run_once()
+    assert len(quiet.nova.shows.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "task", "soon"),
+    [
+        ("ACTIVE", None, False),
+        ("SHUTOFF", None, False),
+        ("BUILD", None, True),
+        ("BUILD", "spawning", True),
+        ("ACTIVE", "powering-off", True),
+    ],
+)
+def test_what_is_about_to_change_is_asked_for_soon(
+    quiet: Cloud, status: str, task: str | None, soon: bool
+) -> None:
+    instance = quiet.boot("blue", "web")
+    guest = quiet.servers[instance]
+    guest.status, guest.task, guest._looks = status, task, 9
+    inquirer(quiet).run_once()
+    assert quiet.kept(instance)[:2] == ("web", status)
+    assert (wait_ms(quiet, instance) <= 30_000) == soon
+
+
+def test_only_the_first_conductor_asks(quiet: Cloud) -> None:
+    quiet.boot("blue")
+    first, second = lease(quiet, "1"), lease(quiet, "2")
+    unborn = Lease(db=quiet.database, process=process("3"))
+    for idle in (second, unborn):
+        inquirer(quiet, lease=idle).run_once()
+    assert quiet.nova.shows.asked == ()
+    inquirer(quiet, lease=first).run_once()
+    assert len(quiet.nova.shows.asked) == 1
+
+
+def test_of_two_that_ask_at_once_one_is_heard(quiet: Cloud) -> None:
+    """The later answer to the earlier question does not count."""
+    instance = quiet.boot("blue", "new")
+
+    class Slow(Nova):
+        def face(self, instance_uuid: str) -> Face | None:
+            inquirer(quiet).run_once()
+            return Face("old", "BUILD", moving=True)
+
+    inquirer(quiet, nova=Slow(quiet.nova.adapter())).run_once()
+    assert quiet.kept(instance)[:2] == ("new", "ACTIVE")
+
+
+def test_a_conductor_that_dies_in_between_leaves_the_question_open(quiet: Cloud) -> None:
+    instance = quiet.boot("blue", "web")
+
+    class Fatal(Nova):
+        def face(self, instance_uuid: str) -> Face | None:
+            super().face(instance_uuid)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        inquirer(quiet, nova=Fatal(quiet.nova.adapter())).run_once()
+    assert quiet.kept(instance) == (None, None, None, 0)
+    inquirer(quiet).run_once()
+    assert quiet.kept(instance)[:2] == ("web", "ACTIVE")
+
+
+def test_a_deleted_instance_is_not_looked_up(quiet: Cloud) -> None:
+    instance = quiet.boot("blue", "web")
+    quiet.delete(instance, "blue")
+    inquirer(quiet).run_once()
+    assert quiet.nova.shows.asked == ()
+    quiet.bind("blue", instance)
+    inquirer(quiet).run_once()
+    assert quiet.kept(instance)[:2] == ("web", "ACTIVE")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who sees which instances of a device that several projects share."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyborg.tests.functional.instances.conftest import HOST, Cloud
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import eventually
+
+
+@pytest.fixture
+def shared(make_cloud: Callable[..., Cloud]) -> tuple[Cloud, str, str]:
+    """Servers of two projects with a unit of the first device each, and their names known."""
+    cloud = make_cloud(refresh=3600.0)
+    mine, theirs = cloud.boot("blue", "my-server"), cloud.boot("green", "their-server")
+    eventually(lambda: {one["name"] for one in cloud.shown().values()} == NAMES, timeout=60.0)
+    return cloud, mine, theirs
+
+
+NAMES = {"my-server", "their-server"}
+
+
+def leaves(thing: Any) -> list[Any]:
+    """Every key and value in a JSON document, those of JSON within strings included."""
+    if isinstance(thing, dict):
+        return [leaf for key, value in thing.items() for leaf in (key, *leaves(value))]
+    if isinstance(thing, list):
+        return [leaf for value in thing for leaf in leaves(value)]
+    try:
+        nested = json.loads(thing) if isinstance(thing, str) else None
+    except ValueError:
+        nested = None
+    return [thing, *(leaves(nested) if isinstance(nested, dict | list) else [])]
+
+
+def names(who: Client) -> list[list[str]]:
+    """The names of the instances of each device that somebody sees."""
+    devices = who.get("/devices")["devices"]
+    return [sorted(user["name"] for user in one["instances"]) for one in devices]
+
+
+@pytest.mark.parametrize("role", ["admin", "operator", "manager"])
+def test_who_sees_all(shared: tuple[Cloud, str, str], role: str) -> None:
+    cloud, _, _ = shared
+    assert names(cloud.as_(role, "red")) == [["my-server", "their-server"], []]
+
+
+@pytest.mark.parametrize("role", ["member", "reader"])
+def test_who_sees_the_projects_own(shared: tuple[Cloud, str, str], role: str) -> None:
+    cloud, mine, theirs = shared
+    assert names(cloud.as_(role, "blue")) == [["my-server"]]
+    assert names(cloud.as_(role, "green")) == [["their-server"]]
+    assert names(cloud.as_(role, "red")) == []
+    who = cloud.as_(role, "blue")
+    (device,) = who.get("/devices")["devices"]
+    assert who.get(f"/devices?instance={mine}")["devices"] == [device]
+    assert who.get(f"/devices?instance={theirs}")["devices"] == []
+    assert who.get(f"/devices/{device['uuid']}") == device
+
+
+@pytest.mark.parametrize("role", ["member", "reader"])
+def test_nothing_tells_members_where_a_device_is(shared: tuple[Cloud, str, str], role: str) -> None:
+    """No value of any answer, however deep: not the host, the address, or who else is there."""
+    cloud, mine, theirs = shared
+    who = cloud.as_(role, "blue")
+    (listed,) = who.get("/devices?sort_key=status&in_use=true")["devices"]
+    shown = who.get(f"/devices/{listed['uuid']}")
+    label = cloud.as_("member", "blue").patch(f"/devices/{listed['uuid']}", _LABEL, status=200)
+    everywhere = cloud.admin.get(f"/devices/{listed['uuid']}")
+    assert HOST in leaves(everywhere)
+    telling = (HOST, HOST.partition(".")[0], "0000:", "00.0", theirs, "their-server", "green")
+    for answer in (listed, shown, label):
+        assert set(answer) == _OPEN
+        found = [str(leaf) for leaf in leaves(answer)]
+        assert mine in found
+        assert not [leaf for leaf in found for word in telling if word in leaf]
+    for noun in ("deployables", "attributes", "hardware", "backends", "services", "drivers"):
+        assert who.answer("GET", f"/{noun}") == 403
+
+
+_LABEL = {"labels": {"mine": "yes"}}
+#: All that members are told.
+_OPEN = {
+    "uuid",
+    "type",
+    "vendor",
+    "model",
+    "status",
+    "driver",
+    "labels",
+    "in_use",
+    "instances",
+    "created_at",
+    "updated_at",
+    "links",
+}

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents of the release before: they know neither hardware nor the verbs of operators."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+import oslo_messaging
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.db.models import Device, Driver, Hardware
+from cyborg.model import wire
+from cyborg.rpc.faults import answering
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, VERSION, Line
+from cyborg.testing.machines import DRIVER, RESOURCE_CLASS, provider_of, report_of
+from cyborg.testing.placement import fresh_host
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import bind, create, ended, eventually, work_left
+
+_answering = answering("agent")
+_REASON = "it is of another release and does not know"
+
+
+class OlderEndpoint:
+    """The verbs that such an agent has; it does nothing."""
+
+    target = oslo_messaging.Target(version=VERSION)
+
+    @_answering
+    def ping(self, context: Mapping[str, Any]) -> str:
+        return "pong"
+
+    @_answering
+    def poke(self, context: Mapping[str, Any]) -> None:
+        return None
+
+
+@pytest.fixture
+def host(stack: Stack) -> Iterator[str]:
+    """A host whose agent says its hello, and reports one device, in the older words."""
+    name, bus = fresh_host("older"), stack.bus()
+    server = bus.server(AGENT_TOPIC, name, OlderEndpoint())
+    server.start()
+    line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0)
+    hello = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
+    hello |= {"endpoint": f"{AGENT_TOPIC}@{name}", "status": "READY"}
+    said = {"kind": "Hello", "version": 1, "body": hello}
+    line.connect()
+    eventually(lambda: line.up)
+    epoch = line.call("hello", hello=said)["body"]["epoch"]
+    line.call("report", host=name, epoch=epoch, report=_older(wire.dump(report_of(name, 1))))
+    yield name
+    line.close()
+    server.stop()
+    server.wait()
+    bus.close()
+
+
+def _older(report: Any) -> Any:
+    """A report without the fields that came later."""
+    for driver in report["body"]["drivers"]:
+        for later in ("hardware", "backends", "endpoint", "type", "version"):
+            driver.pop(later, None)
+    return report
+
+
+@pytest.fixture
+def operator(app: Any) -> Client:
+    return Client(app, role="operator", version="2.4")
+
+
+def device(operator: Client) -> dict[str, Any]:
+    (found,) = operator.get("/devices")["devices"]
+    return dict(found)
+
+
+def refused(operator: Client, begun: dict[str, Any], verb: str) -> None:
+    """The operation has failed, for the agent does not know the verb; nothing waits."""
+    over = ended(operator, begun)
+    assert over["state"] == "failed"
+    assert f"{_REASON} {verb}" in over["results"][0]["error"]
+
+
+def test_what_it_reports_is_kept(host: str, operator: Client) -> None:
+    assert device(operator)["status"] == "enabled"
+    assert operator.get("/hardware")["hardware"] == []
+    assert operator.get("/backends")["backends"] == []
+    (driver,) = operator.get("/drivers")["drivers"]
+    assert (driver["name"], driver["state"], driver["version"]) == (DRIVER, "READY", None)
+
+
+def test_a_device_without_set_up_is_enabled(host: str, operator: Client) -> None:
+    path = f"/devices/{device(operator)['uuid']}"
+    operator.post(f"{path}/disable", status=204)
+    operator.post(f"{path}/enable", status=204)
+    assert device(operator)["status"] == "enabled"
+
+
+def test_enabling_what_guests_have_changes_nothing(
+    host: str, operator: Client, member: Client, profile: Callable[..., str]
+) -> None:
+    nova = member.with_service_token()
+    arqs = create(nova, profile({f"resources:{RESOURCE_CLASS}": "1"}))
+    bind(nova, arqs, provider_of(host, 0), host=host)
+    operator.post(f"/devices/{device(operator)['uuid']}/enable", status=204)
+    assert (device(operator)["status"], device(operator)["in_use"]) == ("enabled", True)
+
+
+def test_a_set_up_fails_at_once(host: str, operator: Client, database: Database) -> None:
+    """A newer agent had told of the hardware, before the older one was put back."""
+    path = f"/devices/{device(operator)['uuid']}"
+    operator.post(f"{path}/disable", status=204)
+    with database.writer() as tx:
+        one = tx.execute(sa.select(Device.host_id, Device.driver, Device.device_key)).one()
+        tx.execute(
+            sa.insert(Hardware).values(
+                uuid=str(uuid4()),
+                host_id=one.host_id,
+                driver=one.driver,
+                hardware_key=one.device_key,
+                device_type="FPGA",
+                offered=False,
+                setup_required=True,
+                reboot_required=False,
+                seen_ms=0,
+            )
+        )
+    operator.post(f"{path}/enable", status=204)
+    eventually(lambda: device(operator)["status"] == "failed")
+    assert f"{_REASON} install" in device(operator)["status_reason"]
+    assert work_left(database) == []
+
+
+def test_a_discovery_is_refused(host: str, operator: Client, database: Database) -> None:
+    begun = operator.post("/services/discover", {"hosts": [host]}, status=202)
+    refused(operator, begun, "discovery")
+    assert device(operator)["status"] == "enabled"
+    assert work_left(database) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "verb"),
+    [
+        ("POST", "/drivers", {"driver": "another_driver"}, "discovery"),
+        ("PATCH", f"/drivers/{DRIVER}", {"options": {"count": "2"}}, "discovery"),
+        ("PATCH", f"/drivers/{DRIVER}", {}, "reload"),
+        ("DELETE", f"/drivers/{DRIVER}", None, "discovery"),
+    ],
+)
+def test_drivers_are_left_as_they_are(
+    host: str, operator: Client, database: Database, *, method: str, path: str, body: Any, verb: str
+) -> None:
+    refused(operator, operator.send(method, path, body, 202), verb)
+    assert work_left(database) == []
+    with database.reader() as tx:
+        wished = tx.execute(sa.select(Driver.name, Driver.wanted, Driver.options)).all()
+    assert [tuple(one) for one in wished] == [(DRIVER, None, None)]
+    assert device(operator)["status"] == "enabled"

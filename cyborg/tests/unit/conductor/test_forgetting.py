@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that is up again when its turn comes is not forgotten, and the operation says so."""
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.clients.placement import Placement
+from cyborg.clients.reconcile import Publisher
+from cyborg.conductor.forgetting import Forgetter, Processes
+from cyborg.conductor.operations import Operations
+from cyborg.conductor.services import Greeter, Lease
+from cyborg.conductor.work import Ledger
+from cyborg.db import operations, work
+from cyborg.db.bulk import Record
+from cyborg.db.engine import Database
+from cyborg.db.models import Service
+from cyborg.model.caller import Caller
+from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.operation import OperationState
+from cyborg.rpc.agent import AgentClient
+from cyborg.testing.absent import absent
+from cyborg.testing.direct import DirectBus, Exchange
+
+DOWN_AFTER = dict.fromkeys((AGENT, API, CONDUCTOR), 30_000)
+CALLER = Caller("project", "user", "req-1", everywhere=True)
+
+
+@pytest.fixture
+def processes(db: Database) -> Processes:
+    agents = AgentClient(DirectBus(Exchange()), timeout=1.0)
+    begin = Operations(db=db, wake=lambda: None, down_after=30_000)
+    return Processes(db=db, agents=agents, operations=begin, down_after=DOWN_AFTER)
+
+
+@pytest.fixture
+def forgetter(db: Database) -> Forgetter:
+    return Forgetter(
+        db=db,
+        ledger=Ledger(db=db),
+        publisher=lambda: Publisher(Placement(absent())),
+        down_after=DOWN_AFTER,
+    )
+
+
+@pytest.fixture
+def api(db: Database) -> str:
+    """An API that was heard of once."""
+    Greeter(db=db, down_after=30_000).api_alive("control", "0", "http")
+    with db.writer() as tx:
+        tx.execute(sa.update(Service).values(last_seen_ms=0))
+        return str(tx.execute(sa.select(Service.uuid)).scalar_one())
+
+
+def claimed(db: Database, lease: Lease) -> Sequence[Record]:
+    lease.renew()
+    assert lease.owner is not None
+    with db.writer() as tx:
+        return work.claim(tx, db.now, owner=lease.owner, lease_ms=5000, limit=10)
+
+
+def known(db: Database, binary: str) -> bool:
+    with db.reader() as tx:
+        return tx.execute(sa.select(Service.id).where(Service.binary == binary)).first() is not None
+
+
+def test_one_that_is_still_down_goes(
+    db: Database, lease: Lease, processes: Processes, forgetter: Forgetter, *, api: str
+) -> None:
+    begun = processes.forget(CALLER, str(uuid4()), api)
+    assert (begun.state, known(db, API)) == (OperationState.RUNNING, True)
+    forgetter.forget(claimed(db, lease))
+    assert not known(db, API)
+    with db.reader() as tx:
+        over = operations.show(tx, begun.uuid)
+    assert over is not None
+    assert over.state is OperationState.SUCCEEDED
+
+
+def test_one_that_is_up_again_stays(
+    db: Database, lease: Lease, processes: Processes, forgetter: Forgetter, *, api: str
+) -> None:
+    begun = processes.forget(CALLER, str(uuid4()), api)
+    Greeter(db=db, down_after=30_000).api_alive("control", "0", "http")
+    forgetter.forget(claimed(db, lease))
+    assert known(db, API)
+    with db.reader() as tx:
+        over = operations.show(tx, begun.uuid)
+    assert over is not None
+    assert [one.error for one in over.results] == ["cyborg-api is up again"]
+    assert claimed(db, lease) == []
