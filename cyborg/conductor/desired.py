@@ -3,7 +3,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -42,30 +42,17 @@ class Wishes:
             check_epoch(host, service_host, epoch)
             devices = {row.id: row for row in trees.devices(tx, host.id)}
             deployables = trees.deployables(tx, host.id)
-            handles = defaultdict(list)
-            for row in trees.handles(tx, host.id):
-                handles[row.deployable_id].append(row)
-            traits = defaultdict(set)
-            for row in trees.attributes(tx, host.id):
-                if row.key.startswith("trait"):
-                    traits[row.deployable_id].add(row.value)
+            handles = _by_deployable(trees.handles(tx, host.id))
+            traits = _traits(trees.attributes(tx, host.id))
             known = drivers.of_host(tx, host.id)
             ordered = creations.ordered(tx, host.id)
             leaving = self._leaving(tx, host.id, devices.values(), deployables)
         providers = tuple(
-            Provider(
-                uuid=one.rp_uuid,
-                name=one.name,
-                resource_class=one.resource_class,
-                total=len(handles[one.id]),
-                reserved=_reserved(
-                    one,
-                    devices[one.device_id],
-                    known.get(devices[one.device_id].driver),
-                    handles[one.id],
-                    disabled=host.disabled,
-                ),
-                traits=frozenset(traits[one.id]),
+            _provider(
+                one,
+                handles[one.id],
+                traits[one.id],
+                standing=_standing(one, devices[one.device_id], known, disabled=host.disabled),
             )
             for one in sorted(deployables, key=lambda row: str(row.name))
             if one.id not in leaving
@@ -110,6 +97,21 @@ class Wishes:
             parts = retirement.deployables(tx, self._db.now, host_id, self._lost_retention)
             leaving |= {one.id for one in parts}
         return leaving
+
+
+def _by_deployable(rows: Iterable[Record]) -> Mapping[int, list[Record]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[row.deployable_id].append(row)
+    return found
+
+
+def _traits(attributes: Iterable[Record]) -> Mapping[int, set[str]]:
+    found = defaultdict(set)
+    for row in attributes:
+        if row.key.startswith("trait"):
+            found[row.deployable_id].add(row.value)
+    return found
 
 
 def _facts(
@@ -174,18 +176,26 @@ def children_first(deployables: Iterable[Record]) -> list[Record]:
     return sorted(known.values(), key=lambda one: (-depth(one), one.name))
 
 
-def _reserved(
-    deployable: Record,
-    device: Record,
-    driver: Record,
-    handles: Iterable[Record],
-    *,
-    disabled: bool,
-) -> int:
-    standing = Standing(
+def _provider(
+    deployable: Record, handles: Sequence[Record], traits: Collection[str], *, standing: Standing
+) -> Provider:
+    return Provider(
+        uuid=deployable.rp_uuid,
+        name=deployable.name,
+        resource_class=deployable.resource_class,
+        total=len(handles),
+        reserved=reserved(standing, (Unit(one.state, one.lost_ms is not None) for one in handles)),
+        traits=frozenset(traits),
+    )
+
+
+def _standing(
+    deployable: Record, device: Record, known: Mapping[str, Record], *, disabled: bool
+) -> Standing:
+    driver = known.get(device.driver)
+    return Standing(
         device.status,
         lost=device.lost_ms is not None or deployable.lost_ms is not None,
         driver=driver.state if driver is not None else None,
         disabled=disabled,
     )
-    return reserved(standing, (Unit(one.state, one.lost_ms is not None) for one in handles))
