@@ -92,12 +92,8 @@ NOUNS: dict[str, tuple[ModuleType, type[Noun], type[wsme.types.Base], Sortable]]
     "hardware": (hardware, hardware.Hardware, hardware.HardwareQuery, inventory.HARDWARE.sortable),
     "services": (services, services.Services, services.ServiceQuery, SERVICES),
 }
-#: Options that the documents name and that are of other services, or of libraries that come late.
-FOREIGN = {
-    ("pci", "device_spec"),
-    ("pci", "report_in_placement"),
-    ("oslo_messaging_notifications", "retry"),
-}
+#: Options that the documents name and that are other services'.
+FOREIGN = {("pci", "device_spec"), ("pci", "report_in_placement")}
 
 
 #: Everything that people read.
