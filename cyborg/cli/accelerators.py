@@ -90,10 +90,7 @@ class AcceleratorShow(Show):
 
 
 class AcceleratorCreate(Long):
-    """Create an accelerator on a backend; backend-list tells in "creates" where that is possible.
-
-    Shows the accelerator once its host has it, with --no-wait the operation.
-    """
+    """Create an accelerator on a backend; backend-list tells in "creates" where that is possible."""
 
     route = "accelerator-create"
 
