@@ -148,6 +148,7 @@ class HardwareList(List):
         "uuid",
         "hostname",
         "driver",
+        "key",
         device_type="acc_specs.device_type",
         num="acc_specs.num",
         setup_required="acc_status.setup_required",

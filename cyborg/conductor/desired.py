@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 import sqlalchemy as sa
 
 from cyborg.conductor.services import check_epoch
-from cyborg.db import creations, hosts, retirement, trees
+from cyborg.db import creations, drivers, hosts, retirement, trees
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database
 from cyborg.model.attribute import Origin
@@ -49,7 +49,7 @@ class Wishes:
             for row in trees.attributes(tx, host.id):
                 if row.key.startswith("trait"):
                     traits[row.deployable_id].add(row.value)
-            drivers = trees.drivers(tx, host.id)
+            known = drivers.of_host(tx, host.id)
             ordered = creations.ordered(tx, host.id)
             leaving = self._leaving(tx, host.id, devices.values(), deployables)
         providers = tuple(
@@ -61,7 +61,7 @@ class Wishes:
                 reserved=_reserved(
                     one,
                     devices[one.device_id],
-                    drivers.get(devices[one.device_id].driver),
+                    known.get(devices[one.device_id].driver),
                     handles[one.id],
                     disabled=host.disabled,
                 ),
@@ -89,7 +89,7 @@ class Wishes:
             ProviderTree(host.name, providers),
             refused,
             retired,
-            _wishes(drivers.values()),
+            _wishes(known.values()),
             made=tuple(sorted(made, key=lambda one: (one.driver, one.device.key))),
         )
 

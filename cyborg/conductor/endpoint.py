@@ -22,6 +22,7 @@ from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.operations import Order
 from cyborg.conductor.peers import hearing
 from cyborg.conductor.profiles import Profiles
+from cyborg.conductor.readings import Readings
 from cyborg.conductor.releasing import Deleter
 from cyborg.conductor.retirement import Retirement
 from cyborg.conductor.services import Greeter
@@ -32,6 +33,7 @@ from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.names import CONDUCTOR
+from cyborg.model.reading import Reading
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.faults import answering
 from cyborg.rpc.transport import VERSION
@@ -62,6 +64,7 @@ class UseCases:
     drivers: Drivers
     creator: Creator
     processes: Processes
+    readings: Readings
 
 
 class Endpoint:
@@ -295,3 +298,9 @@ class Endpoint:
     def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
         gone = wire.read(list[str], names, "names")
         self._cases.retirement.retired(host, epoch, gone)
+
+    @_answering
+    @_hearing
+    def readings(self, context: Context, *, host: str, epoch: int, readings: Any) -> None:
+        told = [wire.load(Reading, one) for one in wire.read(list[Any], readings, "readings")]
+        self._cases.readings.take(host, epoch, told)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import bulk, equipment, trees
+from cyborg.db import bulk, drivers, equipment, trees
 from cyborg.db.bulk import Record
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.model import device as facts
@@ -41,7 +41,7 @@ class Equipment:
     def read(cls, tx: sa.Connection, host_id: int) -> "Equipment":
         """Two statements."""
         found = cls(host_id)
-        for row in equipment.drivers(tx, host_id):
+        for row in equipment.driven(tx, host_id):
             found.drivers[row.name] = row
             if row.backend_id is not None:
                 found.backends[row.id][row.backend_name] = row
@@ -166,7 +166,7 @@ def introduce(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) ->
 
     One statement where there is no news.
     """
-    known = {row.name: row for row in equipment.drivers(tx, host_id)}
+    known = drivers.of_host(tx, host_id)
     fresh = []
     for one in hellos:
         columns: Row = {

@@ -100,6 +100,7 @@ HARDWARE = Kind(
         Hardware.uuid,
         Host.name.label("host"),
         Hardware.driver,
+        Hardware.hardware_key,
         Hardware.offered,
         Hardware.acc_specs,
         Hardware.acc_status,

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from cyborg.db import attach_handles
 from cyborg.db.bulk import Record
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -126,26 +127,21 @@ def lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 def lock_handles_of(tx: sa.Connection, deployable_ids: Collection[int]) -> None:
     """Lock the attach handles of deployables, by id: no bind takes one after that."""
-    _lock(tx, AttachHandle.deployable_id.in_(sorted(deployable_ids)))
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(sorted(deployable_ids)))
 
 
 def lock_handles_of_device(tx: sa.Connection, device_id: int) -> None:
     """Lock the attach handles of a device, by id: no bind takes one after that."""
-    _lock(tx, AttachHandle.deployable_id.in_(_of_device(device_id)))
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_of_device(device_id)))
 
 
 def lock_handles(tx: sa.Connection, ids: Collection[int]) -> None:
     """Lock attach handles by id."""
-    _lock(tx, AttachHandle.id.in_(sorted(ids)))
+    attach_handles.lock(tx, AttachHandle.id.in_(sorted(ids)))
 
 
 def _of_device(id_: int) -> sa.Select[Any]:
     return sa.select(Deployable.id).where(Deployable.device_id == id_)
-
-
-def _lock(tx: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    query = sa.select(AttachHandle.id).where(which).order_by(AttachHandle.id)
-    tx.execute(query.with_for_update()).all()
 
 
 def forget_parts(tx: sa.Connection, device_id: int) -> int:

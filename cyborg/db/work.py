@@ -61,7 +61,7 @@ def claim(
     lease_ms: int,
     limit: int,
 ) -> Sequence[Record]:
-    """Take over due work that nobody alive is at; answers the rows as they are now.
+    """Take over due work that nobody alive is at; answers the rows as they are now, oldest first.
 
     ``owner`` is (services id, epoch) of this conductor.
     """
@@ -205,12 +205,16 @@ _TAKE = (
 
 @cache
 def _taken(now: sa.ColumnElement[int]) -> sa.Select[Any]:
-    return sa.select(
-        *_COLUMNS,
-        sa.func.coalesce(Work.deadline_ms < now, sa.false()).label("overdue"),
-        (Work.deadline_ms - now).label("left_ms"),
-        (now - Work.created_ms).label("age_ms"),
-    ).where(Work.id.in_(sa.bindparam("ids", expanding=True)))
+    return (
+        sa.select(
+            *_COLUMNS,
+            sa.func.coalesce(Work.deadline_ms < now, sa.false()).label("overdue"),
+            (Work.deadline_ms - now).label("left_ms"),
+            (now - Work.created_ms).label("age_ms"),
+        )
+        .where(Work.id.in_(sa.bindparam("ids", expanding=True)))
+        .order_by(Work.not_before_ms, Work.id)
+    )
 
 
 @cache

@@ -77,7 +77,7 @@ class Driver(abc.ABC):
     """
 
     name: ClassVar[str]
-    device_type: ClassVar[str | None] = None
+    device_type: str | None = None
     can_program: ClassVar[bool] = False
     #: Names of options that only the host's own configuration may set, such as commands to run.
     local_options: ClassVar[frozenset[str]] = frozenset()
@@ -135,7 +135,12 @@ class Driver(abc.ABC):
         self._cannot(f"tell the health of {device_key}")
 
     def stats(self, device_key: str) -> Mapping[str, float]:
-        """Figures of the device by name, in the units that the driver documents."""
+        """Figures of the device by name, in the units in which the names end.
+
+        Those of ``cyborg.model.reading.FIGURES`` are shown in metrics, others are broadcast with
+        them. Pure reading; it may be asked at any time, while other verbs are at work, too, and
+        from a thread of its own: one that hangs keeps nobody waiting but itself.
+        """
         self._cannot(f"measure {device_key}")
 
     def program(self, task: ProgramTask, image_path: str) -> None:

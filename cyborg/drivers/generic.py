@@ -39,6 +39,7 @@ class GenericDriver(Driver):
         super().__init__(host, conf)
         self._node: str = conf.host
         self._backends = generic_options.read(conf, host)
+        self.device_type = ", ".join(sorted({one.kind for one in self._backends})) or None
         self._lookup = pci_ids.Lookup()
         self._told: set[tuple[str, str]] = set()
 

@@ -5,7 +5,7 @@ Each write carries the operation id of its request: repeating it with the same i
 more and answers the same.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
+from cyborg.model.reading import Reading
 from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
 from cyborg.model.work import Holdings
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, Line
@@ -348,3 +349,8 @@ class ReportClient(Client):
     def retired(self, host: str, epoch: int, names: list[str]) -> None:
         """Tell which deployables that are given up have no provider any more; raises StaleEpoch."""
         self._line.call("retired", host=host, epoch=epoch, names=names)
+
+    def readings(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
+        """Tell what the host's devices measure of themselves; raises StaleEpoch."""
+        told = [wire.dump(one) for one in readings]
+        self._line.call("readings", host=host, epoch=epoch, readings=told)

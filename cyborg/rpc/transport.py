@@ -26,7 +26,8 @@ EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 
-#: RPC version of both services; 1.0: first verbs.
+#: RPC version of both services. 1.0: the verbs of the first release, with microversion 2.4. From
+#: then on whatever adds a verb or an argument raises the minor, and is told here.
 VERSION = "1.0"
 
 #: How long the first request of a process may wait for the first connection, in seconds.
@@ -182,7 +183,7 @@ class Line:
     def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
         """Send a hint that may be lost; never raises, never waits."""
         cast = self._client.prepare(server=server).cast
-        told = _in_thread(lambda: cast({}, verb, **arguments))
+        told = in_thread(lambda: cast({}, verb, **arguments))
         told.add_done_callback(lambda future: self._note(verb, future.exception()))
 
     def close(self) -> None:
@@ -196,7 +197,7 @@ class Line:
         context = {"request_id": request_id}
         if self._sender:
             context["sender"] = self._sender
-        future = _in_thread(lambda: client.call(context, verb, **arguments))
+        future = in_thread(lambda: client.call(context, verb, **arguments))
         wait((future, self._closed), self._timeout + _AND_A_BIT, FIRST_COMPLETED)
         if not future.done():
             self._lost()
@@ -230,7 +231,7 @@ class Line:
         client = self._client.prepare(timeout=_PING_TIMEOUT)
         complaint = ""
         while not self._up.is_set() and not self._closed.done():
-            pong = _in_thread(lambda: client.call({}, "ping"))
+            pong = in_thread(lambda: client.call({}, "ping"))
             wait((pong, self._closed), return_when=FIRST_COMPLETED)
             if not pong.done():  # this process is ending
                 return
@@ -252,7 +253,7 @@ class Line:
             LOG.debug("%s was not told %s: %s", self._peer, verb, error)
 
 
-def _in_thread(call: Callable[[], Any]) -> Future[Any]:
+def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:
     """Call in a thread that the process does not wait for at its end, unlike an executor's."""
     future: Future[Any] = Future()
 
@@ -264,5 +265,5 @@ def _in_thread(call: Callable[[], Any]) -> Future[Any]:
             # errors of their own pass while they make a connection. Each belongs to who asked.
             future.set_exception(error)
 
-    threading.Thread(target=run, name="rpc-call", daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return future

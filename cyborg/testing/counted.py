@@ -29,8 +29,9 @@ from cyborg.db.services import Process
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
-from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
+from cyborg.rpc.transport import CONDUCTOR_TOPIC
 from cyborg.testing.absent import absent
+from cyborg.testing.broker import SweptBus
 from cyborg.testing.counting import CountedAdapter, Meter, Tally
 from cyborg.testing.stack import reach
 
@@ -79,7 +80,7 @@ class CountedService:
         self._uncounted = Database(database_url)
         for engine in (self.db.engine, self._reader.engine):
             self.meter.watch(engine)
-        buses = [Bus(conf, url=transport_url, exchange=exchange) for _ in range(3)]
+        buses = [SweptBus(conf, url=transport_url, exchange=exchange) for _ in range(3)]
         agents = AgentClient(buses[0], timeout=_PATIENCE)
         self._lease = Lease(db=self.db, process=_process())
         peers = conductor_app.Peers(Nova(CountedAdapter(nova, self.meter)), Allocations(absent()))
@@ -101,6 +102,7 @@ class CountedService:
         self._app = RequestId(
             api_app.core(conf, reader=self._reader, conductor=self._conductor), conf
         )
+        self._daemon.at_end(buses[0].sweep)
         for ending in (*(bus.close for bus in buses), agents.close, self._worker.stop):
             self._daemon.at_end(ending)
         for ending in (self.db.close, self._reader.close, self._uncounted.close):

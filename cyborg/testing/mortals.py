@@ -39,8 +39,8 @@ from cyborg.testing.barrier import let_end
 from cyborg.testing.crash import Fate, MortalAdapter, Wire, mortal
 from cyborg.testing.direct import Died, DirectBus, Exchange
 
-#: Seconds; what answers at all answers at once.
-_PATIENCE = 10.0
+#: Seconds; what answers at all answers at once, as fast as the machine is.
+_PATIENCE = 60.0
 #: How long a silent conductor keeps its work, in seconds of the clock that a test moves.
 LEASE = 5.0
 
@@ -111,7 +111,14 @@ class Ground:
 class MortalConductor:
     """A conductor of one thread; it answers calls from ``serve`` on."""
 
-    def __init__(self, ground: Ground, fate: Fate, host: str) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        fate: Fate,
+        host: str,
+        *,
+        auto_enable: frozenset[str] = frozenset({"*"}),
+    ) -> None:
         self.fate = fate
         self._ground = ground
         self._db = ground.lend(fate)
@@ -126,7 +133,7 @@ class MortalConductor:
             bind_timeout=60.0,
             agent_down_after=30.0,
             threads=1,
-            auto_enable=frozenset({"*"}),
+            auto_enable=auto_enable,
         )
         self._lease = Lease(
             db=self._db, process=Process(host, CONDUCTOR, "0", "", settings.process)
@@ -165,8 +172,12 @@ class MortalConductor:
         Raises Died when it came in this very thread.
         """
         self.renew()
+        self.work()
+
+    def work(self) -> None:
+        """The same without the heartbeat."""
         if self._worker.run_once():
-            done = service.wait_until(self._idle, timeout=30, step=0.002)
+            done = service.wait_until(self._idle, timeout=_PATIENCE, step=0.002)
             assert done, "work does not end"
 
     def bury(self) -> None:
@@ -188,9 +199,14 @@ class MortalConductor:
 
 
 class MortalAgent:
-    """The agent of one compute, with one driver; it answers calls from ``serve`` on."""
+    """The agent of one compute, with one driver; it answers calls from ``serve`` on.
 
-    def __init__(self, ground: Ground, fate: Fate, host: str, driver: Driver) -> None:
+    A ``prompt`` one has a round at once when it is asked to look, in the thread that asks.
+    """
+
+    def __init__(
+        self, ground: Ground, fate: Fate, host: str, driver: Driver, *, prompt: bool = False
+    ) -> None:
         self.fate = fate
         self._bus = DirectBus(ground.exchange, crossing=fate.message)
         self._conductor = ReportClient(self._bus, timeout=_PATIENCE)
@@ -218,7 +234,7 @@ class MortalAgent:
         endpoint = AgentEndpoint(
             self._parts.operations,
             discoveries=self._parts.discoveries,
-            on_poke=lambda: None,
+            on_poke=self._parts.heart.beat if prompt else lambda: None,
             check=check,
         )
         self._server = self._bus.server(AGENT_TOPIC, host, endpoint)

@@ -8,7 +8,7 @@ same tests on real services.
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -171,7 +171,7 @@ def compute(
     stack: Stack, placement: PlacementService, conf: cfg.ConfigOpts, tmp_path: Path
 ) -> Iterator[Callable[..., Compute]]:
     """Start computes with an agent; all are stopped at the end of the test."""
-    running: list[service.Daemon] = []
+    own = replace(stack, _endings=[])
 
     def start(
         *, machine: Host | None = None, drivers: Any = ("fake_driver",), published: bool = True
@@ -179,10 +179,9 @@ def compute(
         name = fresh_host()
         root = placement.make_compute(name)
         conf.set_override("host", name)
-        agent = stack.start_agent(
+        agent = own.start_agent(
             name, machine=machine or FakeHost(), drivers=drivers, state_path=tmp_path
         )
-        running.append(agent)
         made = Compute(name, root, agent)
         if published:
             assert service.wait_until(
@@ -192,5 +191,4 @@ def compute(
 
     yield start
     conf.clear_override("host")
-    for agent in running:
-        agent.stop()
+    own.stop()

@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations for daemons of tests, and the broker's side of them."""
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
-from kombu.connection import Connection
-
+from cyborg.testing import broker
 from cyborg.testing.placement import TOKEN, PlacementService
 from cyborg.testing.processes import Options
 
 #: The bus of the run; daemons can only share one with a broker.
-TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
+TRANSPORT_URL = broker.short_lived(os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://"))
 HAS_BROKER = TRANSPORT_URL.startswith("rabbit")
-
-_OURS = ("cyborg-conductor", "cyborg-agent")
 
 
 def merged(*parts: Options) -> dict[str, dict[str, object]]:
@@ -65,22 +59,3 @@ def options(
         },
         "nova": {"auth_type": "none", "endpoint": nova},
     }
-
-
-@contextlib.contextmanager
-def exchange(*hosts: str) -> Iterator[str]:
-    """The name of an exchange that nobody uses yet, for daemons on these hosts.
-
-    What they made on the broker is removed in the end.
-    """
-    name = f"cyborg-{uuid4().hex[:12]}"
-    yield name
-    if not HAS_BROKER:
-        return
-    with Connection(TRANSPORT_URL.replace("rabbit://", "amqp://", 1)) as connection:
-        channel = connection.channel()
-        for topic in (f"{name}.{one}" for one in _OURS):
-            for queue in (topic, *(f"{topic}.{host}" for host in hosts)):
-                channel.queue_delete(queue)
-            channel.exchange_delete(f"{topic}_fanout")
-        channel.exchange_delete(name)

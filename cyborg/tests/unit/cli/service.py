@@ -81,6 +81,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
             "uuid": DEVICE,
             "hostname": "compute-1",
             "driver": "fake_driver",
+            "key": "0000:3b:00.0",
             "acc_specs": {
                 "device_type": "CRYPTO",
                 "num": 2,

@@ -438,6 +438,11 @@ def test_what_is_not_configured_cannot_be_done(file: Path) -> None:
     driver.install("0000:0a:00.0", "operation")
 
 
+def test_its_type_is_that_of_what_its_backends_hold(file: Path) -> None:
+    assert gpus(file, server()).device_type == "COMPUTE"
+    assert GenericDriver(servers.server(), configured()).device_type is None
+
+
 def test_backends_and_the_services_on_each(file: Path) -> None:
     host = server()
     driver = gpus(file, host)

@@ -23,6 +23,7 @@ from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardw
 from cyborg.model.device import Attribute as DeviceAttribute
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import HostResult, Operation, ResultState, Step
+from cyborg.model.reading import Reading
 from cyborg.model.report import (
     Acknowledged,
     Desired,
@@ -61,6 +62,7 @@ KINDS: list[Any] = [
     Outcome,
     ProfileChange,
     ProgramTask,
+    Reading,
     Report,
     Welcome,
 ]

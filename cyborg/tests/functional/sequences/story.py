@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card's life with the generic_driver, from its discovery to its second unit, on one tape."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+import webtest
+from oslo_config import cfg
+from oslo_middleware import RequestId
+
+from cyborg.api import app as api_app
+from cyborg.db.connections import Settings
+from cyborg.db.engine import Reader
+from cyborg.db.models import Work
+from cyborg.drivers.command import Completed
+from cyborg.drivers.generic import GenericDriver
+from cyborg.model.provider import provider_uuid
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.testing import servers
+from cyborg.testing.crash import Wire
+from cyborg.testing.direct import DirectBus
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.mortals import Ground, MortalAgent, MortalConductor
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host, suffix
+from cyborg.testing.sequences import (
+    AGENT,
+    API,
+    CONDUCTOR,
+    HeardDoor,
+    Tape,
+    Witness,
+    draw,
+    heard_driver,
+    heard_host,
+)
+from cyborg.testing.stack import reach
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import bind, create, of_instance
+from cyborg.tests.unit.drivers.configured import written
+
+#: Two units, so that the guest of the first can be given the second as well.
+OPTIONS = """\
+[generic_driver]
+backends = cards
+[generic_driver:cards]
+pci_ids = 10de:*
+attach_type = TEST_PCI
+units = 2
+resource_class = {name}
+install_command = /sbin/card setup {{address}}
+ready_file = /run/card/{{address}}
+prepare_command = /sbin/card give {{handle}}
+prepared_file = /run/card/{{handle}}
+release_command = /sbin/card take {{handle}}
+reset_command = /sbin/card wipe {{handle}}
+"""
+_PATIENCE = 60.0
+#: More turns than any chapter takes.
+_TURNS = 20
+
+
+def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
+    """The operator's program."""
+    if argv[1] in ("setup", "give"):
+        host.add_file(f"/run/card/{argv[2]}", "")
+    if argv[1] == "take":
+        host.remove(f"/run/card/{argv[2]}")
+    return Completed(0, "", "")
+
+
+class Site:
+    """One API, one conductor and one agent, all of whose steps are heard."""
+
+    def __init__(self, ground: Ground, conf: cfg.ConfigOpts, files: Path) -> None:
+        self.tape = Tape()
+        self.machine = servers.bare()
+        self.machine.programs["/sbin/card"] = card
+        self.compute = fresh_host("story")
+        self.name = f"CUSTOM_{uuid4().hex[:12].upper()}"
+        self._ground = ground
+        # A hint that is lost costs a heartbeat; one that comes costs this story its order.
+        ground.exchange.lose_request("poke", 1000)
+        self._conductor = MortalConductor(
+            ground, Witness(CONDUCTOR, self.tape), "control", auto_enable=frozenset()
+        )
+        options = written(files / "cyborg.conf", OPTIONS.format(name=self.name), host=self.compute)
+        driver = GenericDriver(heard_host(self.machine, self.tape), options)
+        self._agent = MortalAgent(
+            ground,
+            Witness(AGENT, self.tape),
+            self.compute,
+            heard_driver(driver, self.tape),
+            prompt=True,
+        )
+        witness = Witness(API, self.tape)
+        quick = Settings(sqlite_synchronous=False)
+        self._reader = Reader(ground.database_url, settings=quick, now=ground.clock.now)
+        Wire(self._reader.engine).fate = witness
+        bus = DirectBus(ground.exchange, crossing=witness.message)
+        self._bus = ConductorClient(bus, timeout=_PATIENCE)
+        core = api_app.core(conf, reader=self._reader, conductor=self._bus)
+        self.door = webtest.TestApp(HeardDoor(RequestId(core), self.tape))
+
+    def begin(self) -> None:
+        """Everybody is up, and the conductor knows of everybody; there is no card yet."""
+        self._conductor.renew()
+        self._conductor.serve()
+        self._agent.serve()
+        reach(self._bus)
+        for _ in range(2):
+            self.beat()
+
+    def beat(self) -> None:
+        """The agent's round."""
+        self._agent.beat()
+
+    def work(self) -> None:
+        """Let the conductor do what is due, and time pass until nothing is left."""
+        due = sa.select(sa.func.min(Work.not_before_ms))
+        clock = self._ground.clock
+        for _ in range(_TURNS):
+            with self._ground.watch.reader() as tx:
+                next_ms: int | None = tx.execute(due).scalar_one()
+            if next_ms is None:
+                return
+            clock.ms = max(clock.ms, next_ms)
+            self._conductor.work()
+        raise AssertionError("there is always something left to do")
+
+    def end(self) -> None:
+        """Nobody runs any more."""
+        self._bus.close()
+        self._agent.bury()
+        self._conductor.bury()
+        self._reader.close()
+
+
+class Story:
+    """What happens on a site; each chapter is a diagram of its name."""
+
+    def __init__(self, site: Site, placement: PlacementService, nova: SimulatedNova) -> None:
+        self._site = site
+        self._placement = placement
+        self._nova = nova
+        self._instance = str(uuid4())
+        self._operator = Client(site.door, role="operator", version="2.4")
+        self._user = Client(site.door, role="member").with_service_token()
+        self._card: dict[str, Any] = {}
+        self._arqs: list[dict[str, Any]] = []
+
+    def tell(self) -> dict[str, str]:
+        """Live it through; answers the diagrams by name."""
+        self._placement.make_compute(self._site.compute)
+        self._site.begin()
+        told = {"discover": self._chapter(self._discover)}
+        (self._card,) = self._operator.get("/devices")["devices"]
+        told["enable"] = self._chapter(self._enable)
+        self._schedule()
+        told["bind"] = self._chapter(self._bind)
+        told["attach"] = self._chapter(self._attach)
+        told["detach"] = self._chapter(self._detach)
+        return told
+
+    def _chapter(self, happens: Callable[[], object]) -> str:
+        with self._site.tape.recording() as arrows:
+            happens()
+        return draw(arrows)
+
+    def _discover(self) -> None:
+        """Somebody has put a card in, and an operator has the host look."""
+        servers.add_function(self._site.machine, servers.GPU, "10de:20b5:030200", driver="nvidia")
+        self._operator.post("/services/discover", {"hosts": [self._site.compute]}, status=202)
+        self._site.work()
+
+    def _enable(self) -> None:
+        """An operator wants the card in service; it has to be set up first."""
+        self._operator.post(f"/devices/{self._card['uuid']}/enable", status=204)
+        self._site.work()
+        self._site.beat()
+
+    def _schedule(self) -> None:
+        """What Nova does before a bind: it has requests made, and chooses their provider."""
+        name, project = self._site.name, self._user.project
+        group = {f"resources:{name}": "1"}
+        admin = Client(self._site.door, role="admin")
+        admin.post("/device_profiles", [{"name": name, "groups": [group]}])
+        self._arqs = create(self._user, name)
+        (found,) = self._placement.candidates({suffix(0): group})
+        self._placement.allocate(self._instance, found, project)
+        self._nova.own(self._instance, project, self._site.compute, name).lasts = 0
+        self._nova.guests.listed = self._listed
+
+    def _bind(self) -> None:
+        """Nova binds, is told, and asks what it is to give to the guest."""
+        compute = self._site.compute
+        provider = provider_uuid(f"{compute}_{servers.GPU}")
+        bind(self._user, self._arqs, provider, host=compute, instance=self._instance)
+        self._site.work()
+        assert len(self._listed(self._instance)) == 1
+
+    def _listed(self, instance: str) -> list[str]:
+        """What Nova gives to a guest."""
+        return [one["uuid"] for one in of_instance(self._user, instance)]
+
+    def _attach(self) -> None:
+        """An operator gives the server one more of what its flavor asks for."""
+        self._operator.post(f"/instances/{self._instance}/accelerators", {}, status=202)
+        self._site.work()
+
+    def _detach(self) -> None:
+        """An operator takes that away again."""
+        self._operator.delete(f"/instances/{self._instance}/accelerators", status=202)
+        self._site.work()
