@@ -90,7 +90,7 @@ class AcceleratorShow(Show):
 
 
 class AcceleratorCreate(Long):
-    """Create an accelerator on a backend for which backend-list tells what it "creates"."""
+    """Create an accelerator on a backend; backend-list tells in "creates" where that is possible."""
 
     route = "accelerator-create"
 

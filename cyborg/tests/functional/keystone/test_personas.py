@@ -59,7 +59,7 @@ def unmake(scene: Scene) -> None:
         found = scene.seats.cyborg("admin", "accelerator-list -f json").shown
         return [one["uuid"] for one in found if one["model"] == "made"]
 
-    scene.seats.do(f"accelerator-delete {' '.join(made())}")
+    scene.seats.cyborg("admin", f"accelerator-delete {' '.join(made())}")
     eventually(lambda: made() == [], timeout=60.0)
 
 
