@@ -153,7 +153,7 @@ def test_disable_calls_the_waiting_off(here: Site, placement: PlacementService) 
     here.operator.post(f"{here.path}/disable", status=204)
     assert (here.device["status"], work_left(here.database)) == ("maintaining", [])
     assert here.device["status_reason"] is None
-    assert offered(placement, here.provider()) == 0
+    eventually(lambda: offered(placement, here.provider()) == 0)
 
 
 def test_a_discovery_sets_up_what_no_report_has_told(site: Sites) -> None:

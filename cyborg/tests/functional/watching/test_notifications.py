@@ -83,6 +83,8 @@ def test_the_life_of_a_request_is_told_in_order(watched: Watched, admin: Client,
 
 def test_users_of_a_device_hear_what_becomes_of_it(watched: Watched, admin: Client, rack: Rack):
     (device,) = devices(admin)
+    # How a discovered device is, and who has it, is read when that is told.
+    soon(lambda: watched.ear.states("device.state", device["uuid"]) == ["enabled"])
     (arq,) = create(admin, profile_of(admin, rack))
     instance = bind_when_offered(admin, [arq], rack, watched)
     admin.post(f"/devices/{device['uuid']}/disable", status=204)

@@ -136,7 +136,7 @@ def test_odd_json(client: Client, method: str, path: str, body: bytes) -> None:
 @pytest.mark.parametrize(("method", "path"), DOORS)
 def test_any_bytes(client: Client, method: str, path: str) -> None:
     @CALM
-    @given(st.binary(max_size=60))
+    @given(st.binary(max_size=60).filter(lambda body: body.strip() != b"{}"))
     def send(body: bytes) -> None:
         answer = client.send(method, path, body, service="service", version=V24)
         assert 400 <= answer.status < 500
