@@ -68,8 +68,8 @@ class Difference:
     gone_attributes: set[int] = field(default_factory=set)
     #: The uuids of devices that stood already, by the driver and key that they have now.
     moved: dict[tuple[str, str], str] = field(default_factory=dict)
-    #: (device uuid, what happened) for the history.
-    history: list[tuple[str, str]] = field(default_factory=list)
+    #: (device uuid, what happened, its status where that does not tell) for the history.
+    history: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
@@ -114,7 +114,8 @@ class Difference:
                 "cpid_info": json.dumps(device.control_path),
             }
         )
-        self.history.append((uuid, "created" if device.made else "discovered"))
+        what = "created" if device.made else "discovered"
+        self.history.append((uuid, what, self.devices[-1]["status"]))
         for one in device.deployables:
             self._add_deployable(one, {"device_uuid": uuid})
 
@@ -150,13 +151,13 @@ class Difference:
     def _find(self, row: Record) -> None:
         if row.lost_ms is not None:
             self.found.setdefault(Device, set()).add(row.id)
-            self.history.append((row.uuid, "found again"))
+            self.history.append((row.uuid, "found again", row.status))
 
     def lose_device(self, row: Record) -> None:
         """A device that its driver no longer sees."""
         if row.lost_ms is None:
             self._lose(Device, [row])
-            self.history.append((row.uuid, "lost"))
+            self.history.append((row.uuid, "lost", None))
 
     def _add_deployable(self, deployable: facts.Deployable, owner: Row) -> None:
         uuid = str(uuid4())

@@ -65,13 +65,14 @@ class Discovery:
             unready = equipment.note_hardware(tx, self._db.now, report, _uuids(known, new))
             set_up = self._set_up(tx, new, unready) if _is_unready(report) else []
             entries = [
-                events.Entry("device", uuid, what, hostname=host.name) for uuid, what in new.history
+                events.Entry("device", uuid, what, hostname=host.name, state=state)
+                for uuid, what, state in new.history
             ]
             events.record(tx, self._db.now, entries)
             desired = hosts.acknowledge(
                 tx, self._db.now, host, report.digest(), changed=bool(new or set_up) or changed
             )
-        for uuid, what in new.history:
+        for uuid, what, _ in new.history:
             LOG.info("Device %s on %s: %s", uuid, host.name, what)
         if new.waiting:
             LOG.info("%d device(s) of %s wait to be enabled", new.waiting, host.name)
@@ -89,7 +90,7 @@ class Discovery:
             return []
         which = Device.uuid.in_(sorted(fresh | lately))
         uuids = installing.again(tx, self._db.now, which, None)
-        new.history += [(one, DeviceStatus.INSTALLING.value) for one in uuids]
+        new.history += [(one, DeviceStatus.INSTALLING.value, None) for one in uuids]
         return uuids
 
     @retried

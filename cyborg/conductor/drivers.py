@@ -16,6 +16,7 @@ from cyborg.conductor.operations import Operations, Order, Task
 from cyborg.db import drivers, events, hosts
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database
+from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import Operation
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
@@ -122,8 +123,10 @@ class Drivers:
             if not drain:
                 self._refuse_use(tx, chosen, name, _UNINSTALLED)
             served = drivers.in_service(tx, ids, name)
-            drivers.reserve(tx, ids, name, _GOING)
+            reserved = drivers.reserve(tx, ids, name, _GOING)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, ids))
+            told = device_history(reserved, DeviceStatus.MAINTAINING.value)
+            events.record(tx, self._db.now, told, caller=order.caller, operation=order.operation)
             patient = drain or order.wait
             spec = {"driver": name, "served": served}
             return [Task(one, WorkKind.UNINSTALL, spec, patient=patient) for one in chosen]
@@ -239,6 +242,11 @@ class Drivers:
             for row in rows
         ]
         events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
+
+
+def device_history(rows: Collection[Record], action: str) -> list[events.Entry]:
+    """What is to be told of devices that a driver's going or staying has changed."""
+    return [events.Entry("device", one.uuid, action, hostname=one.hostname) for one in rows]
 
 
 def _is_installed(row: Record) -> bool:

@@ -10,10 +10,13 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.discovering import Asker, outcome
+from cyborg.conductor.drivers import device_history
 from cyborg.conductor.work import Ledger
-from cyborg.db import drivers, hosts, operations, work
+from cyborg.db import drivers, events, hosts, operations, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
+from cyborg.model.device import DeviceStatus
+from cyborg.model.device_life import LOST
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered
@@ -145,7 +148,8 @@ class DriverWork:
 
         def undo(tx: sa.Connection) -> None:
             hosts.want_anew(tx, self._db.now, row.host_id)
-            drivers.put_back(tx, row.host_id, row.spec["driver"], row.spec["served"])
+            back = drivers.put_back(tx, row.host_id, row.spec["driver"], row.spec["served"])
+            self._tell(tx, row, back, DeviceStatus.ENABLED.value)
 
         if self._asker.ask(row, _GREET, undo) is not None:
             self._go_on(row, _DRAIN)
@@ -160,7 +164,7 @@ class DriverWork:
             users = drivers.arqs(tx, [row.host_id], name)
             waits = len(users) or drivers.unreleased(tx, row.host_id, name)
             if not waits:
-                drivers.lose(tx, self._db.now, row.host_id, name)
+                self._tell(tx, row, drivers.lose(tx, self._db.now, row.host_id, name), LOST)
                 wish = {"wanted": False, "enabled": False, "options": None}
                 drivers.want(tx, row.host_id, name, wish)
         if waits and row.overdue:
@@ -199,6 +203,10 @@ class DriverWork:
                 operations.reach(tx, self._db.now, row.operation_id, step)
             work.note(tx, row, {**row.spec, _PHASE: phase})
         self._again(row)
+
+    def _tell(self, tx: sa.Connection, row: Record, devices: Sequence[Record], action: str) -> None:
+        entries = device_history(devices, action)
+        events.record(tx, self._db.now, entries, operation=row.operation_id)
 
     def _again(self, row: Record) -> None:
         self._ledger.later([row], None, pause_ms=1)

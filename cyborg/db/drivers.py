@@ -127,13 +127,17 @@ def unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
     )
 
 
-def reserve(tx: sa.Connection, host_ids: Collection[int], name: str, reason: str) -> None:
-    """Take all devices of a driver out of service."""
+def reserve(
+    tx: sa.Connection, host_ids: Collection[int], name: str, reason: str
+) -> Sequence[Record]:
+    """Take all devices of a driver out of service; answers (uuid, hostname) of those in it."""
+    changed = _devices(tx, *_mine(host_ids, name), Device.status != DeviceStatus.MAINTAINING.value)
     tx.execute(
         sa.update(Device)
         .where(*_mine(host_ids, name))
         .values(status=DeviceStatus.MAINTAINING.value, status_reason=reason)
     )
+    return changed
 
 
 def in_service(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
@@ -144,21 +148,26 @@ def in_service(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[
     return list(tx.execute(query.order_by(Device.id)).scalars())
 
 
-def put_back(tx: sa.Connection, host_id: int, name: str, served: Collection[str]) -> None:
-    """Its driver stays after all: those that were in service are so again."""
+def put_back(
+    tx: sa.Connection, host_id: int, name: str, served: Collection[str]
+) -> Sequence[Record]:
+    """Its driver stays after all: those that were in service are so again; answers as above."""
     mine = (*_mine([host_id], name), Device.status == DeviceStatus.MAINTAINING.value)
     again = Device.uuid.in_(sorted(served))
+    changed = _devices(tx, *mine, again)
     tx.execute(sa.update(Device).where(*mine, again).values(status=DeviceStatus.ENABLED.value))
     tx.execute(sa.update(Device).where(*_mine([host_id], name)).values(status_reason=None))
+    return changed
 
 
-def lose(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str) -> None:
-    """Note that no device of a driver will be seen any more."""
-    tx.execute(
-        sa.update(Device)
-        .where(*_mine([host_id], name), Device.lost_ms.is_(None))
-        .values(lost_ms=now)
-    )
+def lose(
+    tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str
+) -> Sequence[Record]:
+    """Note that no device of a driver will be seen any more; answers as above."""
+    seen = (*_mine([host_id], name), Device.lost_ms.is_(None))
+    changed = _devices(tx, *seen)
+    tx.execute(sa.update(Device).where(*seen).values(lost_ms=now))
+    return changed
 
 
 def devices(tx: sa.Connection, host_id: int, name: str) -> int:
@@ -176,6 +185,12 @@ def obstacles(tx: sa.Connection, host_id: int, name: str) -> list[str]:
         .order_by(Deployable.id)
     )
     return list(dict.fromkeys(map(str, said.scalars())))
+
+
+def _devices(tx: sa.Connection, *which: sa.ColumnElement[bool]) -> Sequence[Record]:
+    return tx.execute(
+        sa.select(Device.uuid, Device.hostname).where(*which).order_by(Device.id)
+    ).all()
 
 
 def _mine(host_ids: Collection[int], name: str) -> tuple[sa.ColumnElement[bool], ...]:

@@ -20,7 +20,8 @@ class Entry:
     """One line of history.
 
     ``noun`` says what it is about: 'arq', 'device', 'deployable', 'handle', 'instance',
-    'device_profile', 'attribute', 'service', 'driver' or 'operation'.
+    'device_profile', 'attribute', 'service', 'driver' or 'operation'. ``state`` is what it is from
+    now on, where the action does not tell.
     """
 
     noun: str
@@ -29,6 +30,14 @@ class Entry:
     instance_uuid: str | None = None
     hostname: str | None = None
     reason: str | None = None
+    state: str | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What is stored of it."""
+        columns = dict(vars(self))
+        state = columns.pop("state")
+        return {**columns, "detail": None if state is None else {"state": state}}
 
 
 def record(
@@ -49,7 +58,7 @@ def record(
         "request_id": caller.request_id if caller else None,
         "operation_id": operation,
     }
-    rows = [{**vars(entry), **common} for entry in entries]
+    rows = [{**entry.columns, **common} for entry in entries]
     expires = caller.expires_ms if caller else None
     if rows and expires is not None:
         tx.execute(_insert_in_time(now), [{**row, "expires": expires} for row in rows])

@@ -16,7 +16,6 @@ from sqlalchemy.orm import aliased
 
 from cyborg.db.bulk import Record
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Service, Work
-from cyborg.model.device_life import word
 from cyborg.model.notification import DeviceFacts, Happening
 from cyborg.model.work import WorkKind
 
@@ -36,6 +35,7 @@ _COLUMNS = (
     Event.hostname,
     Event.reason,
     Event.request_id,
+    Event.detail,
 )
 
 
@@ -156,8 +156,6 @@ def devices(tx: sa.Connection, uuids: Collection[str]) -> dict[str, DeviceFacts]
     rows = tx.execute(
         sa.select(
             Device.uuid,
-            Device.status,
-            Device.lost_ms,
             Device.type,
             Device.driver,
             Device.vendor,
@@ -166,7 +164,6 @@ def devices(tx: sa.Connection, uuids: Collection[str]) -> dict[str, DeviceFacts]
     )
     return {
         row.uuid: DeviceFacts(
-            word(row.status, lost=row.lost_ms is not None),
             row.type,
             row.driver,
             row.vendor,
@@ -223,4 +220,5 @@ def _happening(row: Record) -> Happening:
         row.hostname,
         row.reason,
         row.request_id,
+        (row.detail or {}).get("state"),
     )

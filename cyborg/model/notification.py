@@ -32,14 +32,12 @@ _OF_ARQ: Final[Mapping[str, str]] = {
     "deleted": DELETED,
     "detached": DELETED,
 }
-#: The same of devices. Any other word is of one that is there, and is as its row shows it.
+#: The same of devices.
 _OF_DEVICE: Final[Mapping[str, str]] = {
     **{one.value: one.value for one in DeviceStatus},
     "lost": LOST,
     "retired": GONE,
 }
-#: What happens to devices and changes no state.
-_NO_CHANGE: Final = frozenset({"labelled", "lost units forgotten", "forgotten"})
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,17 @@ class Happening:
     hostname: str | None
     reason: str | None
     request_id: str | None
+    #: What it is since then, where the action does not tell.
+    state: str | None = None
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device as its row shows it now, and who holds units of it.
+    """What a device is, and who holds units of it now.
 
     ``users`` are (arq uuid, instance uuid, project id).
     """
 
-    state: str
     type: str
     driver: str
     vendor: str
@@ -104,9 +103,9 @@ def device_state(one: Happening, facts: DeviceFacts | None) -> Notification | No
 
     ``facts`` is None where it is gone.
     """
-    if one.action in _NO_CHANGE:
+    state = one.state or _OF_DEVICE.get(one.action)
+    if state is None:
         return None
-    state = _OF_DEVICE.get(one.action) or (GONE if facts is None else facts.state)
     users = () if facts is None else facts.users
     return Notification(
         DEVICE_STATE,

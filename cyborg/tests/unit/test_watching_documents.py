@@ -71,7 +71,6 @@ def sent() -> list[Notification | None]:
         notification.device_state(
             happening("device", device),
             DeviceFacts(
-                "enabled",
                 device["type"],
                 device["driver"],
                 device["vendor"],
@@ -134,29 +133,32 @@ def test_every_figure_is_explained():
     assert set(FIGURES) <= set(re.findall(r"``(\w+)``", NOTIFICATIONS))
 
 
-@pytest.mark.parametrize("action", ["labelled", "nova not told", "handle taken by audit"])
+@pytest.mark.parametrize(
+    "action", ["labelled", "ordered", "nova not told", "handle taken by audit"]
+)
 def test_what_changes_no_state_is_not_told(action: str):
     one = Happening(1, 0, "", "u", action, None, None, None, None)
-    if action == "labelled":
+    if action in ("labelled", "ordered"):
         assert notification.device_state(one, None) is None
     else:
         assert notification.arq_state(one, None) is None
 
 
 @pytest.mark.parametrize(
-    ("action", "there", "state"),
+    ("action", "noted", "state"),
     [
-        ("discovered", True, "inactive"),
-        ("found again", True, "inactive"),
-        ("found again", False, "gone"),
-        ("lost", True, "lost"),
-        ("failed", True, "failed"),
-        ("retired", False, "gone"),
+        ("discovered", "inactive", "inactive"),
+        ("created", "enabled", "enabled"),
+        ("found again", "failed", "failed"),
+        ("lost", None, "lost"),
+        ("failed", None, "failed"),
+        ("retired", None, "gone"),
     ],
 )
-def test_the_state_of_a_device_follows_from_what_happened(action: str, there: bool, state: str):
-    one = Happening(1, 0, "device", "u", action, None, None, None, None)
-    facts = DeviceFacts("inactive", "FPGA", "d", "v", "m") if there else None
-    told = notification.device_state(one, facts)
+def test_the_state_of_a_device_follows_from_what_happened(
+    action: str, noted: str | None, state: str
+):
+    one = Happening(1, 0, "device", "u", action, None, None, None, None, noted)
+    told = notification.device_state(one, None)
     assert told is not None
     assert told.payload["state"] == state

@@ -106,6 +106,14 @@ def test_users_of_a_device_hear_what_becomes_of_it(watched: Watched, admin: Clie
     soon(lambda: watched.ear.states("device.state", device["uuid"]) == after)
 
 
+def test_devices_whose_driver_goes_are_told_to_go(watched: Watched, admin: Client, rack: Rack):
+    (device,) = devices(admin)
+    eventually_offered(watched.placement, rack.provider(), 2)
+    admin.delete("/drivers/card_driver", status=202)
+    told = ["enabled", "maintaining", "lost", "gone"]
+    soon(lambda: watched.ear.states("device.state", device["uuid"]) == told)
+
+
 def test_what_is_rolled_back_is_told_to_nobody(watched: Watched, admin: Client, rack: Rack):
     (arq,) = create(admin, profile_of(admin, rack))
     bind(admin, [arq], str(uuid4()), status=404)
