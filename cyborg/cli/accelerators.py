@@ -90,7 +90,7 @@ class AcceleratorShow(Show):
 
 
 class AcceleratorCreate(Long):
-    """Create an accelerator on a backend; backend-list tells in "creates" where that is possible."""
+    """Create an accelerator on a backend; backend-list tells in "creates" where one can."""
 
     route = "accelerator-create"
 
