@@ -231,7 +231,7 @@ def operator(app: Any) -> Client:
         (Stranger(), "Invalid value for arguments"),
         (Babbler(7), "a Discovered is needed"),
         (Babbler({"kind": "Discovered", "version": 2, "body": {}}), "version 2 is not 1"),
-        (Babbler(wire.dump(Discovered(str(uuid4())))), "is not"),
+        (Babbler(wire.dump(Discovered(str(uuid4())))), "Invalid value for operation"),
         (
             Babbler({"kind": "Discovered", "version": 1, "body": {"operation": 7}}),
             "Discovered.operation",
