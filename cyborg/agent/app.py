@@ -10,9 +10,12 @@ from cyborg.agent.cache import Cache
 from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.fleet import Fleet, Load, none_else
+from cyborg.agent.guard import Guard, guarded
 from cyborg.agent.heart import Heart, Identity, Intervals
 from cyborg.agent.journal import Journal
+from cyborg.agent.metrics import Failures, Health
 from cyborg.agent.operations import Operations
+from cyborg.agent.readings import Readings
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.shelf import Shelf
 from cyborg.agent.tending import Tender
@@ -20,8 +23,10 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.reconcile import Publisher
 from cyborg.drivers.loader import Loaded
+from cyborg.metrics.meters import Meters
 from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import AGENT_TOPIC, Bus
 from cyborg.service import Daemon, Periodic
 
@@ -41,12 +46,15 @@ class Settings:
     full_check: float
     rpc_timeout: float
     state_path: Path
+    #: How often devices are measured; 0: never.
+    usage: float = 0.0
 
 
 @dataclass(frozen=True)
 class Parts:
     """What does an agent's work: by itself, and when it is asked."""
 
+    fleet: Fleet
     heart: Heart
     operations: Operations
     discoveries: Discoveries
@@ -61,18 +69,17 @@ def make_parts(
     glance: Callable[[], Glance],
     load: Load = none_else,
     clock: Callable[[], float] = time.monotonic,
+    guard: Guard = guarded,
 ) -> Parts:
     """The parts, which connect to nothing before they are used; reads what is under state_path.
 
     ``loaded`` are the drivers of the configuration, ``load`` is how others come in later.
     """
-    fleet = Fleet(loaded, load)
     shelf = Shelf(settings.state_path)
-    journal = Journal(shelf, settings.host)
+    journal, cache = Journal(shelf, settings.host), Cache(shelf, settings.host)
     journal.tell()
-    cache = Cache(shelf, settings.host)
-    if cache.desired is not None:
-        fleet.follow(cache.desired.drivers)
+    fleet = _fleet(loaded, load, cache)
+    discoveries = Discoveries(patience=_OPERATION_PATIENCE)
     operations = Operations(
         drivers=fleet.drivers,
         journal=journal,
@@ -80,16 +87,21 @@ def make_parts(
         images=settings.state_path,
         patience=_OPERATION_PATIENCE,
         look_again=lambda: heart.look_again(),
+        guard=guard,
     )
-    discoveries = Discoveries(patience=_OPERATION_PATIENCE)
+    tender = Tender(
+        drivers=fleet.drivers,
+        operations=operations,
+        journal=journal,
+        conductor=conductor,
+        guard=guard,
+    )
     heart = Heart(
         identity=_identity(settings),
         intervals=Intervals(settings.scan, settings.full_check),
         fleet=fleet,
-        reporter=Reporter(fleet),
-        tender=Tender(
-            drivers=fleet.drivers, operations=operations, journal=journal, conductor=conductor
-        ),
+        reporter=Reporter(fleet, guard),
+        tender=tender,
         discoveries=discoveries,
         cache=cache,
         conductor=conductor,
@@ -97,7 +109,15 @@ def make_parts(
         publisher=Publisher(placement),
         clock=clock,
     )
-    return Parts(heart, operations, discoveries)
+    return Parts(fleet, heart, operations, discoveries)
+
+
+def _fleet(loaded: Sequence[Loaded], load: Load, cache: Cache) -> Fleet:
+    """The drivers, as they were wanted when this host last heard of it."""
+    fleet = Fleet(loaded, load)
+    if cache.desired is not None:
+        fleet.follow(cache.desired.drivers, cache.desired.made)
+    return fleet
 
 
 def assemble(
@@ -108,8 +128,11 @@ def assemble(
     placement: Placement,
     glance: Callable[[], Glance],
     load: Load,
+    notifier: Notifier,
+    meters: Meters,
 ) -> Daemon:
     """An agent, ready to be started; it connects to nothing before."""
+    guard = Guard(Failures(meters.registry))
     conductor = ReportClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
     parts = make_parts(
         settings=settings,
@@ -118,9 +141,10 @@ def assemble(
         placement=placement,
         glance=glance,
         load=load,
+        guard=guard,
     )
-    beats = Periodic("heartbeat", parts.heart.beat, interval=settings.heartbeat, jitter=0.05)
     daemon = Daemon(AGENT)
+    beats = Periodic("heartbeat", parts.heart.beat, interval=settings.heartbeat, jitter=0.05)
 
     def reload(epoch: int) -> None:
         # A question that comes late must not end the agent that came after.
@@ -137,9 +161,36 @@ def assemble(
     daemon.at_end(bus.close)
     daemon.at_end(conductor.close)
     daemon.at_end(parts.operations.stop)
-    daemon.serve(bus.server(AGENT_TOPIC, settings.host, endpoint))
+    daemon.serve(bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint)))
     daemon.every(beats)
+    if settings.usage:
+        daemon.at_end(notifier.close)
+        daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
+    if meters.shown:
+        health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
+        daemon.serve(meters.listener(health))
     return daemon
+
+
+def _measure(
+    settings: Settings,
+    parts: Parts,
+    guard: Guard,
+    *,
+    conductor: ReportClient,
+    notifier: Notifier,
+) -> Periodic:
+    """The job that tells how busy the devices are."""
+    readings = Readings(
+        host=settings.host,
+        drivers=parts.fleet.drivers,
+        devices=parts.heart.devices,
+        epoch=lambda: parts.heart.epoch,
+        conductor=conductor,
+        notifier=notifier,
+        guard=guard,
+    )
+    return Periodic("usage", readings.run_once, interval=settings.usage, jitter=0.05)
 
 
 def _identity(settings: Settings) -> Identity:

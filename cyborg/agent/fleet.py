@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import Loaded
-from cyborg.model.report import DriverState, DriverWish
+from cyborg.model.device import Device
+from cyborg.model.report import DriverState, DriverWish, Made
 
 LOG = logging.getLogger(__name__)
 
@@ -38,17 +39,20 @@ class Fleet:
         self.failures = {one.name: one.error for one in loaded if one.error is not None}
         self.hellos = {one.name: one.hello for one in loaded}
         self.refusals: dict[str, str] = {}
+        self._made: dict[str, dict[str, Device]] = {}
         self._in_force: dict[str, Mapping[str, str]] = {name: {} for name in self.drivers}
         for name, reason in self.failures.items():
             level = logging.ERROR if name in self._configured else logging.INFO
             LOG.log(level, "Driver %s cannot be used: %s", name, reason)
 
-    def follow(self, wishes: Sequence[DriverWish]) -> bool:
+    def follow(self, wishes: Sequence[DriverWish], made: Sequence[Made] = ()) -> bool:
         """Load and drop what is wanted; answers whether anything has changed.
 
-        What is in force already costs nothing, what could not be loaded is tried again.
+        What is in force already costs nothing, what could not be loaded is tried again. Each driver
+        is told what operators ``made`` on its backends.
         """
         before = dict(self.drivers), dict(self.failures)
+        told = self._tell(made)
         wanted = {one.name: one for one in wishes}
         known = self._configured.keys() | self.drivers.keys() | self.refusals.keys()
         for name in sorted(known | wanted.keys()):
@@ -57,7 +61,16 @@ class Fleet:
                 self._keep(name, wish.options)
             else:
                 self._drop(name)
-        return before != (self.drivers, self.failures)
+        for name, driver in self.drivers.items():
+            driver.made = self._made.get(name, {})
+        return told or before != (self.drivers, self.failures)
+
+    def _tell(self, made: Sequence[Made]) -> bool:
+        """Note what operators made, by driver and key; answers whether that is news."""
+        before, self._made = self._made, {}
+        for one in made:
+            self._made.setdefault(one.driver, {})[one.device.key] = one.device
+        return before != self._made
 
     def _keep(self, name: str, options: Mapping[str, str]) -> None:
         """Have a driver in force with these options, or the reason why it is not."""

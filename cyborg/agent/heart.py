@@ -8,23 +8,22 @@ reporting; the round after they return puts everything right.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from cyborg import exception
 from cyborg.agent.cache import Cache
-from cyborg.agent.discoveries import Discoveries, findings
+from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.fleet import Fleet
+from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.tending import Tender
-from cyborg.clients.placement import Node, Placement
+from cyborg.clients.placement import Placement
 from cyborg.clients.reconcile import Publisher
 from cyborg.drivers.base import Surroundings
+from cyborg.model.device import Device
 from cyborg.model.names import AGENT
-from cyborg.model.pci import PciAddress
-from cyborg.model.provider import Verdict, provider_uuid
-from cyborg.model.report import Desired, Hello, Report, Welcome
-from cyborg.model.work import DiscoveryTask
+from cyborg.model.report import Desired, DriverState, Hello, Report, Welcome
 from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
@@ -52,21 +51,13 @@ class Intervals:
 class _Memory:
     """What the agent knows of its last rounds; a restart forgets it, and asks."""
 
-    root: tuple[str, str] | None = None
     epoch: int | None = None
     report: Report | None = None
     scanned: float | None = None
     desired: Desired | None = None
     tended: float | None = None
-    published: int | None = None
-    checked: float | None = None
-    refused: dict[str, str] = field(default_factory=dict)
-    claims: dict[str, str] = field(default_factory=dict)
-    #: The compute's tree in Placement, in a round that checks all of it.
-    tree: dict[str, Node] | None = None
-    #: The last hello was not answered; providers that have been reserved since then.
+    #: The last hello was not answered.
     cut_off: bool = False
-    withheld: set[str] = field(default_factory=set)
 
 
 class Heart:
@@ -95,8 +86,15 @@ class Heart:
         self._discoveries = discoveries
         self._cache = cache
         self._conductor = conductor
-        self._placement = placement
-        self._publisher = publisher
+        self._providers = Providers(
+            host=identity.host,
+            names=identity.provider_names,
+            full_check=intervals.full_check,
+            conductor=conductor,
+            placement=placement,
+            publisher=publisher,
+            clock=clock,
+        )
         self._clock = clock
         self._memory = _Memory()
         self._asked = threading.Event()
@@ -110,7 +108,7 @@ class Heart:
         memory = self._memory
         asked = self._discoveries.waiting()
         before = memory.report or self._cache.report
-        missing = self._look_around()
+        missing = self._providers.look_around()
         # What guests hold must be known before the first look: it would seem lost otherwise.
         welcome = self._greet_or_watch()
         if asked:
@@ -120,25 +118,14 @@ class Heart:
         self._look()
         assert memory.report is not None
         kept_out = self._report(welcome, memory.report)
-        if asked:
-            self._answer(asked, before, kept_out)
+        refusals = self._fleet.refusals
+        self._discoveries.answer(asked, before, memory.report, kept_out=kept_out, refusals=refusals)
         untended = self._tend(welcome.epoch)
-        if memory.root is not None:
+        if self._providers.found:
             self._publish(known_before=welcome.digest is not None)
-        for trouble in (untended, missing if memory.root is None else None):
+        for trouble in (untended, None if self._providers.found else missing):
             if trouble is not None:
                 raise trouble
-
-    def _answer(
-        self, asked: Sequence[DiscoveryTask], before: Report | None, kept_out: Mapping[str, str]
-    ) -> None:
-        """Tell whoever asked what this round has found."""
-        assert self._memory.report is not None
-        found = findings(
-            before, self._memory.report, kept_out=kept_out, refusals=self._fleet.refusals
-        )
-        for task in asked:
-            self._discoveries.answer(task, found)
 
     def check(self, epoch: int) -> None:
         """Raise StaleEpoch when ``epoch`` shows that another agent has taken this host over.
@@ -151,36 +138,37 @@ class Heart:
                 epoch=mine, binary=AGENT, host=self._identity.host, current=epoch
             )
 
+    @property
+    def epoch(self) -> int | None:
+        """With which this agent was greeted last; None before."""
+        return self._memory.epoch
+
+    def devices(self) -> list[tuple[str, Device]]:
+        """What the drivers found last, with the driver of each; any thread may ask."""
+        report = self._memory.report
+        if report is None:
+            return []
+        return [(one.driver, device) for one in report.drivers for device in one.devices]
+
+    def drivers(self) -> dict[str, DriverState]:
+        """The drivers of this host and how they were last; any thread may ask."""
+        report = self._memory.report
+        return {} if report is None else {one.driver: one.state for one in report.drivers}
+
     def lives_as(self, epoch: int) -> bool:
         """Whether this agent was greeted with just this epoch."""
         return self._memory.epoch == epoch
 
-    def _look_around(self) -> exception.CyborgError | None:
-        """Find the compute's provider, and what Nova claims below it; answers why it cannot."""
-        memory = self._memory
-        memory.tree = None
-        try:
-            if memory.root is None:
-                memory.root = self._publisher.find_root(self._identity.provider_names)
-                LOG.info("Devices of this host go below %s in Placement", memory.root[1])
-            if self._due(memory.checked, self._intervals.full_check):
-                memory.tree = self._placement.tree(memory.root[0])
-                memory.claims = _claims(memory.tree, memory.root[1])
-        except exception.CyborgError as error:
-            return error
-        return None
-
     def _greet(self) -> Welcome:
         """Say hello, and fetch what is desired when that is news."""
         memory, me = self._memory, self._identity
-        names = (memory.root[1],) if memory.root else me.provider_names
-        drivers = tuple(self._fleet.hellos.values())
+        names, drivers = self._providers.names, tuple(self._fleet.hellos.values())
         welcome = self._conductor.hello(
             Hello(me.host, names, me.version, me.endpoint, memory.epoch, drivers=drivers)
         )
         if memory.epoch not in (None, welcome.epoch):
             # Another process had this host meanwhile: Placement may show what that one saw.
-            memory.checked = None
+            self._providers.look_again()
         memory.epoch = welcome.epoch
         self._want(welcome.desired_generation)
         return welcome
@@ -199,29 +187,19 @@ class Heart:
             raise
         if memory.cut_off:
             LOG.info("The conductor answers again: all of this host is looked at anew")
-            memory.cut_off, memory.withheld = False, set()
-            memory.scanned = memory.tended = memory.checked = None
+            memory.cut_off = False
+            memory.scanned = memory.tended = None
+            self._providers.trust()
         return welcome
 
     def _watch(self) -> None:
-        """Reserve in Placement what the host does not show any more; offer nothing.
-
-        What comes back meanwhile is offered when the conductor has heard of it.
-        """
+        """Reserve in Placement what the host does not show any more; offer nothing."""
         memory, desired = self._memory, self._known
         if desired is None:
             return
         self._look()
         assert memory.report is not None
-        there = memory.report.deployables() | desired.refused.keys() | memory.refused.keys()
-        gone = {one.uuid: one.name for one in desired.tree.providers if one.name not in there}
-        try:
-            for uuid in self._publisher.withhold(sorted(gone.keys() - memory.withheld)):
-                LOG.warning("%s is not there any more: Placement offers none of it", gone[uuid])
-        except exception.CyborgError as error:
-            LOG.debug("Nothing is taken back in Placement yet: %s", error)
-        else:
-            memory.withheld |= gone.keys()
+        self._providers.withhold(desired, memory.report.deployables())
 
     @property
     def _known(self) -> Desired | None:
@@ -237,7 +215,7 @@ class Heart:
         # Before the drivers are asked: what changes while they answer is looked at again.
         self._asked.clear()
         kept = frozenset(one.name for one in known.tree.providers) if known else frozenset()
-        report = self._reporter.scan(Surroundings(claims=memory.claims, kept=kept))
+        report = self._reporter.scan(Surroundings(claims=self._providers.claims, kept=kept))
         if memory.report is None and self._cache.report is not None:
             for name in sorted(self._cache.report.deployables() - report.deployables()):
                 LOG.warning("%s was there when this host was last reported, and is not now", name)
@@ -264,18 +242,25 @@ class Heart:
             assert memory.epoch is not None
             before = memory.desired
             memory.desired = self._conductor.desired(self._identity.host, memory.epoch)
-            memory.refused = dict(memory.desired.refused)
+            self._providers.believe(memory.desired)
             self._cache.keep(desired=memory.desired)
             self._load_drivers()
             if before is not None and before.tree == memory.desired.tree:
                 # Not the wish is news but what Placement shows: look at all of it again.
-                memory.checked = memory.tended = None
+                memory.tended = None
+                self._providers.look_again()
 
     def _load_drivers(self) -> None:
         """Load and drop drivers as it is desired; what they show is looked at in this round."""
-        memory = self._memory
-        if memory.desired is not None and self._fleet.follow(memory.desired.drivers):
+        memory, wanted = self._memory, self._memory.desired
+        if wanted is None:
+            return
+        before = dict(self._fleet.drivers)
+        if self._fleet.follow(wanted.drivers, wanted.made):
             memory.scanned = memory.tended = None
+            now = self._fleet.drivers
+            changed = {one for one in before | now if before.get(one) is not now.get(one)}
+            self._discoveries.changing(changed, memory.report or self._cache.report)
 
     def _tend(self, epoch: int) -> exception.CyborgError | None:
         """Have put right what is prepared on the host; answers why that could not be begun."""
@@ -293,72 +278,12 @@ class Heart:
         return trouble
 
     def _publish(self, *, known_before: bool) -> None:
-        """Make Placement show what is desired, and tell which providers it refuses."""
-        memory, desired = self._memory, self._memory.desired
-        if desired is None or memory.epoch is None:
-            return
-        if self._due(memory.checked, self._intervals.full_check):
-            # A host that nobody has seen before has nothing in Placement to compare with.
-            fresh = memory.checked is None and not known_before
-            full = True
-        elif memory.published != desired.generation:
-            fresh, full = True, False
-        else:
-            return
-        memory.published = None
-        if fresh:
-            result = self._publisher.publish(desired.tree)
-        else:
-            result = self._publisher.check(desired.tree, listing=memory.tree)
-        memory.checked = self._clock() if full else memory.checked
-        outcomes = result.outcomes
-        refused = {one.name: one.reason for one in outcomes if one.verdict is Verdict.REFUSED}
-        refused |= self._retire(desired, result.root_uuid)
-        if refused != memory.refused:
-            self._conductor.published(self._identity.host, memory.epoch, refused)
-            memory.refused = refused
-        if not any(one.verdict is Verdict.FAILED for one in outcomes):
-            memory.published = desired.generation
-
-    def _retire(self, desired: Desired, root: str) -> dict[str, str]:
-        """Remove providers that are given up, and tell; answers which have to stay, and why."""
+        """Have Placement show what is desired."""
         memory = self._memory
-        gone: list[str] = []
-        staying: dict[str, str] = {}
-        for one in desired.retired:
-            try:
-                self._publisher.retire(one.uuid, root=root)
-                gone.append(one.name)
-            except (exception.Conflict, exception.Unavailable) as error:
-                # A 500 is what this one request did to Placement; anything else meets all of them.
-                if error.fields.get("http", 500) != 500:
-                    raise
-                staying[one.name] = f"it cannot be removed: {error}"
-                if memory.refused.get(one.name) != staying[one.name]:
-                    LOG.warning("Provider %s: %s", one.name, staying[one.name])
-        if gone:
-            assert memory.epoch is not None
-            self._conductor.retired(self._identity.host, memory.epoch, gone)
-        if not staying:
-            memory.desired = replace(desired, retired=())
-        return staying
+        if memory.desired is not None and memory.epoch is not None:
+            memory.desired = self._providers.publish(
+                memory.desired, memory.epoch, known_before=known_before
+            )
 
     def _due(self, since: float | None, interval: float) -> bool:
         return since is None or self._clock() - since >= interval
-
-
-def _claims(tree: Mapping[str, Node], root_name: str) -> dict[str, str]:
-    """The PCI addresses that Nova offers by itself (its providers are ``<compute>_<address>``).
-
-    Ours may be called alike, but their uuids follow from their names.
-    """
-    claims = {}
-    for node in tree.values():
-        owner, _, address = node.name.rpartition("_")
-        if owner != root_name or node.uuid == provider_uuid(node.name):
-            continue
-        try:
-            claims[str(PciAddress.parse(address))] = f"Nova offers it in Placement as {node.name}"
-        except ValueError:
-            continue
-    return claims

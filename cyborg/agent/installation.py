@@ -2,18 +2,18 @@
 """Whether a device that was set up is ready: what its driver finds counts, not what it said."""
 
 from cyborg import exception
-from cyborg.agent.guard import guarded
+from cyborg.agent.guard import Guard
 from cyborg.drivers.base import Driver
 
 _VERB = "install"
 
 
-def set_up(driver: Driver, device_key: str) -> str | None:
+def set_up(driver: Driver, device_key: str, guard: Guard) -> str | None:
     """Look at a device after its set-up; answers what the operator should know, if anything.
 
     Raises DriverFailed when it is not there, or still not ready.
     """
-    found = guarded(driver.name, "hardware", driver.hardware)
+    found = guard(driver.name, "hardware", driver.hardware)
     entry = next((one for one in found if one.key == device_key), None)
     if entry is None:
         raise _failed(driver, "the device is not there any more")

@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 from cyborg import exception
-from cyborg.agent.guard import guarded
+from cyborg.agent.guard import Guard, guarded
 from cyborg.agent.installation import set_up
 from cyborg.agent.journal import Journal
 from cyborg.agent.lanes import Lanes
@@ -48,6 +48,7 @@ class Operations:
         patience: float,
         look_again: Callable[[], None],
         threads: int = 32,
+        guard: Guard = guarded,
     ) -> None:
         self._drivers = drivers
         self._journal = journal
@@ -55,6 +56,7 @@ class Operations:
         self._images = images
         self._patience = patience
         self._look_again = look_again
+        self._guard = guard
         self._lanes = Lanes(threads)
         self._lock = threading.Lock()
         self._running: OrderedDict[str, Future[str | None]] = OrderedDict()
@@ -189,7 +191,7 @@ class Operations:
         """Call the driver between two records of the journal; a process that dies writes one."""
         self._journal.begin(verb, task)
         try:
-            guarded(task.driver, verb, call)
+            self._guard(task.driver, verb, call)
         except exception.CyborgError as error:
             self._journal.end(task.operation, str(error))
             raise
@@ -203,7 +205,7 @@ class Operations:
     def _install(self, driver: Driver, task: InstallTask) -> str | None:
         try:
             self._touch(task, "install", lambda: driver.install(task.device_key, task.operation))
-            return set_up(driver, task.device_key)
+            return set_up(driver, task.device_key, self._guard)
         finally:
             self._look_again()
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from cyborg import exception
 from cyborg.agent.fleet import Fleet
-from cyborg.agent.guard import guarded
+from cyborg.agent.guard import Guard, guarded
 from cyborg.drivers.base import Driver, Surroundings
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
@@ -23,8 +23,9 @@ class Reporter:
     for the hardware that they know; what they find is offered to nobody.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, guard: Guard = guarded) -> None:
         self._fleet = fleet
+        self._guard = guard
         self._stopped: dict[str, DriverReport] = {}
 
     def scan(self, surroundings: Surroundings) -> Report:
@@ -47,15 +48,15 @@ class Reporter:
 
     def _ask(self, name: str, driver: Driver, surroundings: Surroundings) -> DriverReport:
         try:
-            devices = _taken(name, "discover", lambda: driver.discover(surroundings), Device)
+            devices = self._taken(name, "discover", lambda: driver.discover(surroundings), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return DriverReport(name, DriverState.FAILED, error=str(error))
         report = DriverReport(name, DriverState.READY, devices)
         try:
             return replace(
                 report,
-                hardware=_hardware(name, driver, surroundings, devices),
-                backends=_taken(name, "backends", driver.backends, Backend),
+                hardware=self._hardware(name, driver, surroundings, devices),
+                backends=self._taken(name, "backends", driver.backends, Backend),
             )
         except (exception.DriverFailed, exception.DriverCannot) as error:
             # The devices stand: guests may have them.
@@ -73,6 +74,25 @@ class Reporter:
             return report
         return replace(report, endpoint=hello.endpoint, type=hello.type, version=hello.version)
 
+    def _hardware(
+        self, name: str, driver: Driver, surroundings: Surroundings, devices: Iterable[Device]
+    ) -> tuple[Hardware, ...]:
+        """All hardware that the driver knows; nothing is read again where devices are all."""
+        if getattr(driver.hardware, "__func__", None) is Driver.hardware:
+            return tuple(Hardware.of(one) for one in devices)
+        return self._taken(name, "hardware", lambda: driver.hardware(surroundings), Hardware)
+
+    def _taken(
+        self, name: str, verb: str, call: Callable[[], Iterable[T]], kind: type[T]
+    ) -> tuple[T, ...]:
+        """What a driver found, in the form in which the conductor will read it.
+
+        One driver's odd values must not keep the conductor from reading the others' devices.
+        """
+        return self._guard(
+            name, verb, lambda: tuple(wire.load(kind, wire.dump(one)) for one in call())
+        )
+
 
 def _idle(report: DriverReport) -> DriverReport:
     """What a driver that is not enabled tells: hardware, none of which is offered."""
@@ -83,20 +103,3 @@ def _idle(report: DriverReport) -> DriverReport:
             replace(one, offered=False, reason=why) if one.offered else one for one in known
         )
     return replace(report, state=DriverState.STOPPED, devices=(), hardware=known)
-
-
-def _hardware(
-    name: str, driver: Driver, surroundings: Surroundings, devices: Iterable[Device]
-) -> tuple[Hardware, ...]:
-    """All hardware that the driver knows; nothing is read again where devices are all there is."""
-    if getattr(driver.hardware, "__func__", None) is Driver.hardware:
-        return tuple(Hardware.of(one) for one in devices)
-    return _taken(name, "hardware", lambda: driver.hardware(surroundings), Hardware)
-
-
-def _taken(name: str, verb: str, call: Callable[[], Iterable[T]], kind: type[T]) -> tuple[T, ...]:
-    """What a driver found, in the form in which the conductor will read it.
-
-    One driver's odd values must not keep the conductor from reading the others' devices.
-    """
-    return guarded(name, verb, lambda: tuple(wire.load(kind, wire.dump(one)) for one in call()))

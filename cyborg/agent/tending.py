@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from cyborg import exception
-from cyborg.agent.guard import guarded
+from cyborg.agent.guard import Guard, guarded
 from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
 from cyborg.drivers.base import Driver
@@ -25,11 +25,13 @@ class Tender:
         operations: Operations,
         journal: Journal,
         conductor: ReportClient,
+        guard: Guard = guarded,
     ) -> None:
         self._drivers = drivers
         self._operations = operations
         self._journal = journal
         self._conductor = conductor
+        self._guard = guard
         self._strangers: frozenset[Unit] = frozenset()
 
     def tend(self, host: str, epoch: int) -> None:
@@ -56,7 +58,7 @@ class Tender:
         shown = {}
         for name, driver in self._drivers.items():
             try:
-                shown[name] = frozenset(guarded(name, "prepared", driver.prepared))
+                shown[name] = frozenset(self._guard(name, "prepared", driver.prepared))
             except exception.DriverCannot:
                 continue
             except exception.DriverFailed as error:

@@ -31,6 +31,7 @@ from cyborg.api.controllers.v2.usage import Usage
 from cyborg.api.expose import Rules
 from cyborg.api.health import Health
 from cyborg.api.hooks import Envelope
+from cyborg.api.metering import Metering, Shown
 from cyborg.api.middleware import auth_token
 from cyborg.api.presence import INTERVAL, Presence
 from cyborg.api.request import Request
@@ -79,12 +80,12 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
         raise exception.ConfigError(
             reason=f"[api] api_paste_config = {paste_file} cannot be used: {error}"
         ) from error
-    return app
+    return _metered(app, conf)
 
 
 def build(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
     """The pipeline in code, around the given reader and conductor."""
-    return behind_filters(core(conf, reader=reader, conductor=conductor), conf)
+    return _metered(behind_filters(core(conf, reader=reader, conductor=conductor), conf), conf)
 
 
 def behind_filters(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
@@ -138,7 +139,12 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
         force_canonical=False,
         guess_content_type_from_ext=False,
     )
-    return Health(app, conf, reader=reader, conductor=conductor)
+    whole: WsgiApp = Health(app, conf, reader=reader, conductor=conductor)
+    return Shown(whole) if conf.api.metrics else whole
+
+
+def _metered(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
+    return Metering(app) if conf.api.metrics else app
 
 
 def _down_after(conf: cfg.ConfigOpts) -> dict[str, int]:

@@ -6,10 +6,13 @@ answers 404 or 405 by chance.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pecan
 import webob.exc
+
+#: Where the environment of a request has its route: the path, with ``{id}`` for what is named.
+ROUTE: Final = "cyborg.route"
 
 #: Paths below a noun, and for each the handler's name by method.
 Routes = Mapping[str, Mapping[str, str]]
@@ -35,8 +38,13 @@ class Noun:
         for pattern, methods in self.routes.items():
             captured = _captured(pattern, parts)
             if captured is not None:
+                request.environ[ROUTE] = request.environ.get(ROUTE, "") + _shown(pattern)
                 return getattr(self, _handler(methods, request.method)), captured
         raise webob.exc.HTTPNotFound("There is no such resource.")
+
+
+def _shown(pattern: str) -> str:
+    return "".join("/" + ("{id}" if part == "*" else part) for part in segments(pattern.split("/")))
 
 
 def _captured(pattern: str, parts: Sequence[str]) -> list[str] | None:

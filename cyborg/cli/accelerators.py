@@ -2,13 +2,12 @@
 """Accelerators: the devices that instances get."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from cyborg import exception
 from cyborg.cli import waiting
-from cyborg.cli.base import Delete, List, Pair, Show, Unset, given, shown
+from cyborg.cli.base import Delete, List, Long, Pair, Show, Unset, count, given, shown
 
 #: The status while a host sets a device up.
 _INSTALLING = "installing"
@@ -90,17 +89,17 @@ class AcceleratorShow(Show):
         parser.add_argument("key", metavar="<accelerator>", help="its UUID")
 
 
-class AcceleratorCreate(Show):
-    """Create an accelerator on a backend whose driver can do that."""
+class AcceleratorCreate(Long):
+    """Create an accelerator on a backend; backend-list tells in "creates" where one can."""
 
     route = "accelerator-create"
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Where, and what."""
-        parser.add_argument("--host", dest="hostname", metavar="HOST", required=True, help="where")
+        parser.add_argument("--host", metavar="HOST", required=True, help="where")
         parser.add_argument("--driver", required=True, help="whose backend it is")
         parser.add_argument("--backend", required=True, help="on which backend")
-        parser.add_argument("--model", required=True, help="its model")
+        parser.add_argument("--model", required=True, help="its model, for people")
         parser.add_argument("--type", required=True, help="its type, for example FPGA")
         parser.add_argument("--resource-class", required=True, help="what Placement counts it as")
         parser.add_argument(
@@ -110,22 +109,47 @@ class AcceleratorCreate(Show):
             action="append",
             help="a trait of its provider; may be repeated",
         )
-        parser.add_argument(
+        group = parser.add_mutually_exclusive_group()
+        group.add_argument(
+            "--units",
+            dest="handles",
+            metavar="N",
+            type=count,
+            help="how many guests may have a unit (default: 1); only where a backend creates "
+            "TEST_PCI",
+        )
+        group.add_argument(
             "--handle",
             dest="handles",
-            metavar="JSON",
-            type=_json_object,
+            metavar="ADDRESS",
             action="append",
-            help="an attach handle as an object, one for each unit; may be repeated",
+            help="the PCI address of a unit; just one where a backend creates PCI, else it may be "
+            "repeated",
+        )
+        parser.add_argument(
+            "--label",
+            dest="labels",
+            metavar="KEY=VALUE",
+            action=Pair,
+            help="a label; may be repeated",
         )
 
+    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """None: everything is in the body."""
+        return ()
+
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The new accelerator."""
-        return self.one(self.client.ask(self.route, given=given(parsed)))
+        """The new accelerator; the operation where there is none yet."""
+        operation = super().fetch(parsed)
+        for one in operation.get("results") or ():
+            made = (one.get("result") or {}).get("device")
+            if made and not parsed.wait:
+                return self.one(self.client.ask("accelerator-show", made))
+        return operation
 
 
 class AcceleratorUpdate(AcceleratorShow):
-    """Put an accelerator into service or out of it, and label it."""
+    """Put an accelerator into service or out of it, label it, change what was created."""
 
     route = "accelerator-update"
 
@@ -151,6 +175,14 @@ class AcceleratorUpdate(AcceleratorShow):
             action=Unset,
             help="take a label away; may be repeated",
         )
+        parser.add_argument("--model", help="its model, if it was created")
+        parser.add_argument(
+            "--trait",
+            dest="traits",
+            metavar="TRAIT",
+            action="append",
+            help="its traits instead of those that it had, if it was created; may be repeated",
+        )
         parser.add_argument(
             "--wait", action="store_true", help="until its set-up has ended; fail if that fails"
         )
@@ -158,9 +190,10 @@ class AcceleratorUpdate(AcceleratorShow):
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """The accelerator as it is now."""
         wish = given(parsed)
-        if not wish.keys() & {"status", "labels"}:
+        if not wish.keys() & {"status", "labels", "model", "traits"}:
             raise exception.CommandFailed(
-                reason="Nothing is to be changed: give --status, --label or --unset-label."
+                reason="Nothing is to be changed: give --status, --label, --unset-label, --model "
+                "or --trait."
             )
         thing = self.one(self.client.ask(self.route, parsed.key, given=wish))
         if parsed.wait:
@@ -179,13 +212,3 @@ class AcceleratorDelete(Delete):
 
     route = "accelerator-delete"
     noun = "accelerator"
-
-
-def _json_object(text: str) -> Any:
-    try:
-        found = json.loads(text)
-    except ValueError as fault:
-        raise argparse.ArgumentTypeError(f"{text} is no JSON: {fault}") from None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"{text} is no object")
-    return found

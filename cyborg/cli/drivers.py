@@ -120,7 +120,7 @@ class BackendList(List):
     """List the accelerator backends that are attached, per host and driver."""
 
     route = "backend-list"
-    columns = shown("uuid", "host", "driver", "name", "state", "services")
+    columns = shown("uuid", "host", "driver", "name", "state", "services", "creates")
     more = shown("capabilities", "discovered_at")
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -148,6 +148,7 @@ class HardwareList(List):
         "uuid",
         "hostname",
         "driver",
+        "key",
         device_type="acc_specs.device_type",
         num="acc_specs.num",
         setup_required="acc_status.setup_required",

@@ -41,6 +41,8 @@ _OLD = (
 _PASSING: Final = frozenset({502, 503, 504})
 #: The words of exception.OutcomeUnknown.
 _OUTCOME: Final = "outcome unknown"
+#: What the API calls otherwise than the commands do.
+_IN_API, _IN_COMMANDS = "ask with wait=true", "give --no-wait"
 #: What to do about an answer, besides what the service says itself.
 _ADVICE: Final = {
     401: "Get a fresh token, or check the account (--os-cloud, or the variables OS_*).",
@@ -95,7 +97,8 @@ def refused(answer: requests.Response) -> exception.CommandFailed:
     elif not said:
         sentence = _FOREIGN.format(url=answer.url.partition("?")[0], status=status)
     else:
-        sentence = f"{said.rstrip('.')} (HTTP {status})."
+        told = said.rstrip(".").replace(_IN_API, _IN_COMMANDS)
+        sentence = f"{told} (HTTP {status})."
         if status in _ADVICE and not unknown:
             sentence += f" {_ADVICE[status]}"
         elif status >= 500 and not unknown:

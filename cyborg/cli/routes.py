@@ -94,8 +94,9 @@ ROUTES: Final[Mapping[str, Route]] = {
     "accelerator-create": Route(
         "POST",
         "/devices",
+        query=("wait",),
         body=(
-            "hostname",
+            "host",
             "driver",
             "backend",
             "model",
@@ -103,9 +104,13 @@ ROUTES: Final[Mapping[str, Route]] = {
             "resource_class",
             "traits",
             "handles",
+            "labels",
         ),
+        long=True,
     ),
-    "accelerator-update": Route("PATCH", "/devices/{}", body=("status", "labels")),
+    "accelerator-update": Route(
+        "PATCH", "/devices/{}", body=("status", "labels", "model", "traits")
+    ),
     "accelerator-delete": Route("DELETE", "/devices/{}"),
     "profile-list": Route(
         "GET", "/device_profiles", query=("name", *PAGING), wrapper="device_profiles"

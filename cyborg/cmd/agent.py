@@ -14,7 +14,9 @@ from cyborg.clients.keystone import Sessions
 from cyborg.clients.placement import Placement
 from cyborg.drivers import loader
 from cyborg.drivers.host import Host, LocalHost
+from cyborg.metrics.meters import Meters
 from cyborg.model.names import AGENT
+from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 
 
@@ -30,6 +32,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         full_check=conf.agent.full_check_interval,
         rpc_timeout=conf.rpc_response_timeout,
         state_path=Path(conf.state_path),
+        usage=conf.agent.usage_interval,
     )
 
 
@@ -46,13 +49,19 @@ def main() -> int:
         sessions = Sessions(conf)
         machine = LocalHost()
         with configuration.checked(conf):
+            meters = Meters(AGENT, version.installed(), address=conf.agent.metrics_listen)
+            placement = meters.adapter("placement", sessions.placement())
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf),
                 loaded=_drivers(conf, machine),
-                placement=Placement(sessions.placement()),
+                placement=Placement(placement),
                 load=lambda name, options: loader.load_with(name, machine, conf, options=options),
-                glance=lambda: Glance(sessions.glance(), conf.glance.num_retries),
+                glance=lambda: Glance(
+                    meters.adapter("glance", sessions.glance()), conf.glance.num_retries
+                ),
+                notifier=Notifier(conf, f"{AGENT}:{conf.host}"),
+                meters=meters,
             )
     except exception.ConfigError as error:
         print(f"{AGENT}: {error}", file=sys.stderr)

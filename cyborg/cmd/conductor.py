@@ -16,7 +16,9 @@ from cyborg.clients.reconcile import Publisher
 from cyborg.cmd.audit import make_auditor
 from cyborg.conductor import app
 from cyborg.db.engine import Database
+from cyborg.metrics.meters import Meters
 from cyborg.model.names import CONDUCTOR
+from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 
 _DAY = 24 * 3600.0
@@ -50,13 +52,19 @@ def main() -> int:
         sessions = Sessions(conf)
         with configuration.checked(conf):
             db = Database.from_conf(conf)
+            address = conf.conductor.metrics_listen
+            meters = Meters(CONDUCTOR, version.installed(), address=address)
+            nova = meters.adapter("nova", sessions.nova())
+            placement = meters.adapter("placement", sessions.placement())
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf, process=str(os.getpid())),
                 db=db,
-                peers=app.Peers(Nova(sessions.nova()), Allocations(sessions.placement())),
-                publisher=lambda: Publisher(Placement(sessions.placement())),
+                peers=app.Peers(Nova(nova), Allocations(placement)),
+                publisher=lambda: Publisher(Placement(placement)),
                 auditor=lambda: make_auditor(conf, db),
+                notifier=Notifier(conf, f"{CONDUCTOR}:{conf.host}"),
+                meters=meters,
             )
     except exception.ConfigError as error:
         print(f"{CONDUCTOR}: {error}", file=sys.stderr)

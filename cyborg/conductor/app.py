@@ -15,6 +15,7 @@ from cyborg.conductor.attachwork import AttachWork
 from cyborg.conductor.attributes import Attributes
 from cyborg.conductor.audit import Auditor
 from cyborg.conductor.binding import Binder
+from cyborg.conductor.creating import CreationWork, Creator
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
 from cyborg.conductor.discovering import Asker, Explorer
@@ -25,31 +26,32 @@ from cyborg.conductor.endpoint import Endpoint, UseCases
 from cyborg.conductor.forgetting import Forgetter, Processes
 from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.hostwork import HostWork
-from cyborg.conductor.housekeeping import Housekeeper
 from cyborg.conductor.installing import Installer
-from cyborg.conductor.instances import Inquirer
+from cyborg.conductor.jobs import audit, keep_house, look_for_agents, look_instances_up
+from cyborg.conductor.metrics import Cloud
+from cyborg.conductor.notifications import Herald
 from cyborg.conductor.operations import Operations
 from cyborg.conductor.outbox import Outbox
 from cyborg.conductor.profiles import Profiles
-from cyborg.conductor.reconciler import Reconciler
+from cyborg.conductor.readings import Readings
 from cyborg.conductor.releasing import Deleter
 from cyborg.conductor.repairs import Repairs
 from cyborg.conductor.retirement import Retirement
 from cyborg.conductor.services import Greeter, Lease
-from cyborg.conductor.withholding import Withholder
+from cyborg.conductor.settings import Settings as Settings
 from cyborg.conductor.work import Ledger, Worker
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.metrics.meters import Meters
+from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
 from cyborg.service import Daemon, Periodic
 
 #: How long one question to an agent may take, in seconds; a task may take many questions.
 _AGENT_PATIENCE = 15.0
-#: How often the conductor looks for agents that are silent for too long, in seconds.
-_AGENTS_INTERVAL = 60.0
 
 
 @dataclass(frozen=True)
@@ -60,54 +62,6 @@ class Peers:
     placement: Allocations
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Plain values from the configuration; times in seconds.
-
-    A retention of 0 is one without end.
-    """
-
-    host: str
-    process: str
-    version: str
-    heartbeat: float
-    lease: float
-    bind_timeout: float
-    agent_down_after: float
-    threads: int
-    audit_interval: float = 600.0
-    audit_changes: int = 50
-    housekeeping_interval: float = 600.0
-    lost_retention: float = 0.0
-    history_retention: float = 0.0
-    #: 0: dead agents' devices stay on offer.
-    agent_grace: float = 3600.0
-    #: Drivers whose new devices need no operator's word; ``*`` is every one.
-    auto_enable: frozenset[str] = frozenset()
-    #: 0: Nova is not asked what instances are called.
-    instance_refresh: float = 0.0
-    instance_turn: float = 10.0
-
-    @property
-    def down_after(self) -> dict[str, int]:
-        """After how many milliseconds of silence a process of a binary is down."""
-        return {
-            AGENT: self.agent_down_ms,
-            API: self.agent_down_ms,
-            CONDUCTOR: int(self.lease * 1000),
-        }
-
-    @property
-    def lost_ms(self) -> int:
-        """After how many milliseconds what is lost is given up; 0 is never."""
-        return int(self.lost_retention * 1000)
-
-    @property
-    def agent_down_ms(self) -> int:
-        """How many milliseconds an agent may be silent and count as up."""
-        return int(self.agent_down_after * 1000)
-
-
 def assemble(
     *,
     settings: Settings,
@@ -116,21 +70,16 @@ def assemble(
     peers: Peers,
     auditor: Callable[[], Auditor],
     publisher: Callable[[], Publisher],
+    notifier: Notifier,
+    meters: Meters,
 ) -> Daemon:
     """A conductor, ready to be started; it connects to nothing before.
 
     ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it is to
     take back in Placement what a dead agent offered.
     """
-    process = Process(
-        settings.host,
-        CONDUCTOR,
-        settings.version,
-        f"{CONDUCTOR_TOPIC}@{settings.host}",
-        settings.process,
-    )
     agents = AgentClient(bus, timeout=_AGENT_PATIENCE)
-    lease = Lease(db=db, process=process)
+    lease = Lease(db=db, process=_process(settings))
     worker = make_worker(settings=settings, db=db, agents=agents, peers=peers, lease=lease)
     forgetter = Forgetter(
         db=db,
@@ -144,72 +93,41 @@ def assemble(
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
     daemon.at_end(worker.stop)
+    _tell(daemon, worker, _herald(settings, db, notifier), listened=notifier.enabled)
     # First: work that waits for a host's answer is given back, not waited for.
     daemon.at_end(agents.close)
-    daemon.serve(bus.server(CONDUCTOR_TOPIC, settings.host, Endpoint(cases)))
+    daemon.serve(bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases))))
+    if meters.shown:
+        cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
+        daemon.serve(meters.listener(cloud))
     daemon.every(Periodic("lease", lease.renew, interval=settings.heartbeat))
     daemon.every(worker.turns(settings.heartbeat))
-    daemon.every(_audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
-    daemon.every(_keep_house(settings, db, lease, cases.retirement))
+    daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
+    daemon.every(keep_house(settings, db, lease, cases.retirement))
     if settings.instance_refresh:
-        daemon.every(_look_instances_up(settings, db, lease, peers.nova))
+        daemon.every(look_instances_up(settings, db, lease, peers.nova))
     if settings.agent_grace:
-        daemon.every(_look_for_agents(settings, db, lease, publisher))
+        daemon.every(look_for_agents(settings, db, lease, publisher))
     return daemon
 
 
-def _audit(
-    settings: Settings, lease: Lease, auditor: Callable[[], Auditor], repairs: Repairs
-) -> Periodic:
-    """The job that compares everything with everything."""
-    reconciler = Reconciler(
-        lease=lease,
-        auditor=auditor,
-        repairs=repairs,
-        lease_ms=int(settings.lease * 1000),
-        limit=settings.audit_changes,
-    )
-    return Periodic("audit", reconciler.run_once, interval=settings.audit_interval)
+def _process(settings: Settings) -> Process:
+    endpoint = f"{CONDUCTOR_TOPIC}@{settings.host}"
+    return Process(settings.host, CONDUCTOR, settings.version, endpoint, settings.process)
 
 
-def _keep_house(settings: Settings, db: Database, lease: Lease, retirement: Retirement) -> Periodic:
-    """The job that gives up what is past its time."""
-    housekeeper = Housekeeper(
-        db=db,
-        lease=lease,
-        retirement=retirement,
-        lease_ms=int(settings.lease * 1000),
-        history_retention=int(settings.history_retention * 1000),
-    )
-    return Periodic("housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval)
+def _herald(settings: Settings, db: Database, notifier: Notifier) -> Herald:
+    """What tells the bus of what has been committed."""
+    return Herald(db=db, ledger=Ledger(db=db), notifier=notifier, down_after=settings.down_after)
 
 
-def _look_for_agents(
-    settings: Settings, db: Database, lease: Lease, publisher: Callable[[], Publisher]
-) -> Periodic:
-    """The job that takes back what dead agents offered."""
-    withholder = Withholder(
-        db=db,
-        lease=lease,
-        publisher=publisher,
-        grace=int(settings.agent_grace * 1000),
-        lease_ms=int(settings.lease * 1000),
-    )
-    interval = min(_AGENTS_INTERVAL, settings.agent_grace)
-    return Periodic("agents", withholder.run_once, interval=interval)
-
-
-def _look_instances_up(settings: Settings, db: Database, lease: Lease, nova: Nova) -> Periodic:
-    """The job that keeps what instances are called and how they are."""
-    inquirer = Inquirer(
-        db=db,
-        lease=lease,
-        nova=nova,
-        refresh=int(settings.instance_refresh * 1000),
-        lease_ms=int(settings.lease * 1000),
-        patience=settings.instance_turn,
-    )
-    return Periodic("instances", inquirer.run_once, interval=settings.instance_turn)
+def _tell(daemon: Daemon, worker: Worker, herald: Herald, *, listened: bool) -> None:
+    """Have notifications follow the history; where nobody listens, have that end."""
+    worker.handle(WorkKind.ANNOUNCE, herald.follow)
+    # Before the worker, which waits for it.
+    daemon.at_end(herald.stop)
+    if listened:
+        daemon.every(herald.beginnings())
 
 
 def use_cases(
@@ -233,7 +151,7 @@ def use_cases(
             db=db,
             nova=peers.nova,
             placement=peers.placement,
-            wake=wake,
+            operations=operations,
             bind_timeout=int(settings.bind_timeout * 1000),
             down_after=settings.agent_down_ms,
         ),
@@ -247,6 +165,8 @@ def use_cases(
         custodian=Custodian(db=db),
         explorer=Explorer(operations=operations),
         drivers=Drivers(db=db, operations=operations),
+        creator=Creator(db=db, operations=operations),
+        readings=Readings(db=db),
         processes=Processes(
             db=db, agents=agents, operations=operations, down_after=settings.down_after
         ),
@@ -295,5 +215,7 @@ def make_worker(
     worker.handle(WorkKind.DISCOVER, asker.discover)
     worker.handle(WorkKind.DRIVER, fitter.configure)
     worker.handle(WorkKind.UNINSTALL, fitter.uninstall)
+    making = CreationWork(db=db, ledger=ledger, asker=asker, agents=agents)
+    worker.handle(WorkKind.CREATE, making.create)
     worker.handle(WorkKind.INSTALL, Installer(db=db, ledger=ledger, agents=agents).install)
     return worker

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The desired state of a host: what Placement shall show, derived from the rows alone."""
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
 from cyborg.conductor.services import check_epoch
-from cyborg.db import hosts, retirement, trees
+from cyborg.db import creations, drivers, hosts, retirement, trees
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database
+from cyborg.model.attribute import Origin
+from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.offering import Standing, Unit, reserved
+from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Provider, ProviderTree
-from cyborg.model.report import Desired, DriverWish, Retired
+from cyborg.model.report import Desired, DriverWish, Made, Retired
 
 
 class Wishes:
@@ -38,29 +42,17 @@ class Wishes:
             check_epoch(host, service_host, epoch)
             devices = {row.id: row for row in trees.devices(tx, host.id)}
             deployables = trees.deployables(tx, host.id)
-            handles = defaultdict(list)
-            for row in trees.handles(tx, host.id):
-                handles[row.deployable_id].append(row)
-            traits = defaultdict(set)
-            for row in trees.attributes(tx, host.id):
-                if row.key.startswith("trait"):
-                    traits[row.deployable_id].add(row.value)
-            drivers = trees.drivers(tx, host.id)
+            handles = _by_deployable(trees.handles(tx, host.id))
+            traits = _traits(trees.attributes(tx, host.id))
+            known = drivers.of_host(tx, host.id)
+            ordered = creations.ordered(tx, host.id)
             leaving = self._leaving(tx, host.id, devices.values(), deployables)
         providers = tuple(
-            Provider(
-                uuid=one.rp_uuid,
-                name=one.name,
-                resource_class=one.resource_class,
-                total=len(handles[one.id]),
-                reserved=_reserved(
-                    one,
-                    devices[one.device_id],
-                    drivers.get(devices[one.device_id].driver),
-                    handles[one.id],
-                    disabled=host.disabled,
-                ),
-                traits=frozenset(traits[one.id]),
+            _provider(
+                one,
+                handles[one.id],
+                traits[one.id],
+                standing=_standing(one, devices[one.device_id], known, disabled=host.disabled),
             )
             for one in sorted(deployables, key=lambda row: str(row.name))
             if one.id not in leaving
@@ -73,8 +65,20 @@ class Wishes:
         refused = {
             one.name: one.publish_error for one in deployables if one.publish_error is not None
         }
-        tree = ProviderTree(host.name, providers)
-        return Desired(host.desired_generation, tree, refused, retired, _wishes(drivers.values()))
+        made = [
+            Made(one.driver, _facts(one, deployables, handles, traits))
+            for one in devices.values()
+            if one.origin == Origin.OPERATOR.value
+        ]
+        made += [Made(one.driver, one.facts) for one in ordered]
+        return Desired(
+            host.desired_generation,
+            ProviderTree(host.name, providers),
+            refused,
+            retired,
+            _wishes(known.values()),
+            made=tuple(sorted(made, key=lambda one: (one.driver, one.device.key))),
+        )
 
     def _leaving(
         self,
@@ -93,6 +97,58 @@ class Wishes:
             parts = retirement.deployables(tx, self._db.now, host_id, self._lost_retention)
             leaving |= {one.id for one in parts}
         return leaving
+
+
+def _by_deployable(rows: Iterable[Record]) -> Mapping[int, list[Record]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[row.deployable_id].append(row)
+    return found
+
+
+def _traits(attributes: Iterable[Record]) -> Mapping[int, set[str]]:
+    found = defaultdict(set)
+    for row in attributes:
+        if row.key.startswith("trait"):
+            found[row.deployable_id].add(row.value)
+    return found
+
+
+def _facts(
+    device: Record,
+    deployables: Iterable[Record],
+    handles: Mapping[int, Iterable[Record]],
+    traits: Mapping[int, Collection[str]],
+) -> Device:
+    """What an operator created, as its driver shall show it."""
+    return Device(
+        key=device.device_key,
+        type=DeviceType(device.type),
+        vendor=device.vendor,
+        model=device.model,
+        control_path=PciAddress.parse(device.device_key).info(),
+        deployables=tuple(
+            Deployable(
+                name=one.name,
+                resource_class=one.resource_class,
+                driver_name=one.driver_name,
+                handles=tuple(
+                    AttachHandle(
+                        unit.handle_key,
+                        AttachType(unit.attach_type),
+                        json.loads(unit.attach_info),
+                    )
+                    for unit in sorted(handles[one.id], key=lambda unit: unit.handle_key)
+                ),
+                traits=tuple(sorted(traits[one.id])),
+                prepare=one.prepare,
+            )
+            for one in sorted(deployables, key=lambda one: str(one.name))
+            if one.device_id == device.id
+        ),
+        backend=device.backend,
+        made=True,
+    )
 
 
 def _wishes(drivers: Iterable[Record]) -> tuple[DriverWish, ...]:
@@ -120,18 +176,26 @@ def children_first(deployables: Iterable[Record]) -> list[Record]:
     return sorted(known.values(), key=lambda one: (-depth(one), one.name))
 
 
-def _reserved(
-    deployable: Record,
-    device: Record,
-    driver: Record,
-    handles: Iterable[Record],
-    *,
-    disabled: bool,
-) -> int:
-    standing = Standing(
+def _provider(
+    deployable: Record, handles: Sequence[Record], traits: Collection[str], *, standing: Standing
+) -> Provider:
+    return Provider(
+        uuid=deployable.rp_uuid,
+        name=deployable.name,
+        resource_class=deployable.resource_class,
+        total=len(handles),
+        reserved=reserved(standing, (Unit(one.state, one.lost_ms is not None) for one in handles)),
+        traits=frozenset(traits),
+    )
+
+
+def _standing(
+    deployable: Record, device: Record, known: Mapping[str, Record], *, disabled: bool
+) -> Standing:
+    driver = known.get(device.driver)
+    return Standing(
         device.status,
         lost=device.lost_ms is not None or deployable.lost_ms is not None,
         driver=driver.state if driver is not None else None,
         disabled=disabled,
     )
-    return reserved(standing, (Unit(one.state, one.lost_ms is not None) for one in handles))

@@ -4,15 +4,17 @@
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor import installing
 from cyborg.conductor.retirement import Retirement
-from cyborg.db import device_moves, events, hosts, offers, work
+from cyborg.db import creations, device_moves, events, hosts, offers, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
+from cyborg.model.attribute import Origin
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import MOVES, DeviceEvent
@@ -22,7 +24,7 @@ from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
-_NOTHING: Mapping[str, str | None] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: How long Glance and the host are asked for before a programming counts as failed.
 _PROGRAM_WITHIN_MS = 15 * 60 * 1000
 _SUPERSEDED = "another image was ordered before this one was known to be loaded"
@@ -62,13 +64,18 @@ class Operator:
         status: DeviceStatus | None = None,
         labels: Mapping[str, str | None] = _NOTHING,
         project: str | None = None,
+        facts: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        """Set status and labels, both or none; a label of None is taken away.
+        """Set status, labels and facts, all or none; a label of None is taken away.
 
-        With ``project`` the device must be held by requests of it, and only labels may change.
-        Raises NotFound, Forbidden, Invalid (too many labels), and what ``set_status`` raises.
+        ``facts`` are the model and the traits of a device that an operator created. With
+        ``project`` the device must be held by requests of it, and only labels may change. Raises
+        NotFound, Forbidden, Invalid (too many labels), Conflict (facts of what was discovered),
+        and what ``set_status`` raises.
         """
-        agent = self._update(caller, operation, uuid, status=status, labels=labels, project=project)
+        agent = self._update(
+            caller, operation, uuid, status=status, labels=labels, project=project, facts=facts
+        )
         self._wake()
         if agent is not None:
             self._agents.poke(agent)
@@ -83,28 +90,46 @@ class Operator:
         status: DeviceStatus | None,
         labels: Mapping[str, str | None],
         project: str | None,
+        facts: Mapping[str, Any],
     ) -> str | None:
         """Answers the agent to poke; None when it has nothing to hear."""
         with self._db.writer() as tx:
             row = device_moves.of_operator(tx, uuid)
             if row is None or (project and not device_moves.holds(tx, project, row.id)):
                 raise exception.NotFound(noun="Device", key=uuid)
-            if project and status is not None:
-                raise exception.Forbidden(reason="Only operators change the status of a device.")
+            if project and (status is not None or facts):
+                what = ", ".join([*(["status"] if status else []), *facts])
+                raise exception.Forbidden(reason=f"Only operators change the {what} of a device.")
             if events.operation_known(tx, operation):
                 return None
+            if facts:
+                self._tell(tx, row, facts)
             now = None if status is None else self._order(tx, row, status, operation)
             if labels:
                 kept = changed(device_moves.labels(tx, row.id), labels)
                 device_moves.label(tx, row.id, kept)
-            done = [one for one in (now, "labelled" if labels else None) if one]
+            done = [now] if now else []
+            done += ["changed"] if facts else []
+            done += ["labelled"] if labels else []
             entries = [events.Entry("device", uuid, one, hostname=row.hostname) for one in done]
             events.record(tx, self._db.now, entries, caller=caller, operation=operation)
             agent: str | None = row.service_host
-        if now is None:
-            return None
-        LOG.info("Device %s on %s is %s now", uuid, row.hostname, now)
-        return agent
+        for one in done:
+            LOG.info("Device %s on %s is %s now", uuid, row.hostname, one)
+        return agent if now or facts else None
+
+    def _tell(self, tx: sa.Connection, row: Record, facts: Mapping[str, Any]) -> None:
+        """Change what an operator told of a device; Placement follows by way of its agent."""
+        if row.origin != Origin.OPERATOR:
+            raise exception.Conflict(
+                reason=f"Device {row.uuid} was discovered: driver {row.driver} tells its "
+                f"{' and '.join(facts)}."
+            )
+        hosts.want_anew(tx, self._db.now, row.host_id)
+        if "model" in facts:
+            device_moves.set_model(tx, row.id, facts["model"])
+        if "traits" in facts:
+            creations.set_traits(tx, row.id, facts["traits"])
 
     def _order(
         self, tx: sa.Connection, row: Record, status: DeviceStatus, operation: str
@@ -123,7 +148,7 @@ class Operator:
         return MOVES[event].target.value
 
     def delete(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Have a lost device forgotten; see ``Retirement.forget``."""
+        """Have a device forgotten; see ``Retirement.forget``."""
         agent = self._retirement.forget(caller, operation, uuid)
         if agent is not None:
             self._agents.poke(agent)

@@ -20,6 +20,7 @@ from cyborg.model import device as facts
 from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import first_status
+from cyborg.model.labels import Labels
 from cyborg.model.provider import provider_uuid
 
 Row = dict[str, Any]
@@ -87,7 +88,9 @@ class Difference:
         """How many of the new devices are not put into service at once."""
         return sum(one["status"] == DeviceStatus.INACTIVE.value for one in self.devices)
 
-    def add_device(self, driver: str, device: facts.Device, uuid: str) -> None:
+    def add_device(
+        self, driver: str, device: facts.Device, uuid: str, labels: Labels | None = None
+    ) -> None:
         """A device that was never seen on this host, and its uuid from now on."""
         self.devices.append(
             {
@@ -98,6 +101,8 @@ class Difference:
                 "driver": driver,
                 "device_key": device.key,
                 "device_state": "available",
+                "origin": (Origin.OPERATOR if device.made else Origin.DISCOVERED).value,
+                "labels": labels or None,
                 **_device_columns(device),
             }
         )
@@ -109,7 +114,7 @@ class Difference:
                 "cpid_info": json.dumps(device.control_path),
             }
         )
-        self.history.append((uuid, "discovered"))
+        self.history.append((uuid, "created" if device.made else "discovered"))
         for one in device.deployables:
             self._add_deployable(one, {"device_uuid": uuid})
 
@@ -118,9 +123,7 @@ class Difference:
         self.moved[driver, device.key] = row.uuid
         columns = {"driver": driver, **_device_columns(device)}
         self._compare(Device, row, columns)
-        if row.lost_ms is not None:
-            self.found.setdefault(Device, set()).add(row.id)
-            self.history.append((row.uuid, "found again"))
+        self._find(row)
         mine = {one.name: one for one in known.deployables if one.device_id == row.id}
         for deployable in device.deployables:
             old = mine.pop(deployable.name, None)
@@ -129,6 +132,25 @@ class Difference:
             else:
                 self._compare_deployable(old, deployable, known)
         self._lose(Deployable, mine.values())
+
+    def see_made(self, row: Record, device: facts.Device, known: Known) -> None:
+        """A device that an operator created is there: facts are the operator's.
+
+        But whether a bind needs the host's work is for its driver to say.
+        """
+        self.moved[row.driver, row.device_key] = row.uuid
+        if row.leaving:
+            return
+        self._find(row)
+        told = {one.name: one for one in device.deployables}
+        for one in known.deployables:
+            if one.device_id == row.id and one.name in told:
+                self._compare(Deployable, one, {"prepare": told[one.name].prepare})
+
+    def _find(self, row: Record) -> None:
+        if row.lost_ms is not None:
+            self.found.setdefault(Device, set()).add(row.id)
+            self.history.append((row.uuid, "found again"))
 
     def lose_device(self, row: Record) -> None:
         """A device that its driver no longer sees."""

@@ -10,8 +10,9 @@ from cyborg.conductor import difference, installing
 from cyborg.conductor.difference import Difference, Known
 from cyborg.conductor.equipment import Equipment
 from cyborg.conductor.services import check_epoch
-from cyborg.db import events, hosts, trees
+from cyborg.db import creations, events, hosts, trees
 from cyborg.db.bulk import Record
+from cyborg.db.creations import Ordered
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Deployable, Device
 from cyborg.model import device as facts
@@ -116,6 +117,7 @@ class Discovery:
         names = {one.name for _, device in seen for one in device.deployables}
         taken = trees.taken_names(tx, names)
         matched = _match(seen, known.devices)
+        ordered = self._ordered(tx, known, new.host_id, seen)
         refused: dict[str, str] = {}
         used: set[object] = set()
         taken_uuids = {row.uuid for row in known.devices}
@@ -127,20 +129,37 @@ class Discovery:
                 refused |= {one.name: reason for one in device.deployables}
                 continue
             used |= {(driver, device.key), *(one.name for one in device.deployables)}
-            if row is None:
+            if row is not None and _is_made(row):
+                new.see_made(row, device, known)
+            elif row is not None:
+                new.compare_device(row, driver, device, known)
+            elif not device.made:
                 uuid = equipment.uuid_for(driver, device.key, taken_uuids)
                 new.add_device(driver, device, uuid)
-            else:
-                new.compare_device(row, driver, device, known)
+            elif (order := ordered.get((driver, device.key))) is not None:
+                new.add_device(driver, device, order.uuid, order.labels)
+            # Else it has been deleted, and its agent has not heard of that yet.
         kept = {row.id for row in matched.values()}
         # What is not enabled any more offers nothing; who only fails may see it again.
         sure = (DriverState.READY, DriverState.STOPPED)
         failed = {one.driver for one in report.drivers if one.state not in sure}
         for row in known.devices:
-            discovered = row.origin == Origin.DISCOVERED.value
-            if row.id not in kept and row.driver not in failed and discovered:
+            if row.id not in kept and row.driver not in failed:
                 new.lose_device(row)
         return refused
+
+    def _ordered(
+        self,
+        tx: sa.Connection,
+        known: Known,
+        host_id: int,
+        seen: Sequence[tuple[str, facts.Device]],
+    ) -> dict[tuple[str, str], Ordered]:
+        """What operators have ordered and this host shows for the first time, by driver and key."""
+        there = {(row.driver, row.device_key) for row in known.devices}
+        if all((driver, one.key) in there for driver, one in seen if one.made):
+            return {}
+        return {(one.driver, one.facts.key): one for one in creations.ordered(tx, host_id)}
 
 
 def _devices(report: Report) -> Iterator[tuple[str, facts.Device]]:
@@ -170,7 +189,8 @@ def _match(seen: list[tuple[str, facts.Device]], rows: Sequence[Record]) -> dict
     """Position in the report → the row of the same device.
 
     First by driver and key. What is left is matched by key alone, so that a card which another
-    driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid.
+    driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid. What operators
+    created stays with its driver.
     """
     free = {(row.driver, row.device_key): row for row in rows}
     matched: dict[int, Record] = {}
@@ -178,11 +198,16 @@ def _match(seen: list[tuple[str, facts.Device]], rows: Sequence[Record]) -> dict
         row = free.pop((driver, device.key), None)
         if row is not None:
             matched[index] = row
-    by_key = {row.device_key: row for row in free.values()}
+    by_key = {row.device_key: row for row in free.values() if not _is_made(row)}
     for index, (_, device) in enumerate(seen):
-        if index not in matched and device.key in by_key:
+        if index not in matched and not device.made and device.key in by_key:
             matched[index] = by_key.pop(device.key)
     return matched
+
+
+def _is_made(row: Record) -> bool:
+    """Whether an operator created a device that is known."""
+    return bool(row.origin == Origin.OPERATOR.value)
 
 
 def _refusal(
@@ -202,6 +227,8 @@ def _refusal(
         return flaw
     if (driver, device.key) in used:
         return f"{device.key} is reported twice"
+    if device.made and row is not None and not _is_made(row):
+        return f"{device.key} was discovered before it could be created"
     for one in device.deployables:
         if one.name in used:
             return f"{one.name} is reported twice"

@@ -27,6 +27,8 @@ UNINSTALL = "uninstall_driver"
 _NAMED = 10
 #: What stands at devices whose driver goes.
 _GOING = "Its driver is being uninstalled."
+#: What is refused while a driver is in use; only this can wait.
+_UNINSTALLED = "uninstalled"
 #: What an operator has a say in.
 _WISH = ("wanted", "enabled", "options")
 
@@ -118,7 +120,7 @@ class Drivers:
                 hosts.want_anew(tx, self._db.now, id_)
             drivers.lock_handles(tx, ids, name)
             if not drain:
-                self._refuse_use(tx, chosen, name, "uninstalled")
+                self._refuse_use(tx, chosen, name, _UNINSTALLED)
             served = drivers.in_service(tx, ids, name)
             drivers.reserve(tx, ids, name, _GOING)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, ids))
@@ -215,9 +217,11 @@ class Drivers:
         found = drivers.arqs(tx, [one.id for one in chosen], name)
         if found:
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            advice = ", or have it drained" if what == _UNINSTALLED else ""
             raise exception.Conflict(
                 reason=f"Driver {name} cannot be {what} while accelerator requests use it: "
-                f"{', '.join(found[:_NAMED])}{more}."
+                f"{', '.join(found[:_NAMED])}{more}. Delete their instances or detach them first"
+                f"{advice}."
             )
 
     def _record(

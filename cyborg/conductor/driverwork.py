@@ -161,7 +161,8 @@ class DriverWork:
             waits = len(users) or drivers.unreleased(tx, row.host_id, name)
             if not waits:
                 drivers.lose(tx, self._db.now, row.host_id, name)
-                drivers.want(tx, row.host_id, name, {"wanted": False, "options": None})
+                wish = {"wanted": False, "enabled": False, "options": None}
+                drivers.want(tx, row.host_id, name, wish)
         if waits and row.overdue:
             self._asker.overdue(row)
         elif waits:

@@ -11,6 +11,7 @@ from cyborg.conductor.arqs import Maker
 from cyborg.conductor.attaching import Attacher
 from cyborg.conductor.attributes import Attributes
 from cyborg.conductor.binding import Binder
+from cyborg.conductor.creating import CREATE, Creator
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
 from cyborg.conductor.discovering import Explorer
@@ -21,15 +22,18 @@ from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.operations import Order
 from cyborg.conductor.peers import hearing
 from cyborg.conductor.profiles import Profiles
+from cyborg.conductor.readings import Readings
 from cyborg.conductor.releasing import Deleter
 from cyborg.conductor.retirement import Retirement
 from cyborg.conductor.services import Greeter
 from cyborg.model import wire
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.names import CONDUCTOR
+from cyborg.model.reading import Reading
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.faults import answering
 from cyborg.rpc.transport import VERSION
@@ -58,7 +62,9 @@ class UseCases:
     custodian: Custodian
     explorer: Explorer
     drivers: Drivers
+    creator: Creator
     processes: Processes
+    readings: Readings
 
 
 class Endpoint:
@@ -150,6 +156,13 @@ class Endpoint:
         self._cases.profiles.delete(wire.load(Caller, caller), operation, keys)
 
     @_answering
+    def create_device(
+        self, context: Context, *, caller: Any, operation: str, wanted: Any, wait: bool
+    ) -> Any:
+        order = Order(wire.load(Caller, caller), operation, CREATE, wait)
+        return wire.dump(self._cases.creator.create(order, wire.load(Creation, wanted)))
+
+    @_answering
     def set_device_status(
         self, context: Context, *, caller: Any, operation: str, uuid: str, status: str
     ) -> None:
@@ -168,6 +181,7 @@ class Endpoint:
         status: str | None,
         labels: Mapping[str, str | None],
         project: str | None,
+        facts: Mapping[str, Any],
     ) -> None:
         self._cases.operator.update(
             wire.load(Caller, caller),
@@ -176,6 +190,7 @@ class Endpoint:
             status=None if status is None else DeviceStatus(status),
             labels=labels,
             project=project,
+            facts=facts,
         )
 
     @_answering
@@ -283,3 +298,9 @@ class Endpoint:
     def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
         gone = wire.read(list[str], names, "names")
         self._cases.retirement.retired(host, epoch, gone)
+
+    @_answering
+    @_hearing
+    def readings(self, context: Context, *, host: str, epoch: int, readings: Any) -> None:
+        told = [wire.load(Reading, one) for one in wire.read(list[Any], readings, "readings")]
+        self._cases.readings.take(host, epoch, told)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import bulk, equipment, trees
+from cyborg.db import bulk, drivers, equipment, trees
 from cyborg.db.bulk import Record
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.model import device as facts
@@ -41,7 +41,7 @@ class Equipment:
     def read(cls, tx: sa.Connection, host_id: int) -> "Equipment":
         """Two statements."""
         found = cls(host_id)
-        for row in equipment.drivers(tx, host_id):
+        for row in equipment.driven(tx, host_id):
             found.drivers[row.name] = row
             if row.backend_id is not None:
                 found.backends[row.id][row.backend_name] = row
@@ -151,6 +151,7 @@ class Equipment:
                     "state": old.backend_state,
                     "services": old.services,
                     "capabilities": old.capabilities,
+                    "creates": old.creates,
                 }
                 if was != columns:
                     trees.change(tx, Backend, old.backend_id, columns)
@@ -165,7 +166,7 @@ def introduce(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) ->
 
     One statement where there is no news.
     """
-    known = {row.name: row for row in equipment.drivers(tx, host_id)}
+    known = drivers.of_host(tx, host_id)
     fresh = []
     for one in hellos:
         columns: Row = {
@@ -238,6 +239,7 @@ def _backend_columns(backend: facts.Backend) -> Row:
         "state": backend.state,
         "services": [{"name": one.name, "state": one.state} for one in services],
         "capabilities": backend.capabilities,
+        "creates": None if backend.creates is None else backend.creates.value,
     }
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a long verb begins: checked, stored and handed to workers in one transaction, and once.
 
-What a verb does on each of its hosts is a work row, so that whatever conductor lives carries it on.
+What a verb does on each of its hosts, or to an instance, is a work row, so that whatever conductor
+lives carries it on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from cyborg.db import events, hosts, operations, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
-from cyborg.model.operation import Operation
+from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.work import WorkKind
 
 #: How long a host may take for its part before that counts as failed. What was asked to wait for
@@ -50,10 +51,20 @@ class Task:
     spec: Mapping[str, Any] = field(default_factory=dict)
     #: It may take as long as it takes.
     patient: bool = False
+    #: The instance to which the work is done, rather than to the host.
+    instance: str | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A part of a verb for which nothing is left to do, and its result."""
+
+    host: Place
+    result: Mapping[str, Any]
 
 
 #: Checks what was asked for and changes what begins with it; answers what is left to do.
-Plan = Callable[[sa.Connection], Sequence[Task]]
+Plan = Callable[[sa.Connection], Sequence[Task | Done]]
 
 
 class Operations:
@@ -92,29 +103,20 @@ class Operations:
             done = known(tx, order.caller, order.operation, order.verb)
             if done is not None:
                 return done
-            tasks = plan(tx)
+            parts = plan(tx)
             operations.begin(
                 tx,
                 self._db.now,
                 order.caller,
                 uuid=order.operation,
                 verb=order.verb,
-                hosts=[one.host.name for one in tasks],
+                hosts=[one.host.name for one in parts],
             )
-            work.add(
-                tx,
-                self._db.now,
-                [
-                    {
-                        "kind": one.kind,
-                        "host_id": one.host.id,
-                        "spec": {**one.spec, "host": one.host.name},
-                        "operation_id": order.operation,
-                        "deadline_in": None if order.wait or one.patient else _WITHIN_MS,
-                    }
-                    for one in tasks
-                ],
-            )
+            work.add(tx, self._db.now, [_row(order, one) for one in parts if isinstance(one, Task)])
+            for one in parts:
+                if isinstance(one, Done):
+                    told = HostResult(one.host.name, ResultState.SUCCEEDED, dict(one.result))
+                    operations.end(tx, self._db.now, order.operation, told)
             entry = events.Entry("operation", order.operation, order.verb)
             events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
             begun = operations.show(tx, order.operation)
@@ -153,6 +155,17 @@ class Operations:
                 reason="it is down; nothing was changed. Repeat it when the agent is back, or ask "
                 "with wait=true (--no-wait on the command line) to have it done then.",
             )
+
+
+def _row(order: Order, task: Task) -> dict[str, Any]:
+    return {
+        "kind": task.kind,
+        "host_id": task.host.id,
+        "instance_uuid": task.instance,
+        "spec": {**task.spec, "host": task.host.name},
+        "operation_id": order.operation,
+        "deadline_in": None if order.wait or task.patient else _WITHIN_MS,
+    }
 
 
 def known(tx: sa.Connection, caller: Caller, operation: str, verb: str) -> Operation | None:

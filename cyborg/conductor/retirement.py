@@ -7,6 +7,8 @@ something is allocated there, and says which are gone; only then the rows go.
 
 A single unit has no provider of its own, and since it was lost it has been reserved: without it
 Placement gives out as many as before. Its row goes at once, and the next desired state is without.
+
+What an operator created is lost by the order to delete it, and goes the same way.
 """
 
 import logging
@@ -17,7 +19,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.services import check_epoch
-from cyborg.db import device_moves, events, hosts, retirement
+from cyborg.db import device_moves, events, hosts, retirement, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
@@ -29,17 +31,21 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True)
 class Gone:
-    """What was given up: a 'device', a 'deployable' or a 'handle'; and why, in a clause."""
+    """What was given up: a 'device', a 'deployable' or a 'handle'; and why, in a clause.
+
+    ``made`` tells of a device that an operator had created.
+    """
 
     noun: str
     uuid: str
     reason: str
+    made: bool = False
 
 
 class Retirement:
     """Gives up what has been lost for ``lost_retention`` milliseconds (0 means never).
 
-    And devices that an operator wants to be forgotten, while they are lost.
+    And what an operator wants to be forgotten, while it is lost.
 
     ``down_after`` is how long, in milliseconds, an agent may be silent and still see to its host.
     """
@@ -60,10 +66,11 @@ class Retirement:
             self._announce(host_id)
 
     def forget(self, caller: Caller, operation: str, uuid: str) -> str | None:
-        """Have a lost device forgotten; answers the agent that takes its providers away first.
+        """Have a device forgotten that is lost, or that an operator created.
 
-        Of one that its host shows, only lost attach handles that nobody has are forgotten. Raises
-        NotFound, DeviceInUse, and Conflict when there is nothing to forget.
+        Answers the agent that takes its providers away first. Of any other only the deployables
+        and attach handles that its host does not show are forgotten. Raises NotFound, DeviceInUse,
+        and Conflict when there is nothing to forget.
         """
         host_id, agent = self._forget(caller, operation, uuid)
         if host_id is not None:
@@ -73,7 +80,7 @@ class Retirement:
 
     @retried
     def _forget(self, caller: Caller, operation: str, uuid: str) -> tuple[int | None, str | None]:
-        """Answers the host of a device that goes, and its agent; None twice for a repetition."""
+        """Answers the host of what goes, and its agent; None twice for a repetition."""
         with self._db.writer() as tx:
             if events.operation_known(tx, operation):
                 return None, None
@@ -86,17 +93,18 @@ class Retirement:
             held = device_moves.holders(tx, row.id)
             if held:
                 raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
-            going = device_moves.let_go(tx, row.id)
-            if not going and not retirement.remove_lost_handles(tx, row.id):
+            work.cancel_install(tx, row.id)
+            going = device_moves.let_go(tx, self._db.now, row.id)
+            if not going and not retirement.forget_parts(tx, row.id):
                 raise exception.Conflict(
                     reason=f"Device {uuid} is there: its host would find it again. It can be "
                     "disabled, or forgotten when it is lost."
                 )
-            action = "forgotten" if going else "lost units forgotten"
+            action = "forgotten" if going else "lost parts forgotten"
             entry = events.Entry("device", uuid, action, hostname=row.hostname)
             events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
         LOG.info("Device %s on %s: %s", uuid, row.hostname, action)
-        return (row.host_id if going else None), row.service_host
+        return row.host_id, row.service_host
 
     @retried
     def retired(self, service_host: str, epoch: int, names: Collection[str]) -> None:
@@ -110,7 +118,8 @@ class Retirement:
             check_epoch(host, service_host, epoch)
             going, staying = self._remove(tx, host.id, frozenset(names))
             self._record(tx, going, host.name)
-            if staying:
+            # The driver of what an operator created has to hear that it shall show it no more.
+            if staying or any(one.made for one in going):
                 hosts.want_anew(tx, self._db.now, host.id)
         self._tell(going, host.name)
 
@@ -176,7 +185,7 @@ class Retirement:
 
 
 def _gone(noun: str, rows: Iterable[Record]) -> list[Gone]:
-    return [Gone(noun, one.uuid, _why(one)) for one in rows]
+    return [Gone(noun, one.uuid, _why(one), noun == "device" and one.made) for one in rows]
 
 
 def _why(row: Record) -> str:

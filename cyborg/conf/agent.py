@@ -5,6 +5,8 @@ import socket
 
 from oslo_config import cfg
 
+from cyborg.conf.listening import metrics_listen
+
 GROUP = "agent"
 
 
@@ -17,8 +19,8 @@ def options() -> list[cfg.Opt]:
             help="Drivers that look for devices on this host, by their names among the entry "
             "points 'cyborg.accelerator.driver'; '*' stands for all that are installed. A name "
             "that cannot be loaded is shown as a failed driver and does not stop the agent. "
-            "Drivers that are installed and not named here are asked once, when the agent starts, "
-            "which hardware they know; none of it is offered.",
+            "Drivers that are installed and not named here are asked when the agent starts, and "
+            "when an operator has it discover, which hardware they know; none of it is offered.",
         ),
         cfg.StrOpt(
             "resource_provider_name",
@@ -53,6 +55,22 @@ def options() -> list[cfg.Opt]:
             help="Seconds between two full comparisons of this host's providers in Placement "
             "with what they should be. What was changed there by hand is put right then.",
         ),
+        *_watching(),
+    ]
+
+
+def _watching() -> list[cfg.Opt]:
+    return [
+        cfg.FloatOpt(
+            "usage_interval",
+            default=60,
+            min=0,
+            help="Seconds between two questions to the drivers how busy, hot and hungry their "
+            "devices are. The answers are broadcast as notifications accelerator.usage, unless "
+            "[oslo_messaging_notifications] driver names none but noop, and told to a conductor, "
+            "for its metrics. 0: nobody is asked.",
+        ),
+        metrics_listen(),
     ]
 
 

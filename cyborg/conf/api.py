@@ -26,6 +26,14 @@ def options() -> list[cfg.Opt]:
             help="Allow auth_strategy = noauth on addresses other than loopback. Whoever reaches "
             "the port then owns the service.",
         ),
+        cfg.BoolOpt(
+            "metrics",
+            default=False,
+            help="Answer GET /metrics with what the API has counted, in the form of Prometheus. No "
+            "token is asked for: whoever reaches the API sees how much it is used, by path and "
+            "status, and which release runs. In a server of several processes the environment "
+            "must name a directory that they share, in PROMETHEUS_MULTIPROC_DIR.",
+        ),
         cfg.IntOpt(
             "max_groups",
             default=100,

@@ -4,13 +4,14 @@
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.conf.listening import metrics_listen
 
 GROUP = "conductor"
 
 
 def options() -> list[cfg.Opt]:
     """Return fresh option objects of [conductor]."""
-    return [*_leases(), *_devices(), *_instances(), *_retentions()]
+    return [*_leases(), *_devices(), *_instances(), *_retentions(), metrics_listen()]
 
 
 def _leases() -> list[cfg.Opt]:

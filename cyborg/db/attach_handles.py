@@ -18,6 +18,12 @@ class Claimed:
     waits: bool
 
 
+def lock(tx: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    """Lock the handles for which a term holds, by id: no bind takes one after that."""
+    query = sa.select(AttachHandle.id).where(which).order_by(AttachHandle.id)
+    tx.execute(query.with_for_update()).all()
+
+
 def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> list[Claimed]:
     """Lock up to ``count`` handles of a deployable that are free, or about to be and promised to
     nobody; the free ones come first.

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from cyborg.db.bulk import Record
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import Arq, Deployable, Device, Hardware, Host
+from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import MOVES, DeviceEvent
 
@@ -27,6 +28,7 @@ _COLUMNS = (
     Device.status_reason,
     Device.driver,
     Device.device_key,
+    Device.origin,
     _DEPLOYABLE.label("deployable_id"),
 )
 #: The entry of the host's hardware that tells of a device.
@@ -104,6 +106,11 @@ def label(tx: sa.Connection, id_: int, new: Mapping[str, str]) -> None:
     tx.execute(sa.update(Device).where(Device.id == id_).values(labels=dict(new)))
 
 
+def set_model(tx: sa.Connection, id_: int, model: str) -> None:
+    """Set the model of a device that an operator created."""
+    tx.execute(sa.update(Device).where(Device.id == id_).values(model=model))
+
+
 def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = None) -> bool:
     """Have something happen to a device; False when it cannot happen in the status it has now.
 
@@ -134,10 +141,16 @@ def explain(tx: sa.Connection, id_: int, reason: str) -> None:
     )
 
 
-def let_go(tx: sa.Connection, id_: int) -> bool:
-    """Have a lost device forgotten; False when its host shows it."""
+def let_go(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
+    """Have a device forgotten that is lost, or lost now, for an operator created it.
+
+    False when its host shows it and would find it again.
+    """
+    goes = sa.or_(Device.lost_ms.is_not(None), Device.origin == Origin.OPERATOR.value)
     gone = tx.execute(
-        sa.update(Device).where(Device.id == id_, Device.lost_ms.is_not(None)).values(leaving=True)
+        sa.update(Device)
+        .where(Device.id == id_, goes)
+        .values(leaving=True, lost_ms=sa.func.coalesce(Device.lost_ms, now))
     )
     return bool(gone.rowcount)
 

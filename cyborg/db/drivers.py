@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.db import attach_handles
 from cyborg.db.bulk import Record
 from cyborg.db.models import (
     Arq,
@@ -22,22 +23,33 @@ from cyborg.model.device import DeviceStatus
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 
-_COLUMNS = (
+#: What is read of a driver, whoever reads.
+COLUMNS = (
     Driver.id,
     Driver.uuid,
     Driver.host_id,
     Driver.name,
     Driver.state,
+    Driver.error,
+    Driver.version,
+    Driver.device_type,
+    Driver.endpoint,
     Driver.wanted,
     Driver.enabled,
     Driver.options,
 )
 
 
+def of_host(tx: sa.Connection, host_id: int) -> dict[str, Record]:
+    """The drivers of a host by name."""
+    rows = tx.execute(sa.select(*COLUMNS).where(Driver.host_id == host_id))
+    return {row.name: row for row in rows}
+
+
 def on_hosts(tx: sa.Connection, name: str, host_ids: Collection[int]) -> Sequence[Record]:
     """The rows of a driver on these hosts, by host."""
     return tx.execute(
-        sa.select(*_COLUMNS)
+        sa.select(*COLUMNS)
         .where(Driver.name == name, Driver.host_id.in_(sorted(host_ids)))
         .order_by(Driver.host_id)
     ).all()
@@ -46,7 +58,7 @@ def on_hosts(tx: sa.Connection, name: str, host_ids: Collection[int]) -> Sequenc
 def named(tx: sa.Connection, key: str) -> Sequence[Record]:
     """The rows that a name means on all hosts, or a uuid on one, by host."""
     return tx.execute(
-        sa.select(*_COLUMNS)
+        sa.select(*COLUMNS)
         .where(sa.or_(Driver.name == key, Driver.uuid == key))
         .order_by(Driver.host_id)
     ).all()
@@ -86,12 +98,7 @@ def leaving(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
 
 def lock_handles(tx: sa.Connection, host_ids: Collection[int], name: str) -> None:
     """Lock all that a driver offers on these hosts, by id: no bind takes it meanwhile."""
-    tx.execute(
-        sa.select(AttachHandle.id)
-        .where(AttachHandle.deployable_id.in_(_deployables(host_ids, name)))
-        .order_by(AttachHandle.id)
-        .with_for_update()
-    ).all()
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_ids, name)))
 
 
 def arqs(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:

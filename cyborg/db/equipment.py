@@ -6,29 +6,22 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import bulk
+from cyborg.db import bulk, drivers
 from cyborg.db.bulk import Record
 from cyborg.db.models import Backend, Driver, Hardware
 
 
-def drivers(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def driven(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     """The drivers of a host with their backends (``backend_*``): one row for each pair."""
     return tx.execute(
         sa.select(
-            Driver.id,
-            Driver.name,
-            Driver.state,
-            Driver.error,
-            Driver.version,
-            Driver.device_type,
-            Driver.endpoint,
-            Driver.wanted,
-            Driver.enabled,
+            *drivers.COLUMNS,
             Backend.id.label("backend_id"),
             Backend.name.label("backend_name"),
             Backend.state.label("backend_state"),
             Backend.services,
             Backend.capabilities,
+            Backend.creates,
         )
         .outerjoin(Backend, Backend.driver_id == Driver.id)
         .where(Driver.host_id == host_id)

@@ -155,6 +155,11 @@ def rename(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: st
     tx.execute(sa.update(Device).where(Device.host_id == host_id).values(hostname=name))
 
 
+def lock(tx: sa.Connection, host_id: int) -> None:
+    """Take the host's lock: no report is taken in meanwhile."""
+    tx.execute(sa.select(Host.id).where(Host.id == host_id).with_for_update()).all()
+
+
 def want_anew(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int) -> None:
     """The desired state has changed; takes the host's lock."""
     tx.execute(

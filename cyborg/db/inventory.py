@@ -87,6 +87,7 @@ BACKENDS = Kind(
         Backend.state,
         Backend.services,
         Backend.capabilities,
+        Backend.creates,
         Backend.discovered_ms,
     )
     .join(Driver, Driver.id == Backend.driver_id)
@@ -99,6 +100,7 @@ HARDWARE = Kind(
         Hardware.uuid,
         Host.name.label("host"),
         Hardware.driver,
+        Hardware.hardware_key,
         Hardware.offered,
         Hardware.acc_specs,
         Hardware.acc_status,

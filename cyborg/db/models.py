@@ -327,6 +327,8 @@ class Backend(Base):
     state: Mapped[Word]
     services: Mapped[Any | None] = mapped_column(Json)
     capabilities: Mapped[Any | None] = mapped_column(Json)
+    #: How guests get what operators create there; NULL: nothing can be created.
+    creates: Mapped[Word | None]
     discovered_ms: Mapped[Milliseconds | None]
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has been lost for so long that it is given up: found, and removed.
+"""What is given up, lost for too long or by an operator's word: found, and removed.
 
 That is a device with all that is its own, or, of one that is still there, a deployable or a
-single attach handle: a card that was divided into fewer parts.
+single attach handle: a card that was divided into fewer parts. Whether an operator has spoken
+stands on the row itself: a device is ``leaving``, a part has been lost since ``FORGOTTEN``. So the
+word is gone when the thing is back.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from cyborg.db import attach_handles
 from cyborg.db.bulk import Record
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -33,8 +36,8 @@ from cyborg.model.report import DriverState
 #: States in which nobody has a handle. The host of one in quarantine has said for long that it
 #: cannot clean up, and the card is not there any more.
 UNHELD = (HandleState.FREE.value, HandleState.QUARANTINED.value)
-#: What of a device goes by itself goes by time alone.
-_BY_TIME = (sa.false().label("uninstalled"), sa.false().label("leaving"))
+#: The moment since which parts have been lost that an operator has forgotten.
+FORGOTTEN = 0
 #: The driver of a device has been uninstalled.
 _UNINSTALLED = sa.exists().where(
     Driver.host_id == Device.host_id, Driver.name == Device.driver, Driver.wanted.is_(False)
@@ -57,10 +60,10 @@ def due(
 ) -> Sequence[Record]:
     """The devices of a host that are to be forgotten, or have been lost for ``age_ms`` (0: never).
 
-    (id, uuid, lost_for, leaving, uninstalled), ``lost_for`` in milliseconds. Those that are to be
-    forgotten, or whose driver has been uninstalled, are due at once. Not while anybody has a unit
-    of them or work is under way there. Those that nobody asked to forget stay while their driver
-    fails, too: nobody can see then whether they are back.
+    (id, uuid, lost_for, leaving, uninstalled, made), ``lost_for`` in milliseconds. Those that are
+    to be forgotten, or whose driver has been uninstalled, are due at once. Not while anybody has a
+    unit of them or work is under way there. Those that nobody asked to forget stay while their
+    driver fails, too: nobody can see then whether they are back.
     """
     return tx.execute(
         sa.select(
@@ -69,6 +72,7 @@ def due(
             (now - Device.lost_ms).label("lost_for"),
             Device.leaving,
             _UNINSTALLED.label("uninstalled"),
+            (Device.origin == Origin.OPERATOR.value).label("made"),
         )
         .where(Device.host_id == host_id, *_devices_due(now, age_ms))
         .order_by(Device.id)
@@ -82,9 +86,9 @@ def deployables(
 
     One that others stand below comes after them.
     """
-    lost_for = (now - Deployable.lost_ms).label("lost_for")
+    why = _why(now, Deployable)
     return tx.execute(
-        _deployable_rows(Deployable.id, Deployable.uuid, Deployable.name, lost_for, *_BY_TIME)
+        _deployable_rows(Deployable.id, Deployable.uuid, Deployable.name, *why)
         .where(Device.host_id == host_id, *_deployables_due(now, age_ms))
         .order_by(Deployable.id)
     ).all()
@@ -95,12 +99,11 @@ def handles(
 ) -> Sequence[Record]:
     """The same of lost attach handles whose deployables are there.
 
-    Not while their host's agent has been silent for ``silent_ms``: nobody would look whether they
-    are back, nor tell Placement.
+    Of those that nobody asked to forget, none while their host's agent has been silent for
+    ``silent_ms``: nobody would look whether they are back, nor tell Placement.
     """
-    lost_for = (now - AttachHandle.lost_ms).label("lost_for")
     return tx.execute(
-        _handle_rows(AttachHandle.id, AttachHandle.uuid, lost_for, *_BY_TIME)
+        _handle_rows(AttachHandle.id, AttachHandle.uuid, *_why(now, AttachHandle))
         .where(Device.host_id == host_id, *_handles_due(now, age_ms, silent_ms))
         .order_by(AttachHandle.id)
     ).all()
@@ -124,42 +127,34 @@ def lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 def lock_handles_of(tx: sa.Connection, deployable_ids: Collection[int]) -> None:
     """Lock the attach handles of deployables, by id: no bind takes one after that."""
-    _lock(tx, AttachHandle.deployable_id.in_(sorted(deployable_ids)))
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(sorted(deployable_ids)))
 
 
 def lock_handles_of_device(tx: sa.Connection, device_id: int) -> None:
     """Lock the attach handles of a device, by id: no bind takes one after that."""
-    _lock(tx, AttachHandle.deployable_id.in_(_of_device(device_id)))
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_of_device(device_id)))
 
 
 def lock_handles(tx: sa.Connection, ids: Collection[int]) -> None:
     """Lock attach handles by id."""
-    _lock(tx, AttachHandle.id.in_(sorted(ids)))
+    attach_handles.lock(tx, AttachHandle.id.in_(sorted(ids)))
 
 
 def _of_device(id_: int) -> sa.Select[Any]:
     return sa.select(Deployable.id).where(Deployable.device_id == id_)
 
 
-def _lock(tx: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    query = sa.select(AttachHandle.id).where(which).order_by(AttachHandle.id)
-    tx.execute(query.with_for_update()).all()
-
-
-def remove_lost_handles(tx: sa.Connection, device_id: int) -> int:
-    """Delete the attach handles of a device that are lost and that nobody has; says how many."""
-    held = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
-    waiting = sa.exists().where(Work.attach_handle_id == AttachHandle.id)
-    gone = tx.execute(
-        sa.delete(AttachHandle).where(
-            AttachHandle.deployable_id.in_(_of_device(device_id)),
-            AttachHandle.lost_ms.is_not(None),
-            AttachHandle.state == HandleState.FREE.value,
-            ~held,
-            ~waiting,
-        )
-    )
-    return int(gone.rowcount)
+def forget_parts(tx: sa.Connection, device_id: int) -> int:
+    """Have forgotten what is lost of a device that is there; says how many parts that are."""
+    count = 0
+    for model, mine in (
+        (Deployable, Deployable.device_id == device_id),
+        (AttachHandle, AttachHandle.deployable_id.in_(_of_device(device_id))),
+    ):
+        lost = model.lost_ms.is_not(None)
+        gone = tx.execute(sa.update(model).where(mine, lost).values(lost_ms=FORGOTTEN))
+        count += gone.rowcount
+    return count
 
 
 def remove(tx: sa.Connection, device_ids: Collection[int]) -> None:
@@ -191,6 +186,15 @@ def _remove_parts(tx: sa.Connection, deployables: sa.Select[Any] | list[int]) ->
     """Delete what belongs to deployables."""
     for model in (Work, Attribute, AttachHandle):
         tx.execute(sa.delete(model).where(model.deployable_id.in_(deployables)))
+
+
+def _why(now: sa.ColumnElement[int], model: Any) -> tuple[sa.ColumnElement[Any], ...]:
+    """What tells why a part of a device goes, as ``due`` does of devices."""
+    return (
+        (now - model.lost_ms).label("lost_for"),
+        sa.false().label("uninstalled"),
+        (model.lost_ms == FORGOTTEN).label("leaving"),
+    )
 
 
 def _deployable_rows(*columns: Any) -> sa.Select[Any]:
@@ -253,11 +257,10 @@ def _deployables_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
         other.id != Deployable.id,
         sa.or_(other.parent_id == Deployable.id, other.root_id == Deployable.id),
     )
+    overdue = sa.and_(_ever(age_ms), *_SEEN_BY_DRIVER, Deployable.lost_ms < now - age_ms)
     return (
-        _ever(age_ms),
-        *_SEEN_BY_DRIVER,
         Device.lost_ms.is_(None),
-        Deployable.lost_ms < now - age_ms,
+        sa.or_(overdue, Deployable.lost_ms == FORGOTTEN),
         ~_BUSY,
         ~below,
     )
@@ -269,13 +272,11 @@ def _handles_due(now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> Ter
     watched = sa.exists().where(
         Host.id == Device.host_id, IS_AGENT, Service.last_seen_ms > now - silent_ms
     )
+    overdue = sa.and_(_ever(age_ms), *_SEEN_BY_DRIVER, AttachHandle.lost_ms < now - age_ms, watched)
     return (
-        _ever(age_ms),
-        *_SEEN_BY_DRIVER,
         Device.lost_ms.is_(None),
         Deployable.lost_ms.is_(None),
-        AttachHandle.lost_ms < now - age_ms,
+        sa.or_(overdue, AttachHandle.lost_ms == FORGOTTEN),
         AttachHandle.state.in_(UNHELD),
         ~_PROMISED,
-        watched,
     )

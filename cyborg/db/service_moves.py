@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from cyborg.db import attach_handles
 from cyborg.db.bulk import Record
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -61,12 +62,7 @@ def lock_host(tx: sa.Connection, host_id: int) -> str:
     """
     locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()
     name = str(tx.execute(locked).scalar_one())
-    tx.execute(
-        sa.select(AttachHandle.id)
-        .where(AttachHandle.deployable_id.in_(_deployables(host_id)))
-        .order_by(AttachHandle.id)
-        .with_for_update()
-    ).all()
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_id)))
     return name
 
 

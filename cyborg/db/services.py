@@ -8,7 +8,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db.bulk import Record
-from cyborg.db.models import Service
+from cyborg.db.models import Host, Service
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,21 @@ def listed(
     ]
 
 
-def processes(tx: sa.Connection, now: sa.ColumnElement[int], **equal: str) -> Sequence[Record]:
-    """The rows of processes whose columns have these values, with their silence, in their order."""
+def processes(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    *,
+    uuid: str | None = None,
+    host: str | None = None,
+) -> Sequence[Record]:
+    """The rows of processes with their silence, in their order; of one, or of one host.
+
+    A host goes by its own name or the compute's in Placement.
+    """
+    terms = [] if uuid is None else [Service.uuid == uuid]
+    if host is not None:
+        agents = sa.select(Host.service_host).where(Host.name == host)
+        terms.append(sa.or_(Service.host == host, Service.host.in_(agents)))
     return tx.execute(
         sa.select(
             Service.uuid,
@@ -142,7 +155,7 @@ def processes(tx: sa.Connection, now: sa.ColumnElement[int], **equal: str) -> Se
             Service.last_seen_ms,
             (now - Service.last_seen_ms).label("silent_ms"),
         )
-        .where(*(getattr(Service, name) == value for name, value in equal.items()))
+        .where(*terms)
         .order_by(Service.id)
     ).all()
 

@@ -14,7 +14,6 @@ from cyborg.db.models import (
     ControlpathId,
     Deployable,
     Device,
-    Driver,
 )
 from cyborg.model.attribute import Origin
 
@@ -37,6 +36,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
             Device.status,
             Device.lost_ms,
             Device.origin,
+            Device.leaving,
         ).where(Device.host_id == host_id)
     ).all()
 
@@ -107,22 +107,6 @@ def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
         sa.select(Deployable.name, Deployable.device_id, Device.hostname)
         .join(Device, Device.id == Deployable.device_id)
         .where(Deployable.name.in_(sorted(names)))
-    )
-    return {row.name: row for row in rows}
-
-
-def drivers(tx: sa.Connection, host_id: int) -> dict[str, Record]:
-    """The drivers of a host by name."""
-    rows = tx.execute(
-        sa.select(
-            Driver.id,
-            Driver.name,
-            Driver.state,
-            Driver.error,
-            Driver.wanted,
-            Driver.enabled,
-            Driver.options,
-        ).where(Driver.host_id == host_id)
     )
     return {row.name: row for row in rows}
 

@@ -11,6 +11,7 @@ done it.
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
 from oslo_config import cfg
@@ -69,16 +70,19 @@ class Driver(abc.ABC):
     sentence when they cannot be used. Whatever else a driver cannot do it says with
     exception.HostError, exception.DriverFailed or exception.DriverCannot.
 
-    ``can_create`` tells that operators may create accelerators on its backends, beside those that
-    ``discover`` finds.
+    ``made`` are the devices that operators created on those of its backends that allow it
+    (``Backend.creates``), by key; the agent sets it. ``discover`` and ``hardware`` show them, too,
+    as they are given but for what only the driver knows of them; one that the host cannot have now
+    is like any other that is not offered.
     """
 
     name: ClassVar[str]
-    device_type: ClassVar[str | None] = None
+    device_type: str | None = None
     can_program: ClassVar[bool] = False
-    can_create: ClassVar[bool] = False
     #: Names of options that only the host's own configuration may set, such as commands to run.
     local_options: ClassVar[frozenset[str]] = frozenset()
+
+    made: Mapping[str, Device] = MappingProxyType({})
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         self.host = host
@@ -131,7 +135,12 @@ class Driver(abc.ABC):
         self._cannot(f"tell the health of {device_key}")
 
     def stats(self, device_key: str) -> Mapping[str, float]:
-        """Figures of the device by name, in the units that the driver documents."""
+        """Figures of the device by name, in the units in which the names end.
+
+        Those of ``cyborg.model.reading.FIGURES`` are shown in metrics, others are broadcast with
+        them. Pure reading; it may be asked at any time, while other verbs are at work, too, and
+        from a thread of its own: one that hangs keeps nobody waiting but itself.
+        """
         self._cannot(f"measure {device_key}")
 
     def program(self, task: ProgramTask, image_path: str) -> None:

@@ -26,6 +26,13 @@ _UNITS = 16
 _FUNCTIONS = 8
 _RESOURCE_CLASS = "FPGA"
 _TRAIT = "CUSTOM_FAKE_DEVICE"
+_FIGURES = {
+    "utilization_ratio": 0.25,
+    "memory_used_bytes": 1_073_741_824.0,
+    "memory_total_bytes": 8_589_934_592.0,
+    "temperature_celsius": 42.0,
+    "power_watts": 75.0,
+}
 
 
 class FakeDriver(Driver):
@@ -61,6 +68,12 @@ class FakeDriver(Driver):
                 vendor_board_info="fake_vendor_info",
             )
         ]
+
+    def stats(self, device_key: str) -> dict[str, float]:
+        """See Driver; figures as made up as the device, for whoever shows or stores such."""
+        if device_key != str(_ADDRESS):
+            self._cannot(f"measure {device_key}")
+        return dict(_FIGURES)
 
 
 def _handle(unit: int) -> AttachHandle:

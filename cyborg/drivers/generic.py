@@ -33,13 +33,13 @@ class GenericDriver(Driver):
     """The backends of ``[generic_driver] backends``; a device belongs to the first that fits."""
 
     name = "generic_driver"
-    can_create = True
     local_options = generic_options.COMMANDS
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
         self._node: str = conf.host
         self._backends = generic_options.read(conf, host)
+        self.device_type = ", ".join(sorted({one.kind for one in self._backends})) or None
         self._lookup = pci_ids.Lookup()
         self._told: set[tuple[str, str]] = set()
 
@@ -48,11 +48,7 @@ class GenericDriver(Driver):
         found = self._survey(surroundings)
         self._tell(found)
         names = self._names(found)
-        return [
-            one.backend.device(self._node, one.address, one.function, names)
-            for one in found
-            if one.reason is None
-        ]
+        return [self._device(one, names) for one in found if one.reason is None]
 
     def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
         """What belongs to the backends, offered or not, and what is still to be done to it."""
@@ -135,14 +131,22 @@ class GenericDriver(Driver):
 
     def _survey(self, surroundings: Surroundings, *, ours: bool = False) -> list[Finding]:
         """Look at the host, unless there is nothing to look for."""
+        made = self.made
         if all(one.is_granted for one in self._backends):
-            site = Site(self._node, pci_scan.Snapshot(), {}, surroundings)
+            site = Site(self._node, pci_scan.Snapshot(), {}, surroundings, made=made)
         else:
             members = generic_match.find_members(
                 self.host, [one.selector for one in self._backends]
             )
-            site = Site(self._node, pci_scan.read(self.host), members, surroundings, ours)
+            snapshot = pci_scan.read(self.host)
+            site = Site(self._node, snapshot, members, surroundings, ours, made)
         return survey(site, self._backends)
+
+    def _device(self, one: Finding, names: pci_ids.Names) -> Device:
+        if one.made is not None:
+            vendor, _ = one.backend.names(one.function, names)
+            return one.backend.adopted(one.made, one.function, vendor)
+        return one.backend.device(self._node, one.address, one.function, names)
 
     def _names(self, found: Sequence[Finding]) -> pci_ids.Names:
         functions = [one.function for one in found if one.function is not None]
@@ -157,6 +161,7 @@ class GenericDriver(Driver):
 
     def _hardware(self, one: Finding, names: pci_ids.Names, stuck: dict[str, str]) -> Hardware:
         vendor, model = one.backend.names(one.function, names)
+        model = model if one.made is None else one.made.model
         standing = _Standing(reason=one.reason)
         if one.reason is None:
             standing = self._standing(one, stuck)
@@ -169,7 +174,7 @@ class GenericDriver(Driver):
             reason=standing.reason,
             setup_required=standing.setup_required,
             reboot_required=standing.reboot_required,
-            num=one.backend.units,
+            num=len(one.handles),
             capability=one.backend.capabilities,
         )
 
@@ -218,7 +223,7 @@ class GenericDriver(Driver):
 
     def _unit(self, task: HandleTask, verb: str) -> tuple[GenericBackend, dict[str, str]]:
         one, _ = self._place(task.device_key, verb)
-        if task.handle_key not in {handle.key for handle in one.backend.handles(one.address)}:
+        if task.handle_key not in {handle.key for handle in one.handles}:
             reason = f"{task.device_key} has no unit {task.handle_key}"
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
         return one.backend, checked(task.device_key, task.handle_key, task.handle_uuid)
@@ -227,7 +232,7 @@ class GenericDriver(Driver):
         mark = one.backend.marks.prepared
         if mark is None or one.reason is not None:
             return
-        for handle in one.backend.handles(one.address):
+        for handle in one.handles:
             if mark.exists(self.host, checked(str(one.address), handle.key)):
                 yield Unit(deployable_name(self._node, one.address), handle.key)
 
@@ -266,4 +271,5 @@ def _backend(one: GenericBackend, state: DriverState) -> Backend:
         state=state.value,
         services=tuple(BackendService(name, state.value) for name in one.services),
         capabilities=one.capabilities,
+        creates=one.creates,
     )

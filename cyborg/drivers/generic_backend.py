@@ -2,7 +2,7 @@
 """One backend of the generic_driver: what its section of the configuration asks for."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cyborg.drivers.generic_match import Selector
@@ -10,6 +10,7 @@ from cyborg.drivers.local_command import FilePath, LocalCommand
 from cyborg.drivers.pci import deployable_name
 from cyborg.drivers.pci_function import PciFunction
 from cyborg.drivers.pci_ids import Names
+from cyborg.model.creation import OWNER
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -20,7 +21,6 @@ from cyborg.model.device import (
 )
 from cyborg.model.pci import PciAddress
 
-OWNER = "OWNER_CYBORG"
 #: A slot has eight functions.
 _FUNCTIONS = 8
 
@@ -73,6 +73,11 @@ class GenericBackend:
         return bool(self.selector.listed) and self.attach_type is AttachType.TEST_PCI
 
     @property
+    def creates(self) -> AttachType | None:
+        """How guests get what operators create here; mediated devices are parts of a card."""
+        return None if self.attach_type is AttachType.MDEV else self.attach_type
+
+    @property
     def prepares(self) -> bool:
         """Whether a unit needs the host's work before or after a guest has it."""
         commands = self.commands
@@ -100,6 +105,15 @@ class GenericBackend:
             deployables=(self._deployable(node, address),),
             backend=self.name,
             numa_node=function.numa_node if function is not None else None,
+        )
+
+    def adopted(self, made: Device, function: PciFunction | None, vendor: str) -> Device:
+        """A device that an operator created, with what only the configuration and host tell."""
+        return replace(
+            made,
+            vendor=vendor,
+            numa_node=function.numa_node if function is not None else None,
+            deployables=tuple(replace(one, prepare=self.prepares) for one in made.deployables),
         )
 
     def _deployable(self, node: str, address: PciAddress) -> Deployable:

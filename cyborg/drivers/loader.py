@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load drivers by the names that the operator enabled; a bad name is a fact, not an end."""
 
+import importlib
 import importlib.metadata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ NAMESPACE = "cyborg.accelerator.driver"
 ALL = "*"
 
 _VERSION_WIDTH = 64
+_TYPE_WIDTH = 64
 _ENDPOINT_WIDTH = 255
 
 
@@ -43,11 +45,12 @@ class Loaded:
     def hello(self) -> DriverHello:
         """What the driver says to the agent: that it is here, and what it supports."""
         status = DriverState.READY if self.driver is not None else DriverState.FAILED
+        kind = None if self.driver is None else self.driver.device_type
         return DriverHello(
             driver=self.name,
             status=status if self.enabled else DriverState.STOPPED,
             endpoint=self.endpoint,
-            type=None if self.driver is None else self.driver.device_type,
+            type=None if kind is None else kind[:_TYPE_WIDTH],
             version=self.version,
         )
 
@@ -58,15 +61,16 @@ def load(
     """Load and construct the named drivers; one result for each name, doubles left out.
 
     ``*`` stands for all that are installed. Raises exception.ConfigError when an option of a driver
-    cannot be used: that is the operator's to put right before the agent reports anything. Whatever
-    else goes wrong in a driver is in its result.
+    that was named cannot be used: that is the operator's to put right before the agent reports
+    anything. Whatever else goes wrong in a driver is in its result.
     """
-    wanted = list(names)
+    wanted = list(dict.fromkeys(names))
+    named_ones = [one for one in wanted if one != ALL]
+    found = [_load(name, host, conf, namespace) for name in named_ones]
     if ALL in wanted:
-        wanted = [one for one in wanted if one != ALL] + sorted(_installed(namespace))
-    return [
-        _described(_load(name, host, conf, namespace), namespace) for name in dict.fromkeys(wanted)
-    ]
+        others = sorted(_installed(namespace) - set(named_ones))
+        found += [_tried(name, host, conf, namespace) for name in others]
+    return [_described(one, namespace) for one in found]
 
 
 def load_others(
@@ -76,12 +80,8 @@ def load_others(
 
     An option that such a driver cannot use is no trouble but its own.
     """
-    found = []
-    for name in sorted(_installed(namespace) - set(enabled)):
-        try:
-            found.append(_load(name, host, conf, namespace))
-        except exception.ConfigError as error:
-            found.append(Loaded(name, error=str(error)))
+    names = sorted(_installed(namespace) - set(enabled))
+    found = [_tried(name, host, conf, namespace) for name in names]
     return [replace(_described(one, namespace), enabled=False) for one in found]
 
 
@@ -107,14 +107,13 @@ def load_with(
 ) -> Loaded:
     """Load one driver with an operator's options laid over the configuration.
 
-    Whatever goes wrong is in the result: an option that cannot be used, that the driver does not
-    have, or that is for the host alone to set.
+    Its package may have been installed since the process began. Whatever goes wrong is in the
+    result: an option that cannot be used, that the driver does not have, or that is for the host
+    alone to set.
     """
+    importlib.invalidate_caches()
     overlay = Overlay(conf, options)
-    try:
-        loaded = _load(name, host, cast(cfg.ConfigOpts, overlay), namespace)
-    except exception.ConfigError as error:
-        loaded = Loaded(name, error=str(error))
+    loaded = _tried(name, host, cast(cfg.ConfigOpts, overlay), namespace)
     if loaded.driver is not None:
         loaded = next(
             (Loaded(name, error=flaw) for flaw in _flaws(loaded.driver, overlay, options)), loaded
@@ -131,6 +130,22 @@ def _flaws(driver: Driver, overlay: Overlay, options: Iterable[str]) -> Iterator
             yield f"option {key} can be set in the host's own files only"
 
 
+class _Installed(named.NamedExtensionManager[Driver]):
+    """Looks at the packages that are there now; stevedore by itself looks once in a process."""
+
+    def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
+        """Those of the namespace, of packages that came in since the start as well."""
+        return list(importlib.metadata.entry_points(group=self.namespace))
+
+
+def _tried(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
+    """The same of a driver that nobody has named in a file: its options are its own trouble."""
+    try:
+        return _load(name, host, conf, namespace)
+    except exception.ConfigError as error:
+        return Loaded(name, error=str(error))
+
+
 def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
     faults: list[str] = []
 
@@ -142,7 +157,7 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded
         faults.append(f"{type(error).__name__}: {error}")
 
     try:
-        found = named.NamedExtensionManager[Driver](
+        found = _Installed(
             namespace,
             [name],
             invoke_on_load=True,

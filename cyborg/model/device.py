@@ -111,7 +111,8 @@ class Device:
     ``key`` is the canonical PCI address for now; unique per driver and host. ``control_path`` is
     shown nowhere, but kept in the form the field's databases have (domain, bus, device,
     function). ``std_board_info`` becomes the JSON string of the API. ``backend`` names what drives
-    the device where its driver knows several.
+    the device where its driver knows several. One that is ``made`` was created by an operator: its
+    driver only tells that it is there.
     """
 
     key: str
@@ -124,6 +125,7 @@ class Device:
     vendor_board_info: str | None = None
     numa_node: int | None = None
     backend: str | None = None
+    made: bool = False
 
     def flaw(self) -> str | None:
         """Why no database could keep this device, as a sentence; None when one can."""
@@ -198,13 +200,15 @@ class Backend:
     """Something attached to the host that a driver manages as one whole.
 
     ``name`` is unique per driver and host, ``state`` a status word of drivers, ``capabilities`` a
-    nested object of JSON.
+    nested object of JSON. ``creates`` tells how guests get the units of accelerators that operators
+    create on it; None: they cannot create any.
     """
 
     name: str
     state: str
     services: tuple[BackendService, ...] = ()
     capabilities: dict[str, Any] = field(default_factory=dict)
+    creates: AttachType | None = None
 
     def flaw(self) -> str | None:
         """Why no database could keep this backend, as a sentence; None when one can."""

@@ -39,6 +39,15 @@ def parse_change(change: object) -> dict[str, str | None]:
     return dict(change)
 
 
+def parse_labels(given: object) -> Labels:
+    """The labels that something new shall have; raises exception.Invalid naming the field."""
+    found = parse_change(given)
+    for key, value in found.items():
+        if value is None:
+            raise exception.Invalid(field=f"labels.{key}", reason="a string is needed")
+    return changed({}, found)
+
+
 def parse_filter(text: str) -> Labels:
     """``key=value`` pairs with commas between them, as a query string has them."""
     wanted: Labels = {}

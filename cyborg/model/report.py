@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
 from typing import Any
@@ -95,7 +96,7 @@ def _word(fact: Any) -> str:
 
 @dataclass(frozen=True)
 class Changes:
-    """How many devices of a driver are found, and new, different and gone since another report."""
+    """How many devices are found, and new, different and gone since another report."""
 
     found: int
     added: int
@@ -103,12 +104,10 @@ class Changes:
     lost: int
 
 
-def changes(before: DriverReport | None, after: DriverReport) -> Changes:
-    """What one driver's report changes; one that failed says nothing about its devices."""
-    if after.state is not DriverState.READY:
-        return Changes(0, 0, 0, 0)
-    old = {} if before is None else {one.key: _sorted(one) for one in before.devices}
-    new = {one.key: _sorted(one) for one in after.devices}
+def changes(before: Iterable[Device], after: Iterable[Device]) -> Changes:
+    """What becomes of devices of one driver from one report to the next."""
+    old = {one.key: _sorted(one) for one in before}
+    new = {one.key: _sorted(one) for one in after}
     return Changes(
         found=len(new),
         added=len(new.keys() - old.keys()),
@@ -183,13 +182,22 @@ class DriverWish:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A device that operators created on a backend of a driver, or are about to."""
+
+    driver: str
+    device: Device
+
+
+@dataclass(frozen=True)
 class Desired:
     """What the database wants of a host: the provider tree that Placement shall show.
 
     ``refused`` is what it believes that Placement refuses (deployable name → reason). ``retired``
     are providers, in the order in which they can be removed, whose devices are given up: the agent
     removes them where nothing is allocated, and tells. ``drivers`` are those of which operators
-    want something else than the host's configuration says.
+    want something else than the host's configuration says. ``made`` is what operators created:
+    its drivers tell whether it is there.
     """
 
     generation: int
@@ -197,3 +205,4 @@ class Desired:
     refused: dict[str, str] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
     drivers: tuple[DriverWish, ...] = ()
+    made: tuple[Made, ...] = ()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from cyborg.model.device import BackendService
 from cyborg.model.report import DriverState
 
 
@@ -22,6 +23,9 @@ class WorkKind(StrEnum):
     UNINSTALL = "uninstall"
     FORGET = "forget"
     INSTALL = "install"
+    CREATE = "create"
+    #: Following the history to tell of it; it never ends.
+    ANNOUNCE = "announce"
 
 
 class Unit(NamedTuple):
@@ -152,6 +156,23 @@ class DiscoveryTask:
 
 
 @dataclass(frozen=True)
+class BackendFindings:
+    """What was found on one backend: what runs there, and its devices as in DriverFindings.
+
+    One that the driver does not have any more is ``STOPPED``.
+    """
+
+    name: str
+    state: str
+    services: tuple[BackendService, ...] = ()
+    found: int = 0
+    added: int = 0
+    changed: int = 0
+    lost: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
 class DriverFindings:
     """What one driver found, against what the host last reported.
 
@@ -168,6 +189,7 @@ class DriverFindings:
     failed: int = 0
     error: str | None = None
     accepted: bool = True
+    backends: tuple[BackendFindings, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from cyborg.policies import base
 GET_ALL = "cyborg:device:get_all"
 GET_ONE = "cyborg:device:get_one"
 GET_OWN = "cyborg:device:get_own"
+CREATE = "cyborg:device:create"
 UPDATE = "cyborg:device:update"
 DELETE = "cyborg:device:delete"
 LABEL = "cyborg:device:label"
@@ -43,16 +44,24 @@ RULES = [
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
+        name=CREATE,
+        check_str=base.OPERATOR,
+        description="Create a device on a backend whose driver can have it.",
+        operations=[{"path": "/v2/devices", "method": "POST"}],
+        scope_types=["project"],
+    ),
+    policy.DocumentedRuleDefault(
         name=UPDATE,
         check_str=base.OPERATOR,
-        description="Change status and labels of a device.",
+        description="Change status and labels of a device; of one that was created, model and "
+        "traits, too.",
         operations=[{"path": "/v2/devices/{uuid}", "method": "PATCH"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=DELETE,
         check_str=base.OPERATOR,
-        description="Have a lost device forgotten.",
+        description="Remove a device that was created or is lost.",
         operations=[{"path": "/v2/devices/{uuid}", "method": "DELETE"}],
         scope_types=["project"],
     ),

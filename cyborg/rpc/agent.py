@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agents' verbs, as the conductor calls them on one host."""
 
-from typing import TypeVar
+import logging
+from typing import Any, TypeVar
 
 from cyborg import exception
 from cyborg.model import wire
@@ -15,15 +16,18 @@ from cyborg.model.work import (
 )
 from cyborg.rpc.transport import AGENT_TOPIC, Bus, Line
 
-T = TypeVar("T", Discovered, Outcome)
+LOG = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer", Discovered, Outcome)
+Task = HandleTask | ProgramTask | InstallTask | DiscoveryTask
 
 
 class AgentClient:
     """Asks the agent of a host (its ``[DEFAULT] host``); all verbs are idempotent by operation.
 
     Every verb but ``poke`` raises Unavailable when the agent does not answer within ``timeout``
-    seconds, and Invalid for an answer that cannot be read or is about another task; one that is not
-    ``done`` means: ask again.
+    seconds, and Invalid for an answer that is about something else, or in words of a wrong type;
+    one that is not ``done`` means: ask again.
     """
 
     def __init__(self, bus: Bus, *, timeout: float) -> None:
@@ -35,23 +39,19 @@ class AgentClient:
 
     def prepare(self, host: str, task: HandleTask, *, within: float) -> Outcome:
         """Make an attach handle ready for its guest; after ``within`` seconds nobody wants it."""
-        reply = self._line.call_server(host, "prepare", within=within, task=wire.dump(task))
-        return _about(task.operation, wire.load(Outcome, reply))
+        return self._ask(Outcome, host, "prepare", task, within=within)
 
     def release(self, host: str, task: HandleTask) -> Outcome:
         """Undo what prepare did, and clean up after the guest."""
-        reply = self._line.call_server(host, "release", task=wire.dump(task))
-        return _about(task.operation, wire.load(Outcome, reply))
+        return self._ask(Outcome, host, "release", task)
 
     def program(self, host: str, task: ProgramTask) -> Outcome:
         """Load an image into a deployable."""
-        reply = self._line.call_server(host, "program", task=wire.dump(task))
-        return _about(task.operation, wire.load(Outcome, reply))
+        return self._ask(Outcome, host, "program", task)
 
     def discovery(self, host: str, task: DiscoveryTask) -> Discovered:
         """Fetch what is desired, look at the hardware, and report; answers what was found."""
-        reply = self._line.call_server(host, "discovery", task=wire.dump(task))
-        return _about(task.operation, wire.load(Discovered, reply))
+        return self._ask(Discovered, host, "discovery", task)
 
     def reload(self, host: str, epoch: int) -> None:
         """Have the agent of this epoch finish what is in hand and execute itself anew.
@@ -62,18 +62,22 @@ class AgentClient:
 
     def install(self, host: str, task: InstallTask) -> Outcome:
         """Set a device up, look whether it is ready then, and look at the host anew."""
-        reply = self._line.call_server(host, "install", task=wire.dump(task))
-        return _about(task.operation, wire.load(Outcome, reply))
+        return self._ask(Outcome, host, "install", task)
 
     def poke(self, host: str) -> None:
         """Hint that the desired state changed; a lost hint costs one heartbeat."""
         self._line.tell_server(host, "poke")
 
-
-def _about(operation: str, answer: T) -> T:
-    """The answer to this task; raises Invalid for that to another one."""
-    if answer.operation != operation:
-        raise exception.Invalid(
-            field="operation", reason=f"{operation} was asked for, {answer.operation} answered"
-        )
-    return answer
+    def _ask(self, kind: type[Answer], host: str, verb: str, task: Task, **limits: Any) -> Answer:
+        """The answer to a task, if it is one to just this task."""
+        reply = self._line.call_server(host, verb, task=wire.dump(task), **limits)
+        try:
+            answer = wire.load(kind, reply)
+            if answer.operation != task.operation:
+                raise exception.Invalid(
+                    field="operation", reason=f"{answer.operation} is not {task.operation}"
+                )
+        except exception.Invalid as error:
+            LOG.warning("What the agent of %s answers (%s) is refused: %s", host, verb, error)
+            raise
+        return answer

@@ -5,7 +5,7 @@ Each write carries the operation id of its request: repeating it with the same i
 more and answers the same.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,11 @@ from cyborg.model import wire
 from cyborg.model.arq import Arq, Binding
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
+from cyborg.model.reading import Reading
 from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
 from cyborg.model.work import Holdings
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, Line
@@ -183,11 +185,12 @@ class ConductorClient(Client):
         status: DeviceStatus | None,
         labels: dict[str, str | None],
         project: str | None,
+        facts: dict[str, Any] | None = None,
     ) -> None:
-        """Set status and labels of a device, both or none.
+        """Set status, labels, and the ``facts`` (model, traits) that operators tell; all or none.
 
         ``project`` limits this to labels of what its requests hold. Raises NotFound, Forbidden,
-        Invalid (labels), DeviceInUse.
+        Invalid (labels), DeviceInUse, Conflict (facts of what was discovered).
         """
         self._write(
             caller,
@@ -197,10 +200,21 @@ class ConductorClient(Client):
             status=None if status is None else status.value,
             labels=labels,
             project=project,
+            facts=facts or {},
         )
 
+    def create_device(
+        self, caller: Caller, operation: str, wanted: Creation, *, wait: bool
+    ) -> Operation:
+        """Have an accelerator created on a backend.
+
+        Raises NotFound (host, driver, backend), Unavailable, Invalid (handles) and Conflict.
+        """
+        body = self._write(caller, operation, "create_device", wanted=wire.dump(wanted), wait=wait)
+        return wire.load(Operation, body)
+
     def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Have a lost device forgotten, or what is lost of one that is there.
+        """Remove a device that an operator created; forget what is lost, of any other.
 
         Raises NotFound, DeviceInUse, Conflict (nothing of it is lost).
         """
@@ -335,3 +349,8 @@ class ReportClient(Client):
     def retired(self, host: str, epoch: int, names: list[str]) -> None:
         """Tell which deployables that are given up have no provider any more; raises StaleEpoch."""
         self._line.call("retired", host=host, epoch=epoch, names=names)
+
+    def readings(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
+        """Tell what the host's devices measure of themselves; raises StaleEpoch."""
+        told = [wire.dump(one) for one in readings]
+        self._line.call("readings", host=host, epoch=epoch, readings=told)

@@ -16,6 +16,7 @@ from typing import Any
 import oslo_messaging
 from oslo_config import cfg
 from oslo_messaging import opts
+from oslo_messaging.rpc.server import RPCServer
 
 from cyborg import exception
 from cyborg.rpc import faults
@@ -26,7 +27,8 @@ EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 
-#: RPC version of both services; 1.0: first verbs.
+#: RPC version of both services. 1.0: the verbs of the first release, with microversion 2.4. From
+#: then on whatever adds a verb or an argument raises the minor, and is told here.
 VERSION = "1.0"
 
 #: How long the first request of a process may wait for the first connection, in seconds.
@@ -43,6 +45,18 @@ _SILENCE = 5.0
 
 #: What servers of another release raise at a verb, or a version of it, that they do not have.
 _UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
+
+
+class _Dispatcher(oslo_messaging.RPCDispatcher):
+    """Refuses verbs that are not there in a line; oslo.messaging would log a fault of ours."""
+
+    def dispatch(self, incoming: Any) -> Any:
+        """See there; who asks is told the same either way."""
+        try:
+            return super().dispatch(incoming)
+        except (oslo_messaging.NoSuchMethod, oslo_messaging.UnsupportedVersion) as refusal:
+            LOG.warning("A peer of another release is refused: %s", refusal)
+            raise oslo_messaging.ExpectedException from None
 
 
 class Bus:
@@ -75,12 +89,11 @@ class Bus:
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
         """An oslo.messaging RPC server for ``topic.server``; the caller starts and stops it."""
-        return oslo_messaging.get_rpc_server(
+        return RPCServer(
             self._transport,
             oslo_messaging.Target(exchange=self._exchange, topic=self._queue(topic), server=server),
-            [endpoint],
+            _Dispatcher([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy),
             executor="threading",
-            access_policy=oslo_messaging.DefaultRPCAccessPolicy,
         )
 
     def client(self, topic: str) -> Any:
@@ -182,7 +195,7 @@ class Line:
     def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
         """Send a hint that may be lost; never raises, never waits."""
         cast = self._client.prepare(server=server).cast
-        told = _in_thread(lambda: cast({}, verb, **arguments))
+        told = in_thread(lambda: cast({}, verb, **arguments))
         told.add_done_callback(lambda future: self._note(verb, future.exception()))
 
     def close(self) -> None:
@@ -196,7 +209,7 @@ class Line:
         context = {"request_id": request_id}
         if self._sender:
             context["sender"] = self._sender
-        future = _in_thread(lambda: client.call(context, verb, **arguments))
+        future = in_thread(lambda: client.call(context, verb, **arguments))
         wait((future, self._closed), self._timeout + _AND_A_BIT, FIRST_COMPLETED)
         if not future.done():
             self._lost()
@@ -230,7 +243,7 @@ class Line:
         client = self._client.prepare(timeout=_PING_TIMEOUT)
         complaint = ""
         while not self._up.is_set() and not self._closed.done():
-            pong = _in_thread(lambda: client.call({}, "ping"))
+            pong = in_thread(lambda: client.call({}, "ping"))
             wait((pong, self._closed), return_when=FIRST_COMPLETED)
             if not pong.done():  # this process is ending
                 return
@@ -252,7 +265,7 @@ class Line:
             LOG.debug("%s was not told %s: %s", self._peer, verb, error)
 
 
-def _in_thread(call: Callable[[], Any]) -> Future[Any]:
+def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:
     """Call in a thread that the process does not wait for at its end, unlike an executor's."""
     future: Future[Any] = Future()
 
@@ -264,5 +277,5 @@ def _in_thread(call: Callable[[], Any]) -> Future[Any]:
             # errors of their own pass while they make a connection. Each belongs to who asked.
             future.set_exception(error)
 
-    threading.Thread(target=run, name="rpc-call", daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return future

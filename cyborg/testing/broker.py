@@ -5,14 +5,16 @@ Queues of topics and servers are durable and stay until somebody removes them. T
 (for replies, and for what is told to all) are known to oslo.messaging only, so that those expire.
 """
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
+from uuid import uuid4
 
 from amqp.exceptions import PreconditionFailed
 from kombu.connection import Connection
 from oslo_config import cfg
 
-from cyborg.rpc.transport import Bus
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus
 
 #: How long a queue for replies outlives its process, in seconds; by default it is half an hour.
 _TTL = 60
@@ -37,11 +39,28 @@ def sweep(
     queues = {name for topic, server in servers for name in (topic, f"{topic}.{server}")}
     if not queues or not url.startswith(_BROKER):
         return
-    plain = url.partition("?")[0].replace(_BROKER, "amqp:", 1)
-    with Connection(plain) as connection:  # type: ignore[no-untyped-call]
+    with connection(url) as one:
         for name in sorted(queues):
-            _remove(connection, "queue_delete", f"{exchange}.{name}", if_unused=not used)
-        _remove(connection, "exchange_delete", exchange, if_unused=not used)
+            _remove(one, "queue_delete", f"{exchange}.{name}", if_unused=not used)
+        _remove(one, "exchange_delete", exchange, if_unused=not used)
+
+
+@contextlib.contextmanager
+def exchange(url: str, *hosts: str) -> Iterator[str]:
+    """The name of an exchange that nobody uses yet, for daemons on these hosts.
+
+    What they made on the broker, if there is one, is removed in the end.
+    """
+    name = f"cyborg-{uuid4().hex[:12]}"
+    yield name
+    servers = [(topic, host) for topic in (CONDUCTOR_TOPIC, AGENT_TOPIC) for host in hosts]
+    sweep(url, name, servers, used=True)
+
+
+def connection(url: str, patience: float | None = None) -> Connection:
+    """A connection to the broker that is not made yet; ``patience`` in seconds."""
+    plain = url.partition("?")[0].replace(_BROKER, "amqp:", 1)
+    return Connection(plain, connect_timeout=patience)  # type: ignore[no-untyped-call]
 
 
 class SweptBus(Bus):

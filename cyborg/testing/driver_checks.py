@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cyborg import exception
 from cyborg.drivers.base import Driver
-from cyborg.model.device import AttachHandle, AttachType, Deployable, Device
+from cyborg.model import creation
+from cyborg.model.creation import Creation
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Backend,
+    Deployable,
+    Device,
+    DeviceType,
+)
 from cyborg.model.pci import PciAddress
 from cyborg.model.work import HandleTask, Unit
 from cyborg.testing.fake_host import FakeHost
@@ -46,6 +55,23 @@ def check_handle(handle: AttachHandle) -> None:
         assert handle.key.startswith(f"{address}/")
     else:
         assert handle.key == address
+
+
+def made_on(backend: Backend) -> Device:
+    """What the service orders when an operator creates an accelerator on a backend."""
+    assert backend.creates is not None
+    place = "fffe:00:00.0"
+    wanted = Creation(
+        host="compute-1",
+        driver="driver",
+        backend=backend.name,
+        model="made",
+        type=DeviceType.PCI,
+        resource_class="CUSTOM_MADE",
+        units=None,
+        addresses=(place,),
+    )
+    return creation.device(wanted, creation.handles(wanted, backend.creates, ()), "compute-1")
 
 
 def deployables_of(devices: Sequence[Device]) -> list[Deployable]:

@@ -35,6 +35,7 @@ from cyborg.testing.driver_checks import (
     check_device,
     deployables_of,
     everything,
+    made_on,
     tasks_for,
     units_of,
     verbs,
@@ -146,6 +147,28 @@ class DriverContract(abc.ABC):
         for backend in found:
             assert {backend.state, *(one.state for one in backend.services)} <= words
             assert backend.flaw() is None
+
+    def test_shows_what_operators_made(self) -> None:
+        """On backends that allow it, or tells why the host cannot have it; and nothing unasked."""
+        host = self.make_host()
+        before = self.make_driver(host).discover()
+        for backend in self.make_driver(host).backends():
+            if backend.creates is None:
+                continue
+            driver = self.make_driver(host)
+            device = made_on(backend)
+            driver.made = {device.key: device}
+            shown = {one.key: one for one in driver.discover()}
+            (entry,) = [one for one in driver.hardware() if one.key == device.key]
+            assert entry.offered is (device.key in shown)
+            if entry.offered:
+                found = shown.pop(device.key)
+                check_device(found)
+                assert (found.made, found.model, found.backend) == (True, "made", backend.name)
+                assert found.deployables[0].handles == device.deployables[0].handles
+            assert list(shown.values()) == before
+            driver.made = {}
+            assert driver.discover() == before
 
     def test_what_is_not_set_up_can_be(self) -> None:
         """Installed twice is as installed once; then nothing but a reboot is still to be done."""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serve a WSGI application on a free port of the loopback interface, from this process."""
 
+import os
 import threading
+import urllib.request
 from collections.abc import Iterable
 from socketserver import ThreadingMixIn
 from types import TracebackType
@@ -10,6 +12,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+_HERE = "127.0.0.1"
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -40,7 +44,7 @@ class Loopback:
         self, application: "WSGIApplication", port: int = 0, one_at_a_time: bool = False
     ) -> None:
         self._server = make_server(
-            "127.0.0.1",
+            _HERE,
             port,
             _Serialised(application) if one_at_a_time else application,
             server_class=_Server,
@@ -53,7 +57,7 @@ class Loopback:
     @property
     def url(self) -> str:
         """Where it listens, without a trailing slash."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{_HERE}:{self._server.server_port}"
 
     def start(self) -> None:
         """Answer from now on (the port is taken since the constructor)."""
@@ -77,6 +81,16 @@ class Loopback:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def bypass_proxies() -> bool:
+    """Have nothing in this process ask a proxy for the loopback; whether one would have been."""
+    found = urllib.request.getproxies()
+    if not found.keys() & {"http", "all"} or urllib.request.proxy_bypass(_HERE):
+        return False
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = f"{found.get('no', '')},{_HERE}".lstrip(",")
+    return True
 
 
 class _Serialised:

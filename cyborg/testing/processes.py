@@ -155,9 +155,13 @@ class Deployment:
         self._programs.append(program)
         return program
 
+    def begin(self, command: str, options: Options | None = None) -> Program:
+        """Start one of our daemons, without waiting for it."""
+        return self.start(command, *self._arguments(command, options or {}))
+
     def daemon(self, command: str, options: Options | None = None) -> Program:
         """Start one of our daemons, and wait until it runs."""
-        program = self.start(command, *self._arguments(command, options or {}))
+        program = self.begin(command, options)
         program.wait_for(f"{command} is running")
         return program
 

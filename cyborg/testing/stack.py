@@ -29,8 +29,11 @@ from cyborg.conductor.audit import Auditor
 from cyborg.db.engine import Database, Reader
 from cyborg.drivers import loader
 from cyborg.drivers.host import Host
+from cyborg.metrics.meters import Meters
 from cyborg.model.invariants import Ages
+from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import Client, ConductorClient
+from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 from cyborg.testing.broker import SweptBus
 
@@ -82,6 +85,8 @@ class Times:
     instance_refresh: float = 0.0
     instance_turn: float = 0.2
     ages: Ages = field(default_factory=Ages)
+    #: 0: devices are not measured.
+    usage: float = 0.0
     rpc: float = 10.0
 
 
@@ -121,8 +126,10 @@ class Stack:
         self._endings.insert(0, made.sweep)
         return made
 
-    def start_conductor(self, host: str = "control-1") -> service.Daemon:
-        """A conductor; any number may run."""
+    def start_conductor(
+        self, host: str = "control-1", *, metrics: str | None = None
+    ) -> service.Daemon:
+        """A conductor; any number may run. ``metrics`` is where it shows what it counts."""
         daemon = conductor_app.assemble(
             settings=conductor_app.Settings(
                 host=host,
@@ -147,6 +154,8 @@ class Stack:
             peers=conductor_app.Peers(Nova(self.peers.nova()), Allocations(self.peers.placement())),
             auditor=self.auditor,
             publisher=lambda: Publisher(Placement(self.peers.placement())),
+            notifier=self._notifier(CONDUCTOR, host),
+            meters=Meters(CONDUCTOR, "0", address=metrics),
         )
         return self._started(daemon)
 
@@ -167,6 +176,7 @@ class Stack:
         drivers: Sequence[str | loader.Loaded] = ("fake_driver",),
         state_path: Path,
         load: Load | None = None,
+        metrics: str | None = None,
     ) -> service.Daemon:
         """The agent of one compute host; Placement may know the compute by the same name.
 
@@ -189,12 +199,15 @@ class Stack:
                 full_check=self.times.full_check,
                 rpc_timeout=self.times.rpc,
                 state_path=state_path,
+                usage=self.times.usage,
             ),
             bus=self.bus(),
             loaded=loaded,
             placement=Placement(self.peers.placement()),
             glance=self._glance,
             load=load or installed,
+            notifier=self._notifier(AGENT, host),
+            meters=Meters(AGENT, "0", address=metrics),
         )
         return self._started(daemon)
 
@@ -209,6 +222,9 @@ class Stack:
         """Stop everything that was started."""
         while self._endings:
             self._endings.pop()()
+
+    def _notifier(self, binary: str, host: str) -> Notifier:
+        return Notifier(self.conf, f"{binary}:{host}", url=self.transport_url)
 
     def _glance(self) -> Glance:
         assert self.peers.glance is not None, "this stack has no Glance"

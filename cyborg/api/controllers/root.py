@@ -13,9 +13,10 @@ from cyborg.api import expose
 from cyborg.api.controllers import documents
 from cyborg.api.links import VERSION_SEGMENT, Links
 from cyborg.api.request import Request
-from cyborg.api.routing import Noun, Routes, segments
+from cyborg.api.routing import ROUTE, Noun, Routes, segments
 
 _V2: Final = frozenset({VERSION_SEGMENT, f"{VERSION_SEGMENT}.json"})
+_PREFIX: Final = f"/{VERSION_SEGMENT}"
 _OTHER_VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?(\.json)?")
 
 
@@ -45,6 +46,7 @@ class Root:
         parts = segments(args)
         if not parts:
             request.check_accept(expose.JSON)
+            request.environ[ROUTE] = "/"
             return self._root._route([], request)
         if parts[0] in _V2:
             parts = parts[1:]
@@ -53,8 +55,10 @@ class Root:
         request.negotiate()
         request.check_accept(expose.JSON)
         if not parts:
+            request.environ[ROUTE] = _PREFIX
             return self._v2._route([], request)
         noun = self._nouns.get(parts[0])
         if noun is None:
             raise webob.exc.HTTPNotFound("There is no such resource.")
+        request.environ[ROUTE] = f"{_PREFIX}/{parts[0]}"
         return noun._route(parts[1:], request)

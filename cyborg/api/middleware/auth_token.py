@@ -20,8 +20,9 @@ from cyborg.conf import keystone_authtoken
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 PUBLIC_ROUTES: Final = ("/", "/v2")
-#: Always open: whoever watches over the service has no token.
+#: Always open, where there is such a page: whoever watches over the service has no token.
 _HEALTH: Final = "/healthcheck"
+_METRICS: Final = "/metrics"
 
 
 class AuthTokenMiddleware(auth_token.AuthProtocol):
@@ -40,7 +41,8 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
         overrides: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(app, {**(overrides or {}), "oslo_config_config": conf})
-        self._public = frozenset(_plain(route) for route in (*public_routes, _HEALTH))
+        watched = (_HEALTH, _METRICS) if conf.api.metrics else (_HEALTH,)
+        self._public = frozenset(_plain(route) for route in (*public_routes, *watched))
 
     @classmethod
     def factory(cls, global_conf: dict[str, Any], **local_conf: Any) -> Callable[[WsgiApp], Any]:

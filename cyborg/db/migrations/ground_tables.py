@@ -315,6 +315,7 @@ BACKENDS = _table(
     _text("state", 16),
     _json("services"),
     _json("capabilities"),
+    _text("creates", 16, null=True),
     _ms("discovered_ms", null=True),
     sa.UniqueConstraint("driver_id", "name"),
 )

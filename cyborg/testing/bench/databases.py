@@ -13,12 +13,15 @@ from cyborg.db.engine import Database
 
 
 @contextmanager
-def prepared(server: str | None, directory: Path) -> Iterator[Database]:
-    """A database at the newest revision, empty; ``server`` is a URL that ends in a slash."""
+def prepared(server: str | None, directory: Path, name: str = "cyborg_bench") -> Iterator[Database]:
+    """A database at the newest revision, empty; ``server`` is a URL that ends in a slash.
+
+    On a server its name begins with ``name``.
+    """
     if server is None:
         yield from _upgraded(f"sqlite:///{directory}/cyborg.sqlite")
         return
-    name = f"cyborg_bench_{uuid4().hex[:12]}"
+    name = f"{name}_{uuid4().hex[:12]}"
     root = server.rstrip("/") + "/"
     # PostgreSQL lets nobody in without a database; this one is always there.
     entry = root if root.startswith(("mysql", "mariadb")) else f"{root}postgres"

@@ -7,17 +7,23 @@ from collections.abc import Iterator, Sequence
 import sqlalchemy as sa
 
 from cyborg import exception, service
+from cyborg.db import services
 from cyborg.db.bulk import Record
 from cyborg.db.models import Arq, AttachHandle, Work
 from cyborg.model.arq import State
 from cyborg.model.device import HandleState
 from cyborg.model.finding import Severity
+from cyborg.model.names import AGENT
 from cyborg.testing.chaos.load import Load
 from cyborg.testing.chaos.world import World
 
 #: Seconds within which all work must be done once nobody asks for more; work that failed waits
 #: for at most 30 s before it is tried again.
 _PATIENCE = 90.0
+#: Two of the agents' heartbeats, in seconds: what an agent has to come back after an outage (I4).
+_BACK = 20.0
+#: Milliseconds since its last sign of life in which an agent has come back.
+_HEARD_MS = 10_000
 _ENDED = frozenset({State.BOUND.value, State.BIND_FAILED.value})
 
 
@@ -31,6 +37,8 @@ class Judge:
     def judge(self) -> Iterator[str]:
         """Sentences for all that does not hold."""
         yield from self._work()
+        # Who does not come back is the checker's finding.
+        service.wait_until(self._agents_are_back, timeout=_BACK, step=0.2)
         yield from self._checker()
         yield from self._guests()
         yield from self._machine()
@@ -67,6 +75,11 @@ class Judge:
     def _waiting(self) -> Sequence[Record]:
         with self._world.reader.reader() as tx:
             return tx.execute(sa.select(Work.kind, Work.arq_uuid, Work.error)).all()
+
+    def _agents_are_back(self) -> bool:
+        with self._world.reader.reader() as tx:
+            seen = services.listed(tx, self._world.reader.now, {AGENT: _HEARD_MS})
+        return all(one.up for one in seen)
 
     def _checker(self) -> Iterator[str]:
         """The invariants, by the checker that the conductors and ``cyborg-audit`` use too."""

@@ -5,13 +5,13 @@ import os
 import signal
 import sys
 import threading
-import urllib.request
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 
 from cyborg import conf as configuration
 from cyborg import exception
+from cyborg.testing.loopback import bypass_proxies
 from cyborg.testing.quickstart import house, lines, machine, options
 from cyborg.testing.quickstart.peer import Scene, StepFailed
 from cyborg.testing.quickstart.screen import WIDTH, Screen
@@ -19,7 +19,6 @@ from cyborg.testing.quickstart.state import State, shown
 from cyborg.testing.quickstart.walk import Walk
 
 _CUT_OFF = 130
-_LOOPBACK = "127.0.0.1"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(asked: options.Options, screen: Screen) -> int:
-    proxied = _bypass_proxies()
+    proxied = bypass_proxies()
     state = State(asked.state)
     with state.taken():
         if asked.clean:
@@ -77,16 +76,6 @@ def _report_faults(state: State) -> None:
         print(f"{options.PROG}: this was not foreseen: {told}; see {state.log}.", file=sys.stderr)
 
     sys.excepthook = report
-
-
-def _bypass_proxies() -> bool:
-    """Have nothing in this process ask a proxy for the loopback; whether one would have been."""
-    found = urllib.request.getproxies()
-    if not found.keys() & {"http", "all"} or urllib.request.proxy_bypass(_LOOPBACK):
-        return False
-    for name in ("no_proxy", "NO_PROXY"):
-        os.environ[name] = f"{found.get('no', '')},{_LOOPBACK}".lstrip(",")
-    return True
 
 
 def _introduce(running: house.House, screen: Screen) -> None:

@@ -65,6 +65,24 @@ class Screen:
         colour = _GREEN if one.status < 400 else _RED
         self._message(f"{'<':>{_MARGIN}}", [str(one.status)], one.answer, colour)
 
+    def command(self, line: str, status: int, said: str, answer: Any) -> None:
+        """A command line, what it ``said`` beside its output, how it ended, and its output.
+
+        The output is a JSON value, or text as it is.
+        """
+        *first, last = self._wrapped(line, _ROOM - 2)
+        self._message(f"{'$':>{_MARGIN}}", [*(f"{one} \\" for one in first), last], None, _CYAN)
+        for sentence in said.splitlines():
+            self._message(f"{'!':>{_MARGIN}}", self._wrapped(sentence, _ROOM), None, _GREY)
+        text = answer.splitlines() if isinstance(answer, str) else []
+        colour = _GREEN if status == 0 else _RED
+        mark, body = f"{'<':>{_MARGIN}}", None if isinstance(answer, str) else answer
+        self._message(mark, [str(status)], body, colour)
+        self._put("".join(f"{' ' * (_MARGIN + 1)}{one}\n" for one in text), end="")
+
+    def _wrapped(self, text: str, room: int) -> list[str]:
+        return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+
     def _message(self, mark: str, head: list[str], body: Any, colour: str) -> None:
         """A head and its body, begun on the head's last line where that fits."""
         lines = [self._in(colour, line) for line in head]
@@ -85,8 +103,8 @@ class Screen:
     def _in(self, colour: str, text: str) -> str:
         return f"\033[{colour}m{text}\033[0m" if self._coloured else text
 
-    def _put(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+    def _put(self, text: str, end: str = "\n") -> None:
+        print(text, file=self._out, end=end, flush=True)
 
 
 def _target(method: str, path: str) -> list[str]:

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations for daemons of tests, and the broker's side of them."""
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
-from cyborg.testing.broker import short_lived, sweep
+from cyborg.testing import broker
 from cyborg.testing.placement import TOKEN, PlacementService
 from cyborg.testing.processes import Options
 
 #: The bus of the run; daemons can only share one with a broker.
-TRANSPORT_URL = short_lived(os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://"))
+TRANSPORT_URL = broker.short_lived(os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://"))
 HAS_BROKER = TRANSPORT_URL.startswith("rabbit")
 
 
@@ -63,16 +59,3 @@ def options(
         },
         "nova": {"auth_type": "none", "endpoint": nova},
     }
-
-
-@contextlib.contextmanager
-def exchange(*hosts: str) -> Iterator[str]:
-    """The name of an exchange that nobody uses yet, for daemons on these hosts.
-
-    What they made on the broker is removed in the end.
-    """
-    name = f"cyborg-{uuid4().hex[:12]}"
-    yield name
-    if HAS_BROKER:
-        servers = [(topic, host) for topic in (CONDUCTOR_TOPIC, AGENT_TOPIC) for host in hosts]
-        sweep(TRANSPORT_URL, name, servers, used=True)

@@ -11,6 +11,7 @@ import pytest
 import wsme.types
 from keystonemiddleware import auth_token
 from oslo_config import cfg
+from oslo_messaging import opts as oslo_messaging
 from oslo_middleware import opts as oslo_middleware
 from oslo_policy import opts as oslo_policy
 
@@ -119,8 +120,9 @@ def options() -> set[tuple[str, str]]:
     """Every option by group, those of the libraries included."""
     conf = cfg.ConfigOpts()
     configuration.prepare([], prog="documents", default_config_files=[], conf=conf)
-    for listed in (auth_token.list_opts(), oslo_policy.list_opts(), oslo_middleware.list_opts()):
-        for group, found in listed:
+    libraries = (auth_token, oslo_messaging, oslo_middleware, oslo_policy)
+    for library in libraries:
+        for group, found in library.list_opts():
             conf.register_opts(found, group=group)
     known = {("DEFAULT", name) for name in conf}
     for name in conf:

@@ -62,5 +62,6 @@ def render(row: inventory.Row) -> dict[str, Any]:
         "state": row.state,
         "services": row.services or [],
         "capabilities": row.capabilities or {},
+        "creates": row.creates,
         "discovered_at": since(row.discovered_ms),
     }

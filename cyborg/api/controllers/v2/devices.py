@@ -17,9 +17,11 @@ from cyborg.api.rendering import instant, link, moment, since
 from cyborg.api.routing import Noun, Routes
 from cyborg.db import devices
 from cyborg.db.engine import Reader
-from cyborg.model import device_life
-from cyborg.model.device import DeviceStatus
+from cyborg.model import creation, device_life
+from cyborg.model.creation import parse_traits
+from cyborg.model.device import DeviceStatus, DeviceType
 from cyborg.model.labels import parse_change
+from cyborg.model.operation import Operation
 from cyborg.policies import devices as policies
 from cyborg.rpc.conductor import ConductorClient
 
@@ -36,14 +38,31 @@ _ORDERS = {
     "ready": DeviceStatus.ENABLED,
     _MAINTAINING: DeviceStatus.MAINTAINING,
 }
+_TEXT = types.Text(255, minimum=1)
 #: What tells where a device is, and is not for those who only use it.
 _PLACE = ("hostname", "backend", "std_board_info", "vendor_board_info", "status_reason")
 
 
 class DeviceBody(wsme.types.Base):
-    """What may change of a device; the rules for labels are the model's."""
+    """What may change of a device; the rules for labels and traits are the model's."""
 
     status = wsme.wsattr(types.Word(*_ORDERS))
+    labels = wsme.wsattr(types.ANYTHING)
+    model = wsme.wsattr(_TEXT)
+    traits = wsme.wsattr(types.ANYTHING)
+
+
+class CreateBody(wsme.types.Base):
+    """A new device; the rules for what is not plain text are the model's."""
+
+    host = wsme.wsattr(_TEXT, mandatory=True)
+    driver = wsme.wsattr(types.Text(100, minimum=1), mandatory=True)
+    backend = wsme.wsattr(_TEXT, mandatory=True)
+    model = wsme.wsattr(_TEXT, mandatory=True)
+    type = wsme.wsattr(types.Word(*DeviceType), mandatory=True)
+    resource_class = wsme.wsattr(_TEXT, mandatory=True)
+    traits = wsme.wsattr(types.ANYTHING)
+    handles = wsme.wsattr(types.ANYTHING)
     labels = wsme.wsattr(types.ANYTHING)
 
 
@@ -51,7 +70,7 @@ class Devices(Noun):
     """``/v2/devices``."""
 
     routes: ClassVar[Routes] = {
-        "": {"GET": "index"},
+        "": {"GET": "index", "POST": "create"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
         "*/enable": {"POST": "enable"},
         "*/disable": {"POST": "disable"},
@@ -84,9 +103,13 @@ class Devices(Noun):
         own=policies.LABEL,
     )
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Set status, labels, or both; labels that are not sent stay, null takes one away."""
-        if "status" in body and body["status"] is None:
-            raise exception.Invalid(field="status", reason="it must not be null")
+        """Change what is sent; labels that are not sent stay, null takes one away."""
+        for name in ("status", "model"):
+            if name in body and body[name] is None:
+                raise exception.Invalid(field=name, reason="it must not be null")
+        facts = {"model": body["model"]} if "model" in body else {}
+        if "traits" in body:
+            facts["traits"] = list(parse_traits(body["traits"]))
         self._conductor.update_device(
             call.caller,
             call.operation,
@@ -94,8 +117,22 @@ class Devices(Noun):
             status=_ORDERS[body["status"]] if "status" in body else None,
             labels=parse_change(body["labels"]) if "labels" in body else {},
             project=device_query.scope(call),
+            facts=facts,
         )
         return self._show(call, uuid)
+
+    @expose(
+        policies.CREATE,
+        query=types.Patience,
+        body=types.Object(CreateBody, closed=True),
+        since=microversion.OPERATORS,
+        long=True,
+    )
+    def create(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+        """Create a device on a backend whose driver can have it."""
+        return self._conductor.create_device(
+            call.caller, call.operation, creation.parse(body), wait=asked.get("wait", False)
+        )
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:
@@ -114,7 +151,7 @@ class Devices(Noun):
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
     def delete(self, call: Call, uuid: str) -> None:
-        """Forget a lost device: it leaves Placement first, and the lists after that."""
+        """Remove a device that was created or is lost: from Placement first, then from here."""
         self._conductor.delete_device(call.caller, call.operation, uuid)
 
     @expose(policies.ENABLE, types.UUID_TYPE, status=204)

@@ -58,6 +58,7 @@ def render(row: inventory.Row) -> dict[str, Any]:
         "uuid": row.uuid,
         "hostname": row.host,
         "driver": row.driver,
+        "key": row.hardware_key,
         "acc_specs": row.acc_specs,
         "acc_status": row.acc_status,
         "offered": row.offered,

@@ -145,8 +145,7 @@ class Services(Noun):
         """Those that the filters leave: a process has neither driver nor backend."""
         if asked.get("kind") == BACKEND or "driver" in asked or "backend" in asked:
             return []
-        equal = {"host": asked["host"]} if "host" in asked else {}
-        rows = services.processes(tx, self._reader.now, **equal)
+        rows = services.processes(tx, self._reader.now, host=asked.get("host"))
         return [self._process(row) for row in rows]
 
     def _process(self, row: Record) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def _programming(aged: Aged, tx: sa.Connection) -> None:
 
 
 def _made_by_an_operator(aged: Aged, tx: sa.Connection) -> None:
-    tx.execute(sa.update(Device).values(origin="created"))
+    tx.execute(sa.update(Device).values(origin="operator"))
 
 
 def _blind(aged: Aged, tx: sa.Connection) -> None:

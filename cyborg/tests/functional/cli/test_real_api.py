@@ -2,13 +2,20 @@
 """Commands for what has been there before, against the real API, conductor and agent."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
+from cyborg.testing import servers
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Stack
 from cyborg.tests.functional.cli.conftest import Seat
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body
+from cyborg.tests.functional.life.made import Bench
+from cyborg.tests.functional.life.steps import eventually
 
 GROUP = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
 GROUPS = ("--group", ",".join(f"{key}={value}" for key, value in GROUP.items()))
@@ -105,3 +112,33 @@ def test_pages(seat: Callable[..., Seat]):
     assert first + rest == everything
     admin("profile-delete", *names)
     assert admin("profile-list -f json").shown == []
+
+
+def test_an_accelerator_is_created_changed_and_deleted(
+    seat: Callable[..., Seat], stack: Stack, placement: PlacementService, tmp_path: Path
+):
+    own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2), _endings=[])
+    bench = Bench(fresh_host("shell"), servers.server(), own, tmp_path, "CUSTOM_SHELL")
+    placement.make_compute(bench.name)
+    bench.start("left")
+    admin = seat("admin")
+    listing = f"accelerator-list --host {bench.name} -f json"
+    eventually(lambda: len(admin(listing).shown) == 1, timeout=60.0)
+    order = (
+        f"accelerator-create --host {bench.name} --driver generic_driver --model soft --type FPGA "
+        "--resource-class CUSTOM_SHELL --trait CUSTOM_SOFT --label rack=7 -f json"
+    )
+    (creates,) = admin(f"backend-list --host {bench.name} -f value -c creates").out.split()
+    assert creates == "TEST_PCI"
+    ran = admin(f"{order} --backend left --units 2")
+    uuid = ran.shown["uuid"]
+    assert (ran.status, ran.shown["labels"], ran.shown["model"]) == (0, {"rack": "7"}, "soft")
+    assert admin(f"accelerator-update {uuid} --model softer -f value -c model").out == "softer\n"
+    refused = admin(f"{order} --backend middle")
+    assert (refused.status, refused.out) == (1, "")
+    assert "Backend middle could not be found" in refused.err
+    may_not = seat("member")(f"{order} --backend left")
+    assert "accelerator_operator" in may_not.err
+    assert admin(f"accelerator-delete {uuid}").status == 0
+    eventually(lambda: len(admin(listing).shown) == 1)
+    own.stop()

@@ -7,19 +7,29 @@ from pathlib import Path
 import pytest
 
 from cyborg.db import schema
+from cyborg.testing import broker
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Service
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
 # Processes share nothing but a broker: without one these are not collected.
 collect_ignore = (
     []
     if deployments.HAS_BROKER
-    else ["test_conductors.py", "test_outages.py", "test_three_daemons.py", "test_uwsgi.py"]
+    else [
+        "test_conductors.py",
+        "test_outages.py",
+        "test_three_daemons.py",
+        "test_uwsgi.py",
+        "test_watching.py",
+    ]
 )
+# It is made for the servers of a deployment.
+if not (deployments.HAS_BROKER and SERVER.startswith("mysql")):
+    collect_ignore.append("test_walkthrough.py")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +42,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def exchange(host: str) -> Iterator[str]:
-    with deployments.exchange(host, "control-2") as name:
+    with broker.exchange(deployments.TRANSPORT_URL, host, "control-2") as name:
         yield name
 
 

@@ -55,7 +55,7 @@ class Cloud:
 
     def fill(self) -> None:
         """Report the devices, and make a profile for one unit."""
-        with closing(reach(ReportClient(self.stack.bus(), timeout=10.0))) as agent:
+        with closing(reach(ReportClient(self.stack.bus(), timeout=60.0))) as agent:
             epoch = agent.hello(Hello(HOST, (HOST,), "0", f"agent@{HOST}", None)).epoch
             agent.report(HOST, epoch, report_of(HOST, 2, handles=_UNITS))
         groups = [{f"resources:{RESOURCE_CLASS}": "1"}]

@@ -9,6 +9,7 @@ from oslo_config import cfg
 
 from cyborg import service
 from cyborg.db import schema
+from cyborg.testing import broker
 from cyborg.testing.keystone import KeystoneService
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService, fresh_host
@@ -46,7 +47,7 @@ def cloud(
         database = running.enter_context(empty_database(directory))
         schema.upgrade(database)
         url = database.engine.url.render_as_string(hide_password=False)
-        exchange = running.enter_context(deployments.exchange(host))
+        exchange = running.enter_context(broker.exchange(deployments.TRANSPORT_URL, host))
         options = deployments.merged(
             deployments.options(
                 directory,

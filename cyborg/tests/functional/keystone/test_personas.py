@@ -16,7 +16,7 @@ from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.seats import HELD, SPARE, Scene, Seats, seated, staged
-from cyborg.tests.functional.life.steps import everything
+from cyborg.tests.functional.life.steps import eventually, everything
 from cyborg.tests.unit.cli.conftest import Ran
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
 
@@ -52,6 +52,17 @@ def on_host(scene: Scene) -> str:
     return f"--host {scene.host}"
 
 
+def unmake(scene: Scene) -> None:
+    """Delete what was created, and wait until it is gone."""
+
+    def made() -> list[str]:
+        found = scene.seats.cyborg("admin", "accelerator-list -f json").shown
+        return [one["uuid"] for one in found if one["model"] == "made"]
+
+    scene.seats.cyborg("admin", f"accelerator-delete {' '.join(made())}")
+    eventually(lambda: made() == [], timeout=60.0)
+
+
 LINES = {
     "service-list": Line(on_host),
     "service-show": Line(lambda scene: scene.agent),
@@ -76,6 +87,13 @@ LINES = {
     "accelerator-update": Line(
         lambda scene: f"{scene.spare} --status ready",
         ours=lambda scene: f"{scene.held} --label owner=blue",
+    ),
+    "accelerator-create": Line(
+        lambda scene: (
+            f"{on_host(scene)} --driver generic_driver --backend soft --model made "
+            "--type FPGA --resource-class CUSTOM_MADE"
+        ),
+        tidy=lambda scene: unmake(scene),
     ),
     "accelerator-delete": Line(lambda scene: scene.spare, end="(HTTP 409)"),
     "profile-list": Line(lambda scene: f"--name {scene.profile}"),

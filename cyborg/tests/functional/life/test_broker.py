@@ -11,6 +11,7 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 
 from cyborg.rpc.conductor import ConductorClient
+from cyborg.testing.broker import connection
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack, reach
@@ -20,9 +21,8 @@ from cyborg.tests.functional.life.steps import eventually
 
 @pytest.fixture
 def broker() -> Iterator[Connection]:
-    plain = TRANSPORT_URL.partition("?")[0].replace("rabbit:", "amqp:", 1)
-    with Connection(plain) as connection:
-        yield connection
+    with connection(TRANSPORT_URL) as one:
+        yield one
 
 
 @pytest.fixture

@@ -255,6 +255,8 @@ def test_a_driver_in_use_does_not_go(
     for method, body in (("DELETE", None), ("PATCH", {"enabled": False})):
         refused = operator.send(method, f"{DRIVERS}/{NAME}", body, 409)
         assert arqs[0]["uuid"] in refused["error_message"]
+        assert "Delete their instances or detach them" in refused["error_message"]
+        assert ("drained" in refused["error_message"]) == (method == "DELETE")
     assert [one.status for one in devices(database)] == ["enabled"]
 
     begun = operator.send("DELETE", f"{DRIVERS}/{NAME}?drain=true", None, 202)
@@ -283,6 +285,7 @@ def test_uninstalled_it_leaves_placement_and_database_for_good(
     eventually_offered(placement, bay.rack.provider(), 2)
     over = do(operator, "DELETE", f"{DRIVERS}/{NAME}")
     assert (over["verb"], over["state"]) == ("uninstall_driver", "succeeded")
+    assert [one["enabled"] for one in operator.get(DRIVERS, name=NAME)["drivers"]] == [False]
     assert devices(database) == []
     assert not is_in_placement(placement, bay)
     ((_, _, state, wanted, _),) = rows(database)

@@ -15,8 +15,10 @@ from cyborg.db.models import Service
 from cyborg.drivers.base import ALONE, Surroundings
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import Backend, BackendService, Hardware
+from cyborg.model.report import Hello
+from cyborg.rpc.conductor import ReportClient
 from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
@@ -151,6 +153,7 @@ def test_hardware(host: Rack, operator: Client, admin: Client) -> None:
     assert waiting == {
         "hostname": host.compute,
         "driver": "engine_driver",
+        "key": IDLE.key,
         "acc_specs": {
             "device_type": "CRYPTO",
             "num": 4,
@@ -209,6 +212,18 @@ def test_processes_are_up_until_they_are_silent(
         )
     (gone,) = operator.get("/services", host=silent)["services"]
     assert gone["state"] == "down"
+
+
+def test_a_host_goes_by_either_of_its_names(operator: Client, stack: Stack) -> None:
+    own, compute = f"node-{uuid4().hex[:8]}", f"compute-{uuid4().hex[:8]}"
+    reports = reach(ReportClient(stack.bus(), timeout=10))
+    try:
+        reports.hello(Hello(own, (compute,), "0", f"cyborg-agent@{own}", None))
+    finally:
+        reports.close()
+    for name in (own, compute):
+        (found,) = operator.get("/services", host=name)["services"]
+        assert (found["host"], found["binary"]) == (own, "cyborg-agent")
 
 
 def test_pages_go_through_both_kinds_of_services(host: Rack, operator: Client) -> None:

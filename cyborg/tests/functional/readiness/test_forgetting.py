@@ -3,13 +3,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.placement import Placement
+from cyborg.db.models import Deployable, Host
 from cyborg.model.caller import Caller
+from cyborg.model.provider import provider_uuid
 from cyborg.testing.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
@@ -107,6 +111,30 @@ def test_units_that_are_gone_are_forgotten(here: Site, placement: PlacementServi
     eventually(lambda: total() == 1)
     here.operator.delete(path, status=409)
     assert here.device["status"] == "enabled"
+
+
+def test_a_deployable_that_is_gone_is_forgotten(here: Site, placement: PlacementService) -> None:
+    name = f"{here.compute}_gone"
+    with here.database.writer() as tx:
+        sibling = tx.execute(sa.select(Deployable)).one()._mapping
+        news: dict[str, Any] = {"uuid": str(uuid4()), "name": name, "rp_uuid": provider_uuid(name)}
+        news["lost_ms"] = here.database.now
+        row = {key: value for key, value in {**sibling, **news}.items() if key != "id"}
+        tx.execute(sa.insert(Deployable).values(**row))
+        tx.execute(sa.update(Host).values(desired_generation=Host.desired_generation + 1))
+    eventually(lambda: published(placement, provider_uuid(name)))
+
+    def deployables() -> int:
+        with here.database.reader() as tx:
+            return int(tx.execute(sa.select(sa.func.count(Deployable.id))).scalar_one())
+
+    path = here.path
+    here.operator.delete(path)
+    eventually(lambda: deployables() == 1)
+    assert not published(placement, provider_uuid(name))
+    assert here.device["status"] == "enabled"
+    eventually_offered(placement, here.provider(), 2)
+    here.operator.delete(path, status=409)
 
 
 def test_one_that_comes_back_first_stays(here: Site, placement: PlacementService) -> None:

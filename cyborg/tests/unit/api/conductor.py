@@ -18,6 +18,7 @@ from cyborg.db.engine import Database
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange, units
 from cyborg.model.operation import Operation
@@ -236,15 +237,21 @@ class FakeConductor:
         status: DeviceStatus | None,
         labels: dict[str, str | None],
         project: str | None,
+        facts: dict[str, Any],
     ) -> None:
-        self._note(
-            "update_device", caller, uuid=uuid, status=status, labels=labels, project=project
-        )
+        wish = {"status": status, "labels": labels, "project": project, "facts": facts}
+        self._note("update_device", caller, uuid=uuid, **wish)
         with self._db.reader() as tx:
             if devices.show(tx, uuid, project) is None:
                 raise exception.NotFound(noun="Device", key=uuid)
         if project is not None and status is not None:
             raise exception.Forbidden(reason="Only operators change the status of a device.")
+
+    def create_device(
+        self, caller: Caller, operation: str, wanted: Creation, *, wait: bool
+    ) -> Operation:
+        self._note("create_device", caller, wanted=wanted, wait=wait)
+        return self._begun(caller, operation, "create_device")
 
     def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
         self._note("delete_device", caller, uuid=uuid)

@@ -199,6 +199,14 @@ def test_a_list_costs_two_statements(
 @pytest.mark.parametrize(
     ("body", "asked"),
     [
+        (
+            {"model": "m", "traits": ["CUSTOM_B", "CUSTOM_A", "CUSTOM_B"]},
+            {
+                "status": None,
+                "labels": {},
+                "facts": {"model": "m", "traits": ["CUSTOM_B", "CUSTOM_A"]},
+            },
+        ),
         ({"status": "ready"}, {"status": DeviceStatus.ENABLED, "labels": {}}),
         ({"status": "enabled"}, {"status": DeviceStatus.ENABLED, "labels": {}}),
         ({"status": "maintaining"}, {"status": DeviceStatus.MAINTAINING, "labels": {}}),
@@ -212,7 +220,8 @@ def test_a_list_costs_two_statements(
 def test_updates(client: Client, conductor: FakeConductor, body: Any, asked: Any) -> None:
     answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
     assert (answer.status, answer.body["uuid"]) == (200, FACTS["device"])
-    assert conductor.calls[0][2] == {"uuid": FACTS["device"], "project": None, **asked}
+    wish = {"uuid": FACTS["device"], "project": None, "facts": {}, **asked}
+    assert conductor.calls[0][2] == wish
 
 
 @pytest.mark.parametrize(
@@ -225,6 +234,11 @@ def test_updates(client: Client, conductor: FakeConductor, body: Any, asked: Any
         ({"status": "lost"}, "status"),
         ({"status": ["ready"]}, "status"),
         ({"uuid": "<random>"}, "uuid"),
+        ({"model": None}, "model"),
+        ({"model": ""}, "model"),
+        ({"traits": None}, "traits"),
+        ({"traits": "CUSTOM_A"}, "traits"),
+        ({"traits": ["CUSTOM_A", "b"]}, "traits[1]"),
         ({"labels": None}, "labels"),
         ({"labels": ["rack"]}, "labels"),
         ({"labels": {"rack": 7}}, "labels.rack"),

@@ -109,7 +109,7 @@ def test_a_paste_file_that_cannot_be_used_is_named(make_conf: MakeConf, tmp_path
 
 def test_the_paste_file_that_we_ship_loads(tmp_path: Path) -> None:
     (tmp_path / "cyborg.conf").write_text(
-        f"[DEFAULT]\ntransport_url = fake://\n[api]\nauth_strategy = noauth\n"
+        f"[DEFAULT]\ntransport_url = fake://\n[api]\nauth_strategy = noauth\nmetrics = true\n"
         f"api_paste_config = {SHIPPED}\n[database]\nconnection = sqlite:///{tmp_path}/c\n"
     )
     script = (
@@ -119,10 +119,11 @@ def test_the_paste_file_that_we_ship_loads(tmp_path: Path) -> None:
         "door = webtest.TestApp(app.load(conf.prepare(sys.argv[1:], prog='cyborg-api')))\n"
         "answer = door.get('/')\n"
         "print(answer.status_int, 'x-openstack-request-id' in answer.headers)\n"
+        "print('cyborg_http_requests_total' in door.get('/metrics').text)\n"
     )
     command = [sys.executable, "-c", script, "--config-file", str(tmp_path / "cyborg.conf")]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.endswith("200 True\n"), done.stderr
+    assert done.stdout.endswith("200 True\nTrue\n"), done.stderr
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
                 {"name": "cipher", "state": "down"},
             ],
             "capabilities": {"ipsec": {"num": 2}},
+            "creates": "TEST_PCI",
             "discovered_at": "2026-11-01T10:00:00Z",
         }
     ],
@@ -80,6 +81,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
             "uuid": DEVICE,
             "hostname": "compute-1",
             "driver": "fake_driver",
+            "key": "0000:3b:00.0",
             "acc_specs": {
                 "device_type": "CRYPTO",
                 "num": 2,
@@ -259,6 +261,7 @@ class Service:
         return asked.method != "GET" and (
             collection in {"drivers", "instances"}
             or asked.path == "/services/discover"
+            or (asked.method, asked.path) == ("POST", "/devices")
             or (asked.method, collection) == ("DELETE", "services")
         )
 

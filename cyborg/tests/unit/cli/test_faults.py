@@ -35,6 +35,15 @@ def test_the_service_says_what_is_wrong_and_the_command_what_to_do(
     assert advice in ran.err
 
 
+def test_what_the_api_calls_otherwise_is_called_as_the_commands_do(cyborg: Run, service: Service):
+    said = (
+        "It is down. Repeat it when the agent is back, or ask with wait=true to have it done then."
+    )
+    service.answers["/services/discover"] = [Answer(503, fault(said))]
+    ran = cyborg("discover-services --host compute-1")
+    assert "or give --no-wait to have it done then (HTTP 503)." in ran.err
+
+
 def test_an_unforeseen_fault_names_the_request(cyborg: Run, service: Service):
     headers = {"x-openstack-request-id": "req-42"}
     service.answers["/drivers"] = [Answer(500, fault("An unexpected error occurred."), headers)]

@@ -28,6 +28,10 @@ LONG = [
     f"detach-instance {INSTANCE}",
     f"service-delete {AGENT}",
 ]
+CREATE = (
+    "accelerator-create --host a --driver d --backend b --model m --type FPGA --resource-class FPGA"
+)
+LONG.append(CREATE)
 LOOK = f"/operations/{OPERATION}"
 DONE = operation("succeeded", result("a", "succeeded"))
 
@@ -221,6 +225,21 @@ def test_nobody_waits_for_a_set_up_unasked(cyborg: Run, service: Service, pauses
     service.answers[f"/devices/{DEVICE}"] = [Answer(200, {"status": "installing"})]
     ran = cyborg(f"accelerator-update {DEVICE} --status ready -f value")
     assert (ran.status, ran.out, pauses) == (0, "installing\n", [])
+
+
+def test_what_was_created_is_shown_once_it_is_there(cyborg: Run, service: Service):
+    made = operation("succeeded", result("a", "succeeded", result={"device": DEVICE}))
+    service.course = [operation("running", result("a", "running")), made]
+    assert cyborg(f"{CREATE} -f value -c uuid").out == f"{DEVICE}\n"
+    service.course = [made]
+    assert cyborg(f"{CREATE} --no-wait -f value -c uuid").out == f"{OPERATION}\n"
+
+
+def test_what_a_host_cannot_have_is_not_created(cyborg: Run, service: Service):
+    service.course = [operation("failed", result("a", "failed", error="it is not on the bus"))]
+    ran = cyborg(f"{CREATE} -f value -c state")
+    assert (ran.status, ran.out) == (1, "failed\n")
+    assert "a: it is not on the bus" in ran.err
 
 
 def test_who_interrupts_is_told_that_the_work_goes_on(program: Run, url: str, service: Service):

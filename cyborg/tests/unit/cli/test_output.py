@@ -34,6 +34,7 @@ def test_json_keeps_objects_as_they_are(cyborg: Run):
         "uuid": DEVICE,
         "hostname": "compute-1",
         "driver": "fake_driver",
+        "key": "0000:3b:00.0",
         "device_type": "CRYPTO",
         "num": 2,
         "setup_required": True,

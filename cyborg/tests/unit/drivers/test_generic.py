@@ -11,7 +11,9 @@ from cyborg.drivers.base import Driver, Surroundings
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver, figures
 from cyborg.drivers.pci import PciDriver
-from cyborg.model.device import AttachType, Backend, BackendService, DeviceType
+from cyborg.model import creation
+from cyborg.model.creation import Creation
+from cyborg.model.device import AttachType, Backend, BackendService, Device, DeviceType
 from cyborg.model.work import HandleTask, Unit
 from cyborg.testing import servers
 from cyborg.testing.driver_kit import DriverContract
@@ -436,14 +438,84 @@ def test_what_is_not_configured_cannot_be_done(file: Path) -> None:
     driver.install("0000:0a:00.0", "operation")
 
 
+def test_its_type_is_that_of_what_its_backends_hold(file: Path) -> None:
+    assert gpus(file, server()).device_type == "COMPUTE"
+    assert GenericDriver(servers.server(), configured()).device_type is None
+
+
 def test_backends_and_the_services_on_each(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
     told = {"num": 2, "tensor": {"fp16": True}}
     services = ("decoder", "tensor")
-    assert driver.can_create
     for state in ("READY", "STOPPED"):
         assert driver.backends() == [
-            Backend("gpus", state, tuple(BackendService(one, state) for one in services), told)
+            Backend(
+                "gpus",
+                state,
+                tuple(BackendService(one, state) for one in services),
+                told,
+                creates=AttachType.PCI,
+            )
         ]
         host.remove("/sys/bus/pci/devices")
+
+
+def made(backend: str, *units: str, kind: AttachType = AttachType.PCI) -> dict[str, Device]:
+    """What an operator created on a backend, by key."""
+    wanted = Creation(
+        "compute-1",
+        "generic_driver",
+        backend,
+        model="soft",
+        type=DeviceType.FPGA,
+        resource_class="CUSTOM_SOFT",
+        units=None,
+        addresses=units,
+    )
+    device = creation.device(wanted, creation.handles(wanted, kind, ()), "compute-1")
+    return {device.key: device}
+
+
+def test_what_operators_made_is_shown_with_what_the_section_says(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host)
+    host.add_file(f"/run/card/{servers.FPGA}/ready", "")
+    driver.made = made("gpus", servers.FPGA)
+    (found,) = [one for one in driver.discover() if one.made]
+    assert (found.key, found.vendor, found.numa_node) == (servers.FPGA, "10ee", 1)
+    assert [one.prepare for one in found.deployables] == [True]
+    driver.prepare(task(found.key))
+    assert task(found.key).unit in driver.prepared()
+    driver.release(task(found.key))
+    assert task(found.key).unit not in driver.prepared()
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        (made("gpus", servers.NVME_MOUNTED), "mounted"),
+        (made("gpus", "0000:77:00.0"), "not on the bus"),
+        (made("gpus", servers.FPGA, kind=AttachType.TEST_PCI), "backend gpus offers PCI"),
+    ],
+)
+def test_what_the_host_cannot_have_is_not_offered(
+    file: Path, wish: dict[str, Device], reason: str
+) -> None:
+    driver = gpus(file, server())
+    before = driver.discover()
+    driver.made = wish
+    assert driver.discover() == before
+    (entry,) = [one for one in driver.hardware() if one.key in wish]
+    assert not entry.offered
+    assert reason in str(entry.reason)
+
+
+def test_what_was_made_on_a_backend_that_is_gone_is_not_known(file: Path) -> None:
+    driver = GenericDriver(server(), written(file, GRANTED))
+    before = driver.hardware()
+    driver.made = made("three", "0000:0d:00.0", kind=AttachType.TEST_PCI)
+    assert driver.hardware() == before
+    driver.made = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
+    (found,) = [one for one in driver.discover() if one.made]
+    assert len(found.deployables[0].handles) == 2

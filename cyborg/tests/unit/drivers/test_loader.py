@@ -141,6 +141,25 @@ def test_options_of_an_operator_are_laid_over_the_configuration(install: Install
     assert missing == Loaded("other", error="no driver of this name is installed")
 
 
+def test_a_package_that_is_installed_while_the_process_runs(
+    install: Install, tmp_path: pathlib.Path
+) -> None:
+    namespace = install("optional = vendor:Optional")
+
+    def loaded() -> Loaded:
+        return load_with("late", bare(), configured(), options={}, namespace=namespace)
+
+    assert loaded().error == "no driver of this name is installed"
+    (tmp_path / "late_vendor.py").write_text(MODULE.replace('"other"', '"late"'))
+    info = tmp_path / "late-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text(f"[{namespace}]\nlate = late_vendor:Other\n")
+    found = loaded()
+    assert (found.error, found.version) == (None, "2.0")
+    assert found.driver is not None
+
+
 def test_options_that_a_driver_refuses_are_a_reason() -> None:
     options = {"pci.passthrough_whitelist": "no JSON"}
     refused = load_with("pci_driver", bare(), configured(), options=options)
@@ -163,6 +182,16 @@ def test_a_star_is_every_driver_that_is_installed(
     install: Install, names: list[str], order: list[str]
 ) -> None:
     assert [one.name for one in load(names, bare(), configured(), install(TWO))] == order
+
+
+def test_who_names_no_driver_is_not_kept_from_starting_by_ones_options(install: Install) -> None:
+    namespace = install(TWO)
+    fine, bad = load(["*"], bare(), configured("nonsense"), namespace)
+    assert (fine.name, fine.error) == ("fake_driver", None)
+    assert (bad.driver, bad.enabled, bad.hello.status) == (None, True, DriverState.FAILED)
+    assert "passthrough_whitelist" in str(bad.error)
+    with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
+        load(["*", "pci_driver"], bare(), configured("nonsense"), namespace)
 
 
 def test_the_others_offer_nothing_and_their_options_are_their_own_trouble(

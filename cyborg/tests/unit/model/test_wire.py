@@ -18,10 +18,12 @@ from cyborg.model import wire
 from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.attribute import Attribute
 from cyborg.model.caller import Caller
+from cyborg.model.creation import Creation
 from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardware
 from cyborg.model.device import Attribute as DeviceAttribute
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import HostResult, Operation, ResultState, Step
+from cyborg.model.reading import Reading
 from cyborg.model.report import (
     Acknowledged,
     Desired,
@@ -47,6 +49,7 @@ KINDS: list[Any] = [
     Attribute,
     Binding,
     Caller,
+    Creation,
     Desired,
     DeviceProfile,
     Discovered,
@@ -59,6 +62,7 @@ KINDS: list[Any] = [
     Outcome,
     ProfileChange,
     ProgramTask,
+    Reading,
     Report,
     Welcome,
 ]

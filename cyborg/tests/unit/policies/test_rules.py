@@ -27,6 +27,7 @@ NAMES = {
     "cyborg:device:get_all",
     "cyborg:device:get_one",
     "cyborg:device:get_own",
+    "cyborg:device:create",
     "cyborg:device:update",
     "cyborg:device:label",
     "cyborg:device:delete",

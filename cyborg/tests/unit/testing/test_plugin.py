@@ -68,7 +68,7 @@ def test_the_driver_of_the_guide_is_short_and_keeps_the_contract(package: Path) 
     (package / "test_own.py").write_text("def test_of_the_repository():\n    pass\n")
     status, said = contract(package)
     assert status == 0, said
-    assert int(said.rpartition(" passed")[0].split()[-1]) == 18
+    assert int(said.rpartition(" passed")[0].split()[-1]) == 19
 
 
 def test_a_driver_that_breaks_it(package: Path) -> None:

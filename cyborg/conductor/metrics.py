@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a conductor shows: the cloud as the database has it now, and what agents told it.
+
+What the database cannot tell, because it is away or slow, is left out, and said to be.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from cyborg import exception
+from cyborg.conductor.readings import Readings
+from cyborg.db import metrics
+from cyborg.db.engine import Reader
+from cyborg.db.metrics import Counts, Totals
+from cyborg.metrics import catalogue
+from cyborg.metrics.catalogue import Metric
+from cyborg.model.arq import State
+from cyborg.model.device import HandleState
+from cyborg.model.device_life import LOST
+from cyborg.model.work import WorkKind
+from cyborg.rpc.transport import in_thread
+
+#: How long the database may take, in seconds: Prometheus waits for ten.
+_PATIENCE: Final = 5.0
+#: Values that are shown as 0 when there are none.
+_ARQS: Final = [(one.value,) for one in State]
+_HANDLES: Final = [*((one.value,) for one in HandleState), (LOST,)]
+#: What never ends is no work that waits.
+_WORK: Final = [(one.value,) for one in WorkKind if one is not WorkKind.ANNOUNCE]
+
+
+class Cloud(Collector):
+    """Read anew for each scrape; ``down_after`` is in milliseconds, by binary."""
+
+    def __init__(
+        self,
+        *,
+        db: Reader,
+        readings: Readings,
+        down_after: Mapping[str, int],
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._db = db
+        self._readings = readings
+        self._down_after = down_after
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._asking: Future[Totals] | None = None
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See Collector."""
+        found = self._totals()
+        yield _filled(catalogue.DATABASE_UP, {(): 0 if found is None else 1})
+        if found is not None:
+            yield _filled(catalogue.ARQS, _with_zeros(found.arqs, _ARQS))
+            yield _filled(catalogue.HANDLES, _with_zeros(found.handles, _HANDLES))
+            yield _filled(catalogue.DEVICES, found.devices)
+            yield _filled(catalogue.DRIVERS, found.drivers)
+            yield _filled(catalogue.WORK, _waiting(found.work))
+            yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(found.ages)))
+            yield _filled(catalogue.SERVICES, self._services(found.silence))
+            yield _filled(catalogue.SILENCE, _seconds(found.silence))
+        yield from self._measured()
+
+    def _totals(self) -> Totals | None:
+        """What the database says, None when it does not; one question at a time waits for it."""
+        with self._lock:
+            if self._asking is None or self._asking.done():
+                self._asking = in_thread(self._read, name="metrics")
+            asking = self._asking
+        wait((asking,), self._patience)
+        if not asking.done():
+            return None
+        try:
+            return asking.result()
+        except exception.CyborgError:
+            return None
+
+    def _read(self) -> Totals:
+        with self._db.reader() as tx:
+            return metrics.totals(tx, self._db.now)
+
+    def _services(self, silence: Counts) -> Counts:
+        found: dict[tuple[str, ...], int] = {
+            (binary, state): 0 for binary in self._down_after for state in ("up", "down")
+        }
+        for (binary, *_), ms in silence.items():
+            if binary in self._down_after:
+                found[binary, "up" if ms <= self._down_after[binary] else "down"] += 1
+        return found
+
+    def _measured(self) -> Iterable[GaugeMetricFamily]:
+        families = {name: metric.family() for name, metric in catalogue.MEASURED.items()}
+        for one in self._readings.latest():
+            for name, value in one.figures.items():
+                labels = (one.host, one.driver, one.type, one.uuid)
+                families[name].add_metric(labels, value, timestamp=one.at)
+        return families.values()
+
+
+def _filled(metric: Metric, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
+    family = metric.family()
+    for labels, value in sorted(values.items()):
+        family.add_metric(labels, value)
+    return family
+
+
+def _with_zeros(counts: Counts, known: Iterable[tuple[str, ...]]) -> Counts:
+    return {**dict.fromkeys(known, 0), **counts}
+
+
+def _waiting(counts: Counts) -> Counts:
+    return {kind: counts.get(kind, 0) for kind in _WORK}
+
+
+def _seconds(counts: Counts) -> Mapping[tuple[str, ...], float]:
+    return {labels: ms / 1000 for labels, ms in counts.items()}

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every metric of this service, by name, labels and meaning; the documents have the same table.
+
+Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers and
+devices, of which a cloud has as many as it has. None takes what a client sends.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+
+from cyborg.model.reading import FIGURES
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric; ``kind`` is ``gauge``, ``counter`` or ``histogram``."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+    def family(self) -> GaugeMetricFamily:
+        """An empty gauge, for a collector to fill."""
+        return GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+
+    def counter(self, registry: CollectorRegistry) -> Counter:
+        """A counter of this process."""
+        return Counter(self.name, self.meaning, self.labels, registry=registry)
+
+    def histogram(self, registry: CollectorRegistry) -> Histogram:
+        """Times of this process, in seconds."""
+        return Histogram(self.name, self.meaning, self.labels, registry=registry, buckets=_SECONDS)
+
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+BUILD: Final = Metric(
+    "cyborg_build_info", "gauge", ("binary", "version"), "Always 1; tells what runs here."
+)
+
+REQUESTS: Final = Metric(
+    "cyborg_http_requests_total",
+    "counter",
+    ("route", "method", "status"),
+    "Requests that the API has answered.",
+)
+REQUEST_SECONDS: Final = Metric(
+    "cyborg_http_request_duration_seconds",
+    "histogram",
+    ("route", "method"),
+    "How long the API took for them.",
+)
+
+VERB_SECONDS: Final = Metric(
+    "cyborg_rpc_duration_seconds",
+    "histogram",
+    ("verb", "outcome"),
+    "How long this process took for calls over the bus.",
+)
+PEER_FAILURES: Final = Metric(
+    "cyborg_peer_failures_total",
+    "counter",
+    ("peer", "reason"),
+    "Requests of this process to other services that failed.",
+)
+DRIVERS: Final = Metric(
+    "cyborg_drivers", "gauge", ("driver", "state"), "On how many hosts a driver is in a state."
+)
+
+DATABASE_UP: Final = Metric(
+    "cyborg_database_up", "gauge", (), "1 if the database answered for this scrape, else 0."
+)
+ARQS: Final = Metric("cyborg_arqs", "gauge", ("state",), "Accelerator requests.")
+HANDLES: Final = Metric(
+    "cyborg_attach_handles", "gauge", ("state",), "Attach handles, which are the units."
+)
+DEVICES: Final = Metric("cyborg_devices", "gauge", ("type", "state"), "Devices.")
+WORK: Final = Metric("cyborg_work", "gauge", ("kind",), "Pieces of work that are to be done.")
+WORK_OLDEST: Final = Metric(
+    "cyborg_work_oldest_seconds", "gauge", ("kind",), "The age of the oldest of them."
+)
+SERVICES: Final = Metric(
+    "cyborg_services", "gauge", ("binary", "state"), "Services that were ever seen, up or down."
+)
+SILENCE: Final = Metric(
+    "cyborg_service_silence_seconds",
+    "gauge",
+    ("binary", "host"),
+    "The age of the last sign of life of a service.",
+)
+
+CONDUCTOR_UP: Final = Metric(
+    "cyborg_conductor_up", "gauge", (), "1 while a conductor answers this agent, else 0."
+)
+DRIVER_FAILURES: Final = Metric(
+    "cyborg_driver_failures_total",
+    "counter",
+    ("driver", "verb"),
+    "Calls of this agent into drivers that failed.",
+)
+
+#: The figures of accelerators, by the names that drivers give them.
+MEASURED: Final = {
+    name: Metric(
+        f"cyborg_accelerator_{name}", "gauge", ("host", "driver", "type", "device"), meaning
+    )
+    for name, meaning in FIGURES.items()
+}
+
+#: Which processes show what.
+OF_API: Final = (BUILD, REQUESTS, REQUEST_SECONDS)
+OF_CONDUCTOR: Final = (
+    BUILD,
+    VERB_SECONDS,
+    PEER_FAILURES,
+    DATABASE_UP,
+    ARQS,
+    HANDLES,
+    DEVICES,
+    WORK,
+    WORK_OLDEST,
+    SERVICES,
+    SILENCE,
+    DRIVERS,
+    *MEASURED.values(),
+)
+OF_AGENT: Final = (BUILD, VERB_SECONDS, PEER_FAILURES, CONDUCTOR_UP, DRIVERS, DRIVER_FAILURES)

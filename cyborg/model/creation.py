@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerators that operators create: what one may ask for, and the device that this makes.
+
+A backend tells by its attach type what can be created there. PCI: one function of the host, by its
+address. TEST_PCI: any number of units that Nova does not attach, by number or by address. Units of
+other kinds are parts of a card, which its driver finds.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cyborg import exception
+from cyborg.model.device import (
+    AttachHandle,
+    AttachType,
+    Attribute,
+    Deployable,
+    Device,
+    DeviceType,
+)
+from cyborg.model.labels import Labels, parse_labels
+from cyborg.model.pci import PciAddress
+from cyborg.model.provider import is_resource_class_name, is_trait_name
+
+#: The trait of whatever Cyborg offers.
+OWNER: Final = "OWNER_CYBORG"
+#: How many units an accelerator may have: as many as one bus has places beside its first.
+MOST_UNITS: Final = 255
+_MOST_TRAITS = 100
+_SLOTS, _FUNCTIONS = 32, 8
+#: Where what has no address of its own stands; no host has this domain.
+_NOWHERE = 0xFFFF
+_BUSES = 256
+
+
+@dataclass(frozen=True)
+class Creation:
+    """An accelerator as an operator asked for it, checked as far as that goes without its host.
+
+    It has either so many ``units`` or those of the ``addresses``.
+    """
+
+    host: str
+    driver: str
+    backend: str
+    model: str
+    type: DeviceType
+    resource_class: str
+    traits: tuple[str, ...] = ()
+    units: int | None = 1
+    addresses: tuple[str, ...] = ()
+    labels: Labels = field(default_factory=dict)
+
+
+def parse(body: Mapping[str, Any]) -> Creation:
+    """Read a body whose plain texts are checked; raises exception.Invalid naming the field."""
+    resource_class = body["resource_class"]
+    if not is_resource_class_name(resource_class):
+        raise exception.Invalid(
+            field="resource_class", reason=f"{resource_class!r} is no name of a resource class"
+        )
+    units, addresses = _parse_handles(body.get("handles", 1))
+    return Creation(
+        host=body["host"],
+        driver=body["driver"],
+        backend=body["backend"],
+        model=body["model"],
+        type=DeviceType(body["type"]),
+        resource_class=resource_class,
+        traits=parse_traits(body.get("traits", [])),
+        units=units,
+        addresses=addresses,
+        labels=parse_labels(body.get("labels", {})),
+    )
+
+
+def parse_traits(given: object) -> tuple[str, ...]:
+    """Names of traits, each once; raises exception.Invalid naming the field."""
+    if not isinstance(given, list) or len(given) > _MOST_TRAITS:
+        raise exception.Invalid(
+            field="traits", reason=f"a list of at most {_MOST_TRAITS} names is needed"
+        )
+    for index, one in enumerate(given):
+        if not isinstance(one, str) or not is_trait_name(one):
+            raise exception.Invalid(
+                field=f"traits[{index}]", reason=f"{one!r} is no name of a trait"
+            )
+    return tuple(dict.fromkeys(given))
+
+
+def _parse_handles(given: object) -> tuple[int | None, tuple[str, ...]]:
+    if isinstance(given, int) and not isinstance(given, bool):
+        if not 1 <= given <= MOST_UNITS:
+            raise exception.Invalid(
+                field="handles", reason=f"it must be between 1 and {MOST_UNITS}"
+            )
+        return given, ()
+    if not isinstance(given, list) or not 1 <= len(given) <= MOST_UNITS:
+        raise exception.Invalid(
+            field="handles",
+            reason=f"a number or a list of 1 to {MOST_UNITS} PCI addresses is needed",
+        )
+    found: list[str] = []
+    for index, one in enumerate(given):
+        address = _parse_address(f"handles[{index}]", one)
+        if address in found:
+            raise exception.Invalid(field=f"handles[{index}]", reason=f"{address} is given twice")
+        found.append(address)
+    return None, tuple(found)
+
+
+def _parse_address(place: str, given: object) -> str:
+    try:
+        address = PciAddress.parse(given if isinstance(given, str) else repr(given))
+    except ValueError as fault:
+        raise exception.Invalid(field=place, reason=str(fault)) from None
+    if address.domain > _NOWHERE or address.device >= _SLOTS or address.function >= _FUNCTIONS:
+        raise exception.Invalid(field=place, reason=f"no bus has a place {address}")
+    return str(address)
+
+
+def handles(
+    wanted: Creation, attach_type: AttachType, taken: Collection[str]
+) -> tuple[AttachHandle, ...]:
+    """The units of a new accelerator on a backend of this attach type.
+
+    ``taken`` are the keys of the host's devices, for those that are given no address. Raises
+    exception.Invalid when the backend has no such units.
+    """
+    if attach_type is AttachType.PCI and len(wanted.addresses) != 1:
+        raise exception.Invalid(
+            field="handles",
+            reason=f"backend {wanted.backend} offers whole PCI functions: a list of one address is "
+            "needed",
+        )
+    places = [PciAddress.parse(one) for one in wanted.addresses]
+    if wanted.units is not None:
+        places = _places(wanted.units, taken)
+    return tuple(AttachHandle(str(one), attach_type, one.info()) for one in places)
+
+
+def _places(units: int, taken: Collection[str]) -> list[PciAddress]:
+    """Addresses that no hardware has, on a bus of their own."""
+    for bus in range(_BUSES):
+        places = [PciAddress(_NOWHERE, bus, *divmod(unit, _FUNCTIONS)) for unit in range(units)]
+        if str(places[0]) not in taken:
+            return places
+    raise exception.Conflict(
+        reason="There is no address left for another accelerator; give addresses as handles."
+    )
+
+
+def device(wanted: Creation, units: tuple[AttachHandle, ...], node: str) -> Device:
+    """The facts of a new accelerator; ``node`` is what its agent calls the host.
+
+    Its driver adds what it alone knows (the vendor, whether a bind needs the host's work).
+    """
+    place = PciAddress.parse(units[0].key)
+    deployable = Deployable(
+        # As of what is discovered: a function that both are to offer has one owner.
+        name=f"{node}_{place}",
+        resource_class=wanted.resource_class,
+        driver_name=wanted.backend[:100],
+        handles=units,
+        traits=all_traits(wanted.traits),
+        attributes=attributes(wanted.resource_class, wanted.traits),
+    )
+    return Device(
+        key=str(place),
+        type=wanted.type,
+        vendor="generic",
+        model=wanted.model,
+        control_path=place.info(),
+        deployables=(deployable,),
+        backend=wanted.backend,
+        made=True,
+    )
+
+
+def all_traits(traits: Collection[str]) -> tuple[str, ...]:
+    """What an operator asks for, and the owner's."""
+    return tuple(dict.fromkeys((OWNER, *traits)))
+
+
+def attributes(resource_class: str, traits: Collection[str]) -> tuple[Attribute, ...]:
+    """The attributes that tell of a deployable's class and traits."""
+    return (
+        Attribute("rc", resource_class),
+        *(Attribute(f"trait{i}", one) for i, one in enumerate(all_traits(traits))),
+    )

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told to whoever listens on the bus: event types, and their payloads as plain data.
+
+Within one major version a payload only gains fields. Moments are ISO 8601 in UTC.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cyborg.model.arq import State
+from cyborg.model.device import Device, DeviceStatus
+from cyborg.model.device_life import LOST
+from cyborg.model.provider import provider_uuid
+from cyborg.model.reading import Reading
+
+VERSION: Final = "1.0"
+ARQ_STATE: Final = "arq.state"
+DEVICE_STATE: Final = "device.state"
+SERVICE_DOWN: Final = "service.down"
+SERVICE_UP: Final = "service.up"
+ACCELERATOR_USAGE: Final = "accelerator.usage"
+
+#: The state of a request or device that is not there any more.
+DELETED: Final = "Deleted"
+GONE: Final = "gone"
+
+#: What the history says of requests, by the state that this leads to.
+_OF_ARQ: Final[Mapping[str, str]] = {
+    **{one.value: one.value for one in State},
+    "deleted": DELETED,
+    "detached": DELETED,
+}
+#: The same of devices. Any other word is of one that is there, and is as its row shows it.
+_OF_DEVICE: Final[Mapping[str, str]] = {
+    **{one.value: one.value for one in DeviceStatus},
+    "lost": LOST,
+    "retired": GONE,
+}
+#: What happens to devices and changes no state.
+_NO_CHANGE: Final = frozenset({"labelled", "lost units forgotten", "forgotten"})
+
+
+@dataclass(frozen=True)
+class Notification:
+    """One message to whoever listens."""
+
+    event_type: str
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One line of the history, as far as notifications tell it; ``at_ms`` by the database."""
+
+    id: int
+    at_ms: int
+    noun: str
+    uuid: str
+    action: str
+    instance_uuid: str | None
+    hostname: str | None
+    reason: str | None
+    request_id: str | None
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A device as its row shows it now, and who holds units of it.
+
+    ``users`` are (arq uuid, instance uuid, project id).
+    """
+
+    state: str
+    type: str
+    driver: str
+    vendor: str
+    model: str
+    users: tuple[tuple[str, str | None, str | None], ...] = ()
+
+
+def moment(ms: int) -> str:
+    """A moment in milliseconds since 1970 as text."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def arq_state(one: Happening, project_id: str | None) -> Notification | None:
+    """That a request changed its state; None when what happened changed none.
+
+    ``project_id`` is its owner, None where it is gone or has none.
+    """
+    state = _OF_ARQ.get(one.action)
+    if state is None:
+        return None
+    return Notification(
+        ARQ_STATE,
+        {**_common(one), "state": state, "project_id": project_id, "instance": one.instance_uuid},
+    )
+
+
+def device_state(one: Happening, facts: DeviceFacts | None) -> Notification | None:
+    """That a device changed its state; None when what happened changed none.
+
+    ``facts`` is None where it is gone.
+    """
+    if one.action in _NO_CHANGE:
+        return None
+    state = _OF_DEVICE.get(one.action) or (GONE if facts is None else facts.state)
+    users = () if facts is None else facts.users
+    return Notification(
+        DEVICE_STATE,
+        {
+            **_common(one),
+            "state": state,
+            "type": facts and facts.type,
+            "driver": facts and facts.driver,
+            "vendor": facts and facts.vendor,
+            "model": facts and facts.model,
+            "users": [
+                {"arq": arq, "instance": instance, "project_id": project}
+                for arq, instance, project in users
+            ],
+        },
+    )
+
+
+def service(binary: str, host: str, *, up: bool, at_ms: int, seen_ms: int) -> Notification:
+    """That nothing is heard of a service any more, or something again."""
+    return Notification(
+        SERVICE_UP if up else SERVICE_DOWN,
+        {
+            "version": VERSION,
+            "occurred_at": moment(at_ms),
+            "binary": binary,
+            "host": host,
+            "last_seen_at": moment(seen_ms),
+        },
+    )
+
+
+def usage(
+    host: str, at_ms: int, readings: Iterable[Reading], devices: Sequence[tuple[str, Device]]
+) -> Notification:
+    """What the accelerators of a host measured; ``devices`` are those there are, by driver."""
+    known = {(driver, one.key): one for driver, one in devices}
+    return Notification(
+        ACCELERATOR_USAGE,
+        {
+            "version": VERSION,
+            "measured_at": moment(at_ms),
+            "host": host,
+            "accelerators": [
+                _measured(one, known[one.driver, one.key])
+                for one in readings
+                if (one.driver, one.key) in known
+            ],
+        },
+    )
+
+
+def _measured(reading: Reading, device: Device) -> dict[str, Any]:
+    return {
+        "driver": reading.driver,
+        "key": reading.key,
+        "type": device.type.value,
+        "vendor": device.vendor,
+        "model": device.model,
+        "providers": [provider_uuid(one.name) for one in device.deployables],
+        "figures": reading.figures,
+    }
+
+
+def _common(one: Happening) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "event_id": one.id,
+        "occurred_at": moment(one.at_ms),
+        "uuid": one.uuid,
+        "host": one.hostname,
+        "reason": one.reason,
+        "request_id": one.request_id,
+    }

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Telling whoever listens on the bus, through oslo.messaging's notifier."""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Final
+
+import oslo_messaging
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.model.notification import Notification
+from cyborg.rpc.transport import in_thread
+
+LOG = logging.getLogger(__name__)
+
+GROUP: Final = "oslo_messaging_notifications"
+_NOWHERE: Final = "noop"
+
+
+class Notifier:
+    """Sends notifications as ``publisher``; connects when first used.
+
+    ``conf`` must be the global configuration, of which a ``Bus`` has been made; ``url`` overrides
+    the transports named there. oslo.messaging tells nobody that a message could not be sent, but
+    with ``[oslo_messaging_notifications] retry = -1``, its default, it tries until it could.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, publisher: str, *, url: str | None = None) -> None:
+        transport = oslo_messaging.get_notification_transport(conf, url=url)
+        self.enabled = any(one != _NOWHERE for one in conf[GROUP].driver)
+        self._notifier = oslo_messaging.Notifier(transport, publisher)
+        self._closed: Future[None] = Future()
+        self._under_way: Future[None] | None = None
+
+    def send(self, notifications: Sequence[Notification], *, within: float | None = None) -> None:
+        """Return when all are sent, in order.
+
+        Raises exception.Unavailable when that has not happened ``within`` so many seconds (None:
+        without end) or before ``close``; some of them may still be sent then. While that is so,
+        nothing else is.
+        """
+        if not self.enabled or not notifications:
+            return
+        self._wait(self._under_way, within)
+        self._under_way = in_thread(lambda: self._send(notifications))
+        self._wait(self._under_way, within)
+
+    def close(self) -> None:
+        """Give up what is being sent: who waits for it gets Unavailable at once."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _send(self, notifications: Sequence[Notification]) -> None:
+        for one in notifications:
+            self._notifier.info({}, one.event_type, one.payload)
+
+    def _wait(self, sending: Future[None] | None, within: float | None) -> None:
+        if sending is None:
+            return
+        wait((sending, self._closed), within, FIRST_COMPLETED)
+        if not sending.done():
+            reason = "this process is ending" if self._closed.done() else "it takes no message"
+            raise exception.Unavailable(peer="The bus of notifications", reason=reason)
+        sending.result()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Daemons that are watched: killed between a commit and its notification, counted together."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import service as runner
+from cyborg.db import events, notifications
+from cyborg.db.engine import Database
+from cyborg.db.models import Work
+from cyborg.metrics import catalogue
+from cyborg.model.names import API
+from cyborg.testing.pages import Page, free_port
+from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.functional.daemons.service import Http, all_at_once
+from cyborg.tests.functional.deployments import TRANSPORT_URL
+from cyborg.tests.functional.watching.ears import Ear
+
+CLIENTS = 12
+PATIENCE = 60.0
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    assert runner.wait_until(condition, timeout=PATIENCE)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"told-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def ear(conf: cfg.ConfigOpts, topic: str, exchange: str) -> Iterator[Ear]:
+    """Somebody who begins to listen when told to; the broker keeps what comes before."""
+    one = Ear(conf, TRANSPORT_URL, topic, exchange=exchange)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def telling(topic: str) -> Options:
+    return {"oslo_messaging_notifications": {"driver": "messagingv2", "topics": topic}}
+
+
+@pytest.fixture
+def db(database: str) -> Iterator[Database]:
+    db = Database(database)
+    yield db
+    db.close()
+
+
+def write_history(db: Database, uuid: str) -> None:
+    with db.writer() as tx:
+        events.record(tx, db.now, [events.Entry("arq", uuid, "Bound")])
+
+
+def followed(db: Database) -> bool:
+    with db.reader() as tx:
+        owner = sa.select(Work.owner_id).where(Work.uuid == notifications.MARK)
+        return tx.execute(owner).scalar_one_or_none() is not None
+
+
+def test_a_conductor_killed_after_the_commit_loses_no_notification(
+    deploy: Callable[..., Deployment], telling: Options, ear: Ear, db: Database
+):
+    deployment = deploy(telling)
+    first = deployment.conductor({"DEFAULT": {"host": "control-1"}})
+    soon(lambda: followed(db))
+    before, after = str(uuid4()), str(uuid4())
+    write_history(db, before)
+    # Whether it has told this one or not when it dies.
+    first.kill()
+    write_history(db, after)
+    deployment.conductor({"DEFAULT": {"host": "control-2"}})
+    ear.listen()
+    soon(lambda: ear.states("arq.state", after) == ["Bound"])
+    soon(lambda: set(ear.states("arq.state", before)) == {"Bound"})
+    # Nothing is heard of the first any more, and that is told, too.
+    soon(lambda: len(ear.of("service.down", host="control-1")) == 1)
+
+
+def test_an_agent_broadcasts_and_a_conductor_shows(
+    host: str, deploy: Callable[..., Deployment], telling: Options, ear: Ear, tmp_path: Path
+):
+    ports = free_port(), free_port()
+    more = {
+        "conductor": {"metrics_listen": f"127.0.0.1:{ports[0]}"},
+        "agent": {"usage_interval": 0.5, "metrics_listen": f"127.0.0.1:{ports[1]}"},
+    }
+    deployment = deploy(telling, more, {"DEFAULT": {"state_path": tmp_path}})
+    deployment.conductor()
+    deployment.agent()
+    ear.listen()
+    conductor, agent = (Page.at(f"http://127.0.0.1:{port}/metrics") for port in ports)
+    soon(lambda: ear.of("accelerator.usage", host=host) != [])
+    power = "cyborg_accelerator_power_watts"
+    soon(lambda: conductor.value(power, host=host, driver="fake_driver") == 75.0)
+    assert conductor.names == {one.name for one in catalogue.OF_CONDUCTOR}
+    soon(lambda: agent.value("cyborg_drivers", driver="fake_driver", state="READY") == 1)
+    assert agent.names == {one.name for one in catalogue.OF_AGENT}
+
+
+def test_a_port_that_is_taken_keeps_a_daemon_from_starting(deploy: Callable[..., Deployment]):
+    taken = {"conductor": {"metrics_listen": "192.0.2.1:9101"}}
+    ended = deploy(taken).run("cyborg-conductor")
+    assert ended.returncode == 1
+    assert "metrics_listen = 192.0.2.1:9101 cannot be listened on" in ended.stderr
+
+
+def test_workers_of_uwsgi_count_together(
+    deploy: Callable[..., Deployment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    counted = tmp_path / "counted"
+    counted.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(counted))
+    server, url = deploy({"api": {"metrics": True}}).uwsgi(processes=3)
+
+    def ask(_number: int) -> str:
+        return str(Http(url).ask("GET", f"/v2/devices/{uuid4()}").status_code)
+
+    assert all_at_once(CLIENTS, ask) == {"404": CLIENTS}
+    page = Page.at(f"{url}/metrics")
+    # Whichever worker answers: several looks meet several of them.
+    for _ in range(4):
+        total = "cyborg_http_requests_total"
+        assert page.value(total, route="/v2/devices/{id}", status="404") == CLIENTS
+        seconds = "cyborg_http_request_duration_seconds_count"
+        assert page.value(seconds, route="/v2/devices/{id}", method="GET") == CLIENTS
+        assert page.value("cyborg_build_info", binary=API) == 1
+    assert page.names == {one.name for one in catalogue.OF_API}
+    assert server.stop() == 0

@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerators that operators create on backends, from HTTP to Placement and back."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.db.models import Device, Event
+from cyborg.model.provider import provider_uuid
+from cyborg.testing import servers
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Stack
+from cyborg.tests.functional.life import made
+from cyborg.tests.functional.life.http import Client, bind_body
+from cyborg.tests.functional.life.made import DEVICES, DRIVER, Bench, listed, make, refused, shown
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    bind,
+    create,
+    eventually,
+    eventually_offered,
+    everything,
+    of_instance,
+    orphan,
+    work_left,
+)
+
+#: What goes on without anybody asking for anything, and what tells of refused orders.
+STEADY = ("hosts", "drivers", "hardware", "events", "operations", "operation_results")
+
+
+def without_traces(database: Database, before: dict[str, Any]) -> bool:
+    return everything(database, but=STEADY) == before
+
+
+@pytest.fixture
+def operator(app: Any) -> Client:
+    return Client(app, role="operator", version="2.4")
+
+
+@pytest.fixture
+def bench(
+    stack: Stack,
+    placement: PlacementService,
+    resource_class: str,
+    tmp_path: Path,
+    operator: Client,
+) -> Iterator[Bench]:
+    """A compute whose two static backends have a device each."""
+    times = replace(stack.times, agent_heartbeat=0.2, scan=0.2, full_check=2.0)
+    own = replace(stack, times=times, _endings=[])
+    name = fresh_host("bench")
+    placement.make_compute(name)
+    machine = servers.server()
+    machine.programs["/usr/sbin/card"] = made.card
+    machine.add_file("/run/ready", "")
+    one = Bench(name, machine, own, tmp_path, resource_class)
+    one.start()
+    eventually(lambda: len(listed(operator)) == 2, timeout=60.0)
+    yield one
+    own.stop()
+
+
+@pytest.fixture
+def arqs(
+    nova: Client, profile: Callable[..., str], resource_class: str
+) -> Callable[[], list[dict[str, Any]]]:
+    """New ARQs, one at a time, for what was created with a trait of its own."""
+    name = profile({f"resources:{resource_class}": "1", "trait:CUSTOM_SOFT": "required"})
+    return lambda: create(nova, name)
+
+
+def offered_to_bind(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> tuple[str, str]:
+    """An accelerator that was created and is offered, and its provider."""
+    uuid = make(operator, bench.wish("right", traits=["CUSTOM_SOFT"], handles=2))
+    provider = made.provider(database, uuid)
+    eventually_offered(placement, provider, 2)
+    return uuid, provider
+
+
+def test_it_is_created_listed_and_offered(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    wish = bench.wish(traits=["CUSTOM_SOFT"], handles=3, labels={"rack": "7"})
+    uuid = make(operator, wish)
+    found = operator.get(f"{DEVICES}/{uuid}")
+    assert {name: found[name] for name in ("driver", "backend", "model", "type", "labels")} == {
+        "driver": DRIVER,
+        "backend": "left",
+        "model": "soft",
+        "type": "FPGA",
+        "labels": {"rack": "7"},
+    }
+    assert (found["hostname"], found["vendor"]) == (bench.name, "generic")
+    assert listed(operator, labels="rack=7") == [uuid]
+    provider = made.provider(database, uuid)
+    eventually_offered(placement, provider, 3)
+    eventually(lambda: shown(placement, provider) == (3, {"OWNER_CYBORG", "CUSTOM_SOFT"}))
+    with database.reader() as tx:
+        history = sa.select(Event.action).where(Event.subject_uuid == uuid).order_by(Event.id)
+        assert list(tx.execute(history).scalars()) == ["ordered", "created"]
+    ((other,),) = [listed(operator, backend="right")]
+    assert other != uuid
+    (hardware,) = [one for one in operator.get("/hardware")["hardware"] if one["uuid"] == uuid]
+    assert (hardware["acc_specs"]["num"], hardware["acc_status"]["setup_required"]) == (3, False)
+
+
+def test_two_backends_and_addresses_of_ones_own(
+    operator: Client, bench: Bench, database: Database
+) -> None:
+    units = ["0000:0c:00.1", "0c:00.2"]
+    one, two = make(operator, bench.wish(handles=units)), make(operator, bench.wish("right"))
+    three = make(operator, bench.wish("right"))
+    assert operator.get(f"{DEVICES}/{two}")["vendor"] == "Right Inc."
+    with database.reader() as tx:
+        rows = tx.execute(sa.select(Device.uuid, Device.device_key, Device.origin))
+        keys = {row.uuid: row.device_key for row in rows if row.origin == "operator"}
+    assert keys == {one: "0000:0c:00.1", two: "ffff:00:00.0", three: "ffff:01:00.0"}
+    again = operator.post(DEVICES, bench.wish(handles=["0000:0c:00.1"]), status=409)
+    assert "0000:0c:00.1" in again["error_message"]
+    taken = operator.post(DEVICES, bench.wish("right", handles=["0000:0a:00.0"]), status=409)
+    assert "0000:0a:00.0" in taken["error_message"]
+
+
+def test_reports_restarts_and_discoveries_leave_it_as_it_is(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    uuid = make(operator, bench.wish(handles=2, labels={"mine": "yes"}))
+    provider = made.provider(database, uuid)
+    eventually_offered(placement, provider, 2)
+    before = operator.get(f"{DEVICES}/{uuid}")
+    over = made.ended(operator, operator.post("/services/discover", {}, status=202))
+    ((found,),) = [one["result"]["drivers"] for one in over["results"]]
+    assert (found["found"], found["lost"], over["state"]) == (3, 0, "succeeded")
+    bench.stop(database)
+    bench.start()
+    for file in (bench.path / "state").iterdir():
+        file.unlink(missing_ok=True)
+    bench.stop(database)
+    bench.start()
+    over = made.ended(operator, operator.post("/services/discover?wait=true", {}, status=202))
+    assert over["state"] == "succeeded"
+    assert operator.get(f"{DEVICES}/{uuid}") == before
+    assert len(listed(operator)) == 3
+    eventually_offered(placement, provider, 2)
+
+
+def test_with_its_backend_it_is_lost_and_comes_back(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    uuid = make(operator, bench.wish("right"))
+    provider = made.provider(database, uuid)
+    eventually_offered(placement, provider, 1)
+    bench.stop(database)
+    bench.start("left")
+    eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "lost")
+    eventually_offered(placement, provider, 0)
+    bench.stop(database)
+    bench.start()
+    eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled")
+    eventually_offered(placement, provider, 1)
+
+
+def test_it_is_given_to_a_guest_and_cleaned_after_it(
+    operator: Client,
+    bench: Bench,
+    placement: PlacementService,
+    database: Database,
+    *,
+    nova: Client,
+    arqs: Callable[[], list[dict[str, Any]]],
+) -> None:
+    uuid, provider = offered_to_bind(operator, bench, placement, database)
+    instance = bind(nova, arqs(), provider, host=bench.name)
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    assert bench.ran("give") == ["give"]
+    # Booted anew: what a guest has is prepared again.
+    bench.machine.remove("/run/card")
+    eventually(lambda: len(bench.ran("give")) == 2, timeout=30.0)
+    operator.patch(f"{DEVICES}/{uuid}", {"status": "maintaining"}, status=200)
+    eventually_offered(placement, provider, 0)
+    assert operator.get(f"{DEVICES}/{uuid}")["in_use"]
+    nova.delete(f"{ARQS}?instance={instance}")
+    eventually(lambda: work_left(database) == [])
+    assert bench.ran("take", "wipe") == ["take", "wipe"]
+
+
+def test_what_is_bound_is_not_deleted_and_what_is_free_leaves_everything(
+    operator: Client,
+    bench: Bench,
+    placement: PlacementService,
+    database: Database,
+    *,
+    nova: Client,
+    arqs: Callable[[], list[dict[str, Any]]],
+) -> None:
+    uuid, provider = offered_to_bind(operator, bench, placement, database)
+    wanted = arqs()
+    instance = bind(nova, wanted, provider, host=bench.name)
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "Bound")
+    answer = operator.delete(f"{DEVICES}/{uuid}", status=409)
+    assert wanted[0]["uuid"] in answer["error_message"]
+    assert operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled"
+    nova.delete(f"{ARQS}?instance={instance}")
+    operator.delete(f"{DEVICES}/{uuid}")
+    # Not before its last guest's traces are removed, and never again given to anybody.
+    bind(nova, arqs(), provider, host=bench.name, status=409)
+    eventually(lambda: uuid not in listed(operator))
+    assert bench.ran("take", "wipe") == ["take", "wipe"]
+    assert shown(placement, provider) is None
+    operator.delete(f"{DEVICES}/{uuid}", status=404)
+    # Neither does the next report bring it back.
+    made.ended(operator, operator.post("/services/discover", {}, status=202))
+    assert len(listed(operator)) == 2
+    again = make(operator, bench.wish("right"))
+    assert again != uuid
+
+
+def test_deleting_it_while_its_agent_is_away(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    uuid = make(operator, bench.wish())
+    provider = made.provider(database, uuid)
+    eventually_offered(placement, provider, 1)
+    bench.stop(database)
+    operator.delete(f"{DEVICES}/{uuid}")
+    assert operator.get(f"{DEVICES}/{uuid}")["status"] == "lost"
+    bench.start()
+    eventually(lambda: uuid not in listed(operator), timeout=30.0)
+    eventually(lambda: shown(placement, provider) is None)
+
+
+def test_an_agent_that_is_down_is_named_or_waited_for(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    bench.stop(database)
+    before = everything(database)
+    down = operator.post(DEVICES, bench.wish(), status=503)
+    assert bench.name in down["error_message"]
+    assert everything(database) == before
+    begun = operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
+    path = f"/operations/{begun['uuid']}"
+    eventually(lambda: operator.get(path)["results"][0]["state"] == "waiting")
+    assert len(listed(operator)) == 2
+    bench.start()
+    (result,) = made.ended(operator, begun)["results"]
+    assert result["state"] == "succeeded"
+    eventually_offered(placement, made.provider(database, result["result"]["device"]), 1)
+
+
+def test_a_conductor_dies_on_the_way(operator: Client, bench: Bench, database: Database) -> None:
+    bench.stop(database)
+    begun = operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
+    orphan(database)
+    bench.start()
+    (result,) = made.ended(operator, begun)["results"]
+    assert listed(operator, backend="left")[1:] == [result["result"]["device"]]
+
+
+def test_a_repeated_order_makes_one(operator: Client, bench: Bench, database: Database) -> None:
+    asking = replace(operator, key=str(uuid4()))
+    with ThreadPoolExecutor() as pool:
+        asks = [pool.submit(asking.post, DEVICES, bench.wish(), 202) for _ in range(4)]
+    answers = [one.result() for one in asks]
+    assert {one["uuid"] for one in answers} == {asking.key}
+    over = made.ended(operator, answers[0])
+    assert asking.post(DEVICES, bench.wish(), status=202) == over
+    assert len(listed(operator)) == 3
+    assert work_left(database) == []
+    asking.post("/services/discover", {}, status=409)
+
+
+def test_a_delete_and_a_bind_at_once(
+    operator: Client,
+    bench: Bench,
+    placement: PlacementService,
+    database: Database,
+    *,
+    nova: Client,
+    arqs: Callable[[], list[dict[str, Any]]],
+) -> None:
+    for _ in range(3):
+        uuid, provider = offered_to_bind(operator, bench, placement, database)
+        instance = str(uuid4())
+        body = bind_body(arqs(), bench.name, provider, instance)
+        with ThreadPoolExecutor() as pool:
+            deleting = pool.submit(operator.answer, "DELETE", f"{DEVICES}/{uuid}")
+            binding = pool.submit(nova.answer, "PATCH", ARQS, body)
+        got = deleting.result(), binding.result()
+        assert got in {(204, 409), (409, 202), (204, 404), (204, 202)}
+        if got[1] == 202:
+            # Whoever has it keeps it until the end.
+            became(nova, instance, "Bound")
+            assert uuid in listed(operator)
+            nova.delete(f"{ARQS}?instance={instance}")
+        if got[0] == 409:
+            operator.delete(f"{DEVICES}/{uuid}")
+        gone(operator, uuid)
+        assert shown(placement, provider) is None
+
+
+def became(nova: Client, instance: str, state: str) -> None:
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == state)
+
+
+def gone(operator: Client, uuid: str) -> None:
+    eventually(lambda: uuid not in listed(operator), timeout=30.0)
+
+
+def test_what_operators_told_they_may_change(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    uuid = make(operator, bench.wish(traits=["CUSTOM_SOFT"]))
+    provider = made.provider(database, uuid)
+    eventually(lambda: shown(placement, provider) == (1, {"OWNER_CYBORG", "CUSTOM_SOFT"}))
+    news = {"model": "softer", "traits": ["CUSTOM_SOFTER", "CUSTOM_NEW"], "labels": {"a": "b"}}
+    changed = operator.patch(f"{DEVICES}/{uuid}", news, status=200)
+    assert (changed["model"], changed["labels"]) == ("softer", {"a": "b"})
+    traits = {"OWNER_CYBORG", "CUSTOM_SOFTER", "CUSTOM_NEW"}
+    eventually(lambda: shown(placement, provider) == (1, traits))
+    made.ended(operator, operator.post("/services/discover", {}, status=202))
+    assert operator.get(f"{DEVICES}/{uuid}")["model"] == "softer"
+    (found,) = [one for one in listed(operator, backend="left") if one != uuid]
+    bodies: list[dict[str, Any]] = [{"model": "mine"}, {"traits": []}]
+    for body in (*bodies, {"traits": [], "status": "maintaining"}):
+        answer = operator.patch(f"{DEVICES}/{found}", body, status=409)
+        assert DRIVER in answer["error_message"]
+    assert operator.get(f"{DEVICES}/{found}")["status"] == "enabled"
+
+
+def test_a_whole_function_that_no_backend_matches(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    uuid = make(operator, bench.wish("cards", handles=[servers.FPGA]))
+    provider = made.provider(database, uuid)
+    assert provider == provider_uuid(f"{bench.name}_{servers.FPGA}")
+    eventually_offered(placement, provider, 1)
+    # Pulled, it is lost like any other, and it comes back.
+    bench.machine.remove(f"/sys/bus/pci/devices/{servers.FPGA}")
+    eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "lost")
+    eventually_offered(placement, provider, 0)
+    servers.add_function(bench.machine, servers.FPGA, "10ee:5001:120000", node=1)
+    eventually(lambda: operator.get(f"{DEVICES}/{uuid}")["status"] == "enabled")
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (servers.NVME_MOUNTED, "mounted"),
+        (servers.NIC_DEFAULT_ROUTE, "route"),
+        ("0000:77:00.0", "it is not on the bus"),
+    ],
+)
+def test_what_the_host_needs_is_not_given_away_by_any_word(
+    operator: Client,
+    bench: Bench,
+    placement: PlacementService,
+    database: Database,
+    *,
+    address: str,
+    why: str,
+) -> None:
+    before = everything(database, but=STEADY)
+    assert why in refused(operator, bench.wish("cards", handles=[address]))
+    eventually(lambda: without_traces(database, before))
+    assert shown(placement, provider_uuid(f"{bench.name}_{address}")) is None
+
+
+def test_bad_orders_change_nothing(operator: Client, bench: Bench, database: Database) -> None:
+    before = everything(database)
+    for change, status, named in (
+        ({"host": "nowhere"}, 404, "Host nowhere"),
+        ({"driver": "other_driver"}, 404, "Driver other_driver"),
+        ({"backend": "middle"}, 404, "Backend middle"),
+        ({"backend": "parts"}, 409, f"Driver {DRIVER} cannot create"),
+        ({"backend": "cards"}, 400, "handles"),
+        ({"backend": "cards", "handles": 1}, 400, "handles"),
+        ({"backend": "cards", "handles": ["0000:0d:00.0", "0000:0d:00.1"]}, 400, "handles"),
+    ):
+        answer = operator.post(DEVICES, bench.wish() | change, status=status)
+        assert named in answer["error_message"]
+    assert everything(database) == before
+
+
+def test_drivers_that_create_nothing_are_named(
+    operator: Client, racked: Callable[..., Any], database: Database
+) -> None:
+    host = racked()
+    before = everything(database)
+    body = {
+        "host": host.compute,
+        "driver": "card_driver",
+        "backend": "left",
+        "model": "soft",
+        "type": "FPGA",
+        "resource_class": "FPGA",
+    }
+    answer = operator.post(DEVICES, body, status=409)
+    assert "Driver card_driver cannot create accelerators" in answer["error_message"]
+    assert everything(database) == before
+
+
+def test_uninstalled_with_its_driver(
+    operator: Client, bench: Bench, placement: PlacementService, database: Database
+) -> None:
+    provider = made.provider(database, make(operator, bench.wish()))
+    eventually_offered(placement, provider, 1)
+    over = made.ended(operator, operator.send("DELETE", f"/drivers/{DRIVER}", None, 202))
+    assert over["state"] == "succeeded"
+    assert listed(operator) == []
+    assert shown(placement, provider) is None
+    answer = operator.post(DEVICES, bench.wish(), status=409)
+    assert f"{DRIVER} is STOPPED" in answer["error_message"]
+
+
+@pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
+def test_who_may_not(operator: Client, bench: Bench, role: str) -> None:
+    other = replace(operator, role=role)
+    assert other.answer("POST", DEVICES, bench.wish()) == 403
+    stranger = replace(operator, role="member", project=uuid4().hex)
+    assert stranger.answer("POST", DEVICES, bench.wish()) == 403
+    assert len(listed(operator)) == 2

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerators that operators create wait to be enabled like those that are found."""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from cyborg.model.finding import Kind
+from cyborg.testing import servers
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.functional.life import made
+from cyborg.tests.functional.life.made import DEVICES, Bench, listed, make, shown
+from cyborg.tests.functional.life.steps import bind, create, eventually, eventually_offered
+from cyborg.tests.functional.readiness.conftest import Site
+
+
+@pytest.fixture
+def here(site: Callable[..., Site]) -> Site:
+    """A service that enables nothing by itself."""
+    return site(plugged=False)
+
+
+@pytest.fixture
+def bench(here: Site, placement: PlacementService, tmp_path: Path) -> Bench:
+    """A compute of the generic_driver there; its units have to be set up on one backend."""
+    (tmp_path / "bench").mkdir()
+    rc = f"CUSTOM_MADE_{uuid4().hex[:12].upper()}"
+    one = Bench(fresh_host("bench"), servers.server(), here.stack, tmp_path / "bench", rc)
+    one.machine.programs["/usr/sbin/card"] = made.card
+    placement.make_compute(one.name)
+    one.start()
+    eventually(lambda: len(listed(here.operator)) == 2, timeout=60.0)
+    return one
+
+
+def status(here: Site, uuid: str) -> str:
+    return str(here.operator.get(f"{DEVICES}/{uuid}")["status"])
+
+
+def test_it_is_inactive_until_it_is_enabled(
+    here: Site, bench: Bench, placement: PlacementService
+) -> None:
+    uuid = make(here.operator, bench.wish(handles=2))
+    assert status(here, uuid) == "inactive"
+    provider = made.provider(here.database, uuid)
+    eventually(lambda: shown(placement, provider) == (2, {"OWNER_CYBORG"}))
+    eventually_offered(placement, provider, 0)
+    name, groups = f"profile-{uuid4().hex}", [{f"resources:{bench.resource_class}": "1"}]
+    here.as_("admin").post("/device_profiles", [{"name": name, "groups": groups}])
+    nova = here.as_("member", None).with_service_token()
+    arqs = create(nova, name)
+    bind(nova, arqs, provider, host=bench.name, status=409)
+    here.operator.post(f"{DEVICES}/{uuid}/enable", status=204)
+    assert status(here, uuid) == "enabled"
+    eventually_offered(placement, provider, 2)
+    bind(nova, arqs, provider, host=bench.name)
+
+
+def test_one_that_has_to_be_set_up_is_set_up(
+    here: Site, bench: Bench, placement: PlacementService
+) -> None:
+    uuid = make(here.operator, bench.wish("right"))
+    assert status(here, uuid) == "inactive"
+    here.operator.patch(f"{DEVICES}/{uuid}", {"status": "ready"}, status=200)
+    eventually(lambda: status(here, uuid) == "enabled", timeout=30.0)
+    assert bench.ran("ready") == ["ready"]
+    eventually_offered(placement, made.provider(here.database, uuid), 1)
+
+
+def test_the_audit_finds_nothing_wrong_with_it(
+    here: Site, bench: Bench, placement: PlacementService
+) -> None:
+    uuid = make(here.operator, bench.wish(handles=2, traits=["CUSTOM_SOFT"]))
+    provider = made.provider(here.database, uuid)
+    eventually(lambda: shown(placement, provider) == (2, {"OWNER_CYBORG", "CUSTOM_SOFT"}))
+
+    def wrong() -> set[tuple[Kind, str]]:
+        return {(one.kind, one.key) for one in here.stack.auditor().look().findings}
+
+    eventually(lambda: wrong() == set(), timeout=30.0)
+    # While it waits for a host that is down there is nothing of it to be missed.
+    bench.stop(here.database)
+    here.operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
+    assert wrong() == {(Kind.SILENT_AGENT, bench.name)}
+    here.operator.delete(f"{DEVICES}/{uuid}")
+    bench.start()
+    eventually(lambda: shown(placement, provider) is None, timeout=30.0)
+    eventually(lambda: wrong() == set(), timeout=30.0)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that measure what a test says, or never end to."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cyborg import exception
+from cyborg.tests.functional.life.cards import CardDriver, Rack, SecondDriver
+
+FIGURES = {
+    "utilization_ratio": 0.5,
+    "memory_used_bytes": 1024.0,
+    "temperature_celsius": 61.5,
+    "power_watts": 120.0,
+    "fan_rpm": 3000.0,
+}
+
+
+class MeasuringDriver(CardDriver):
+    """``figures`` are those of all its cards; ``gate``, when closed, keeps it from answering."""
+
+    figures: Any = FIGURES
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked = 0
+
+    def stats(self, device_key: str) -> Mapping[str, float]:
+        """See Driver."""
+        self.asked += 1
+        if not self.gate.wait(60):
+            raise exception.DriverFailed(driver=self.name, verb="stats", reason="a test forgot")
+        if isinstance(self.figures, Exception):
+            raise self.figures
+        figures: Mapping[str, float] = self.figures
+        return figures
+
+
+class SecondMeasuringDriver(MeasuringDriver, SecondDriver):
+    """The same for cards of another make."""
+
+    name = "second_driver"
+
+
+@dataclass(frozen=True)
+class MeasuringRack(Rack):
+    """A machine with such cards."""
+
+    driver: MeasuringDriver

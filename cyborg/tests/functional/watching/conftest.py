@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cloud of its own that is watched; its processes are for the tests to start."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import webtest
+from oslo_config import cfg
+from oslo_middleware import RequestId
+
+from cyborg import service
+from cyborg.api import app as api_app
+from cyborg.db import schema
+from cyborg.db.engine import Database, Reader
+from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.notifications import GROUP
+from cyborg.testing.pages import Page, free_port
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.testing.stack import Stack, Times, reach
+from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.life.cards import CARD, Rack, Traits
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import eventually
+from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.watching.cards import MeasuringDriver, MeasuringRack
+from cyborg.tests.functional.watching.ears import Ear
+
+collect_ignore = [] if SERVER else ["test_late_commits.py"]
+
+#: Machines that run the suites are slow.
+PATIENCE = 60.0
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; fails the test when it never does."""
+    eventually(condition, timeout=PATIENCE)
+
+
+@dataclass
+class Watched:
+    """The service on a database of its own, and somebody who listens."""
+
+    stack: Stack
+    database: Database
+    ear: Ear
+    placement: PlacementService
+    state_path: Path
+    endings: list[Callable[[], object]] = field(default_factory=list)
+
+    def conductor(self, host: str = "control-1", **more: Any) -> service.Daemon:
+        """Start one."""
+        return self.stack.start_conductor(host, **more)
+
+    def page(self, host: str = "control-1") -> Page:
+        """The metrics of a conductor that is started for it."""
+        port = free_port()
+        self.conductor(host, metrics=f"127.0.0.1:{port}")
+        return Page.at(f"http://127.0.0.1:{port}/metrics")
+
+    def admin(self) -> Client:
+        """An administrator in front of a new API, with a service token."""
+        client = reach(ConductorClient(self.stack.bus(), timeout=self.stack.times.rpc))
+        reader = Reader(self.stack.database_url)
+        self.endings += [client.close, reader.close]
+        wsgi = RequestId(api_app.core(self.stack.conf, reader=reader, conductor=client))
+        made = Client(webtest.TestApp(wsgi), role="admin", version="2.4")
+        return made.with_service_token()
+
+    def reporter(self, host: str) -> ReportClient:
+        """The voice of an agent."""
+        client = ReportClient(
+            self.stack.bus(), timeout=self.stack.times.rpc, sender=f"cyborg-agent@{host}"
+        )
+        self.endings.append(client.close)
+        return reach(client)
+
+    def rack(self, kind: type[MeasuringDriver] = MeasuringDriver) -> MeasuringRack:
+        """A machine with one card of two units that Placement knows as a compute."""
+        name = fresh_host("watched")
+        self.placement.make_compute(name)
+        rack = Rack.build(name, Traits(f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"), {CARD: 2})
+        driver = kind(rack.machine, name, rack.driver.traits)
+        self.endings.append(driver.gate.set)
+        return MeasuringRack(name, rack.machine, driver)
+
+    def agent(self, *racks: Rack, **more: Any) -> service.Daemon:
+        """Start the agent of a machine, with the drivers of all these."""
+        first = racks[0]
+        return self.stack.start_agent(
+            first.compute,
+            machine=first.machine,
+            drivers=[one.loaded for one in racks],
+            state_path=self.state_path,
+            **more,
+        )
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"told-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def drivers() -> list[str]:
+    """``[oslo_messaging_notifications] driver``."""
+    return ["messagingv2"]
+
+
+@pytest.fixture
+def watched(
+    stack: Stack,
+    conf: cfg.ConfigOpts,
+    placement: PlacementService,
+    tmp_path: Path,
+    topic: str,
+    drivers: list[str],
+) -> Iterator[Watched]:
+    # The bus of the house has registered the options.
+    conf.set_override("driver", drivers, GROUP)
+    conf.set_override("topics", [topic], GROUP)
+    ear = Ear(conf, TRANSPORT_URL, topic)
+    ear.listen()
+    with empty_database(tmp_path) as database:
+        schema.upgrade(database)
+        own = replace(
+            stack,
+            database_url=database.engine.url.render_as_string(hide_password=False),
+            exchange=f"cyborg-{uuid4().hex[:12]}",
+            # A conductor that a slow machine kept from its heartbeat tells some things twice.
+            times=Times(agent_heartbeat=0.2, scan=0.2, lease=30.0),
+            _endings=[],
+        )
+        made = Watched(own, database, ear, placement, tmp_path)
+        yield made
+        for ending in reversed(made.endings):
+            ending()
+        made.stack.stop()
+    ear.close()
+    conf.clear_override("driver", GROUP)
+    conf.clear_override("topics", GROUP)

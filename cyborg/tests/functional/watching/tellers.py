@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conductors, as far as they follow the history, that die when a test says so."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.conductor.notifications import Herald
+from cyborg.conductor.services import Lease
+from cyborg.conductor.work import Fenced, Ledger
+from cyborg.db import events, notifications, work
+from cyborg.db.engine import Database
+from cyborg.db.models import Work
+from cyborg.db.services import Process
+from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.notification import Notification
+from cyborg.testing.direct import Died
+from cyborg.tests.functional.watching.conftest import Watched, soon
+
+
+def marked(watched: Watched) -> bool:
+    """Whether the history is followed by now."""
+    with watched.database.reader() as tx:
+        return notifications.exists(tx)
+
+
+def followed(watched: Watched) -> None:
+    soon(lambda: marked(watched))
+
+
+class Voice:
+    """A notifier that keeps what it is to send; ``fate`` is what happens then."""
+
+    enabled = True
+
+    def __init__(self, fate: BaseException | None = None) -> None:
+        self.sent: list[Notification] = []
+        self.fate = fate
+
+    def send(self, messages: Sequence[Notification]) -> None:
+        self.sent += messages
+        if messages and self.fate is not None:
+            raise self.fate
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def states(self, uuid: str) -> list[str]:
+        return [one.payload["state"] for one in self.sent if one.payload.get("uuid") == uuid]
+
+
+class Teller:
+    """A conductor, as far as it follows the history; it ends without a word when it dies."""
+
+    def __init__(self, watched: Watched, voice: Voice, host: str) -> None:
+        self.db = Database(watched.stack.database_url)
+        self.voice = voice
+        process = Process(host, CONDUCTOR, "0", f"cyborg-conductor@{host}", host)
+        self._lease = Lease(db=self.db, process=process)
+        self._lease.renew()
+        self.ledger = Ledger(db=self.db)
+        notifier: Any = voice
+        self.herald = Herald(
+            db=self.db,
+            ledger=self.ledger,
+            notifier=notifier,
+            down_after={AGENT: 2000},
+            pause=0.01,
+        )
+        self.herald.begin()
+        self._thread: threading.Thread | None = None
+        self.ended: list[BaseException] = []
+        watched.endings += [self.db.close, self.stop]
+
+    def follow(self) -> None:
+        """Take over what the dead had in hand, and go on with it."""
+        assert self._lease.owner is not None
+        with self.db.writer() as tx:
+            # No other conductor shows a sign of life meanwhile.
+            rows = work.claim(tx, self.db.now, owner=self._lease.owner, lease_ms=-1, limit=1)
+        assert [row.kind for row in rows] == ["announce"]
+        self._thread = threading.Thread(target=self._follow, args=(rows,))
+        self._thread.start()
+
+    def _follow(self, rows: Sequence[Any]) -> None:
+        try:
+            self.herald.follow(rows)
+        except (Died, Fenced) as end:
+            self.ended.append(end)
+
+    def stop(self) -> None:
+        """End in good order, unless it has ended."""
+        self.herald.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def write_history(db: Database, *uuids: str) -> None:
+    with db.writer() as tx:
+        events.record(tx, db.now, [events.Entry("arq", one, "Bound") for one in uuids])
+
+
+def position(db: Database) -> notifications.Position:
+    with db.reader() as tx:
+        spec = tx.execute(sa.select(Work.spec).where(Work.uuid == notifications.MARK)).scalar_one()
+    return notifications.Position.load(spec)

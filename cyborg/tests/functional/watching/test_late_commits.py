@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commits out of turn is told all the same; SQLite has one writer, and no such thing."""
+
+from uuid import uuid4
+
+from cyborg.db import events
+from cyborg.db.engine import Database
+from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.tellers import Teller, Voice, write_history
+
+
+def test_what_commits_late_is_told_though_its_ids_are_older(watched: Watched):
+    teller = Teller(watched, Voice(), "control-1")
+    teller.follow()
+    late, early = str(uuid4()), str(uuid4())
+    slow = Database(watched.stack.database_url)
+    with slow.writer() as tx:
+        events.record(tx, slow.now, [events.Entry("arq", late, "Bound")])
+        write_history(watched.database, early)
+        soon(lambda: teller.voice.states(early) == ["Bound"])
+        assert teller.voice.states(late) == []
+    slow.close()
+    soon(lambda: teller.voice.states(late) == ["Bound"])
+    assert teller.voice.states(early) == ["Bound"]

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics as Prometheus collects them: from conductors, agents and the API."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from keystoneauth1 import exceptions as ks_exceptions
+
+from cyborg import exception
+from cyborg.conductor.metrics import Cloud
+from cyborg.conductor.readings import Readings
+from cyborg.db import work
+from cyborg.db.engine import Database, Reader
+from cyborg.db.models import Service, Work
+from cyborg.metrics import catalogue
+from cyborg.metrics.meters import Meters
+from cyborg.model.arq import State
+from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.work import WorkKind
+from cyborg.testing.absent import absent
+from cyborg.testing.pages import Page, free_port
+from cyborg.tests.functional.life.steps import bind, create, eventually_offered
+from cyborg.tests.functional.watching.conftest import Watched, soon
+
+
+@pytest.fixture
+def drivers() -> list[str]:
+    """Nobody listens to notifications."""
+    return ["noop"]
+
+
+def names(metrics: tuple[catalogue.Metric, ...]) -> set[str]:
+    return {one.name for one in metrics}
+
+
+def test_a_conductor_counts_what_there_is(watched: Watched):
+    page = watched.page()
+    rack = watched.rack()
+    watched.agent(rack)
+    admin = watched.admin()
+    eventually_offered(watched.placement, rack.provider(), 2)
+    name = f"profile-{uuid4().hex[:12]}"
+    groups = [{f"resources:{rack.resource_class}": "1"}]
+    admin.post("/device_profiles", [{"name": name, "groups": groups}])
+    bind(admin, create(admin, name), rack.provider())
+    assert page.value("cyborg_arqs", state="Bound") == 1
+    assert page.value("cyborg_attach_handles", state="held") == 1
+    assert page.value("cyborg_attach_handles", state="free") == 1
+    assert page.value("cyborg_devices", type="FPGA", state="enabled") == 1
+    assert page.value("cyborg_drivers", driver="card_driver", state="READY") == 1
+    assert {one.labels["state"] for one in page.samples("cyborg_arqs")} == set(State)
+    assert page.value("cyborg_services", binary=AGENT, state="up") == 1
+    assert page.value("cyborg_service_silence_seconds", binary=AGENT, host=rack.compute) < 60
+    verbs = {one.labels["verb"] for one in page.samples("cyborg_rpc_duration_seconds_count")}
+    assert verbs >= {"hello", "report", "create_arqs", "patch_arqs"}
+    assert page.names == names(catalogue.OF_CONDUCTOR)
+    rack.pull("0000:81:00.0")
+    soon(lambda: page.value("cyborg_devices", type="FPGA", state="lost") == 1)
+
+
+def test_who_was_seen_once_and_went_away_is_down(watched: Watched):
+    page = watched.page()
+    rack = watched.rack()
+    agent = watched.agent(rack)
+    soon(lambda: page.value("cyborg_services", binary=AGENT, state="up") == 1)
+    agent.stop()
+    with watched.database.writer() as tx:
+        tx.execute(sa.update(Service).where(Service.binary == AGENT).values(last_seen_ms=1))
+    assert page.value("cyborg_services", binary=AGENT, state="down") == 1
+    assert page.value("cyborg_services", binary=AGENT, state="up") == 0
+    assert page.value("cyborg_service_silence_seconds", host=rack.compute) > 1_000_000
+
+
+def test_work_that_waits_is_counted_with_its_age(watched: Watched):
+    page = watched.page()
+    db = watched.database
+    with db.writer() as tx:
+        work.add(tx, db.now, [{"kind": WorkKind.NOTIFY, "instance_uuid": str(uuid4())}])
+        later = {"created_ms": Work.created_ms - 90_000, "not_before_ms": Work.not_before_ms * 2}
+        tx.execute(sa.update(Work).values(**later))
+    assert page.value("cyborg_work", kind="notify") == 1
+    assert 90 <= page.value("cyborg_work_oldest_seconds", kind="notify") < 3600
+    assert page.value("cyborg_work", kind="prepare") == 0
+    assert page.samples("cyborg_work", kind="announce") == []
+
+
+def test_without_the_database_the_rest_is_shown(watched: Watched, tmp_path: Path):
+    db = Database(f"sqlite:////{tmp_path}/no-such-place/cyborg.sqlite")
+    meters = Meters(CONDUCTOR, "0", address="127.0.0.1:0")
+    cloud = Cloud(db=db, readings=Readings(db=db), down_after={AGENT: 1})
+    listener = meters.listener(cloud)
+    listener.start()
+    try:
+        page = Page.at(listener.url)
+        assert page.value("cyborg_database_up") == 0
+        assert page.value("cyborg_build_info", binary=CONDUCTOR) == 1
+        assert page.samples("cyborg_arqs") == []
+    finally:
+        listener.stop()
+        listener.wait()
+
+
+class StuckReader(Reader):
+    """A database that says nothing before ``opened``, and then no good; ``asked`` how often."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.opened = threading.Event()
+        self.asked = 0
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[sa.Connection]:
+        """See Reader."""
+        self.asked += 1
+        self.opened.wait(60)
+        with Reader("sqlite:////nowhere/at/all").reader() as tx:
+            yield tx
+
+
+def test_a_scrape_waits_for_no_database_and_asks_it_once(tmp_path: Path):
+    db = StuckReader(f"sqlite:///{tmp_path}/cyborg.sqlite")
+    cloud = Cloud(db=db, readings=Readings(db=db), down_after={AGENT: 1}, patience=0.01)
+    for _ in range(3):
+        up, *_rest = cloud.collect()
+        assert [sample.value for sample in up.samples] == [0]
+    assert db.asked == 1
+    db.opened.set()
+
+
+def test_an_agent_shows_its_drivers_and_whether_a_conductor_answers(watched: Watched):
+    conductor = watched.conductor()
+    rack = watched.rack()
+    port = free_port()
+    watched.agent(rack, metrics=f"127.0.0.1:{port}")
+    page = Page.at(f"http://127.0.0.1:{port}/metrics")
+    soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="READY") == 1)
+    assert page.value("cyborg_conductor_up") == 1
+    rack.driver.behaviour.broken = ValueError("a fault of its own")
+    soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="FAILED") == 1)
+    failures = page.value("cyborg_driver_failures_total", driver="card_driver", verb="discover")
+    assert failures >= 1
+    assert page.names == names(catalogue.OF_AGENT)
+    conductor.stop()
+    soon(lambda: page.value("cyborg_conductor_up") == 0)
+
+
+def test_what_other_services_refuse_is_counted():
+    meters = Meters(CONDUCTOR, "0", address="127.0.0.1:0")
+    watching = meters.adapter("nova", absent())
+    with pytest.raises(ks_exceptions.ClientException):
+        watching.request("/servers", "GET", raise_exc=False)
+    value = meters.registry.get_sample_value
+    assert value("cyborg_peer_failures_total", {"peer": "nova", "reason": "unreachable"}) == 1
+    assert value("cyborg_peer_failures_total", {"peer": "nova", "reason": "error"}) == 0
+
+
+def test_an_address_that_is_not_ours_is_a_sentence():
+    with pytest.raises(exception.ConfigError, match=r"metrics_listen = .* cannot be listened on"):
+        Meters(CONDUCTOR, "0", address="192.0.2.1:9").listener()

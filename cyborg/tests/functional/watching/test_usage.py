@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live usage: measured by drivers, broadcast by agents, kept by a conductor's memory alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cyborg import exception
+from cyborg.model.reading import Reading
+from cyborg.tests.functional.life.cards import CARD
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import everything
+from cyborg.tests.functional.watching.cards import FIGURES, SecondMeasuringDriver
+from cyborg.tests.functional.watching.conftest import Watched, soon
+
+USAGE = "accelerator.usage"
+
+
+@pytest.fixture
+def measuring(watched: Watched) -> Watched:
+    """The same, whose agents measure all the time."""
+    watched.stack.times = replace(watched.stack.times, usage=0.3)
+    return watched
+
+
+def accelerators(watched: Watched, host: str) -> list[dict[str, Any]]:
+    """What was broadcast last of a host."""
+    told = watched.ear.of(USAGE, host=host)
+    return list(told[-1]["accelerators"]) if told else []
+
+
+def one_device(admin: Client) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        found[:] = admin.get("/devices")["devices"]
+        return len(found) == 1
+
+    soon(look)
+    return found[0]
+
+
+def test_what_drivers_measure_is_broadcast_and_shown_and_never_stored(measuring: Watched):
+    page = measuring.page()
+    rack = measuring.rack()
+    measuring.agent(rack)
+    device = one_device(measuring.admin())
+    soon(lambda: accelerators(measuring, rack.compute) != [])
+    (told,) = accelerators(measuring, rack.compute)
+    assert told == {
+        "driver": "card_driver",
+        "key": CARD,
+        "type": "FPGA",
+        "vendor": "1d22",
+        "model": "card",
+        "providers": [rack.provider()],
+        "figures": dict(sorted(FIGURES.items())),
+    }
+    publishers = {one["publisher_id"] for one in measuring.ear.heard if one["event_type"] == USAGE}
+    assert publishers == {f"cyborg-agent:{rack.compute}"}
+    labels = {
+        "host": rack.compute,
+        "driver": "card_driver",
+        "type": "FPGA",
+        "device": device["uuid"],
+    }
+    soon(lambda: page.value("cyborg_accelerator_temperature_celsius", **labels) == 61.5)
+    assert page.value("cyborg_accelerator_utilization_ratio", **labels) == 0.5
+    # What a driver measures beyond that has no metric of its own.
+    assert page.samples("cyborg_accelerator_fan_rpm") == []
+    # Each value says of when it is.
+    (sample,) = page.samples("cyborg_accelerator_power_watts")
+    assert sample.timestamp is not None
+    words = ("61.5", "celsius", "fan_rpm")
+    rows = str(everything(measuring.database))
+    assert [word for word in words if word in rows] == []
+
+
+def test_a_driver_that_hangs_holds_up_nobody(measuring: Watched):
+    page = measuring.page()
+    rack = measuring.rack()
+    other = measuring.rack(SecondMeasuringDriver)
+    other.driver.traits.resource_class = rack.resource_class
+    stuck = rack.driver
+    stuck.gate.clear()
+    measuring.agent(rack, other, metrics="127.0.0.1:0")
+    soon(lambda: stuck.asked == 1)
+    host = rack.compute
+
+    def answered() -> set[str]:
+        return {one["driver"] for one in accelerators(measuring, host)}
+
+    soon(lambda: answered() == {"second_driver"})
+    # The heart goes on: what changes is reported.
+    before = stuck.scans
+    soon(lambda: stuck.scans > before + 2)
+    soon(lambda: page.value("cyborg_services", binary="cyborg-agent", state="up") == 1)
+    assert stuck.asked == 1
+    stuck.gate.set()
+    soon(lambda: answered() == {"card_driver", "second_driver"})
+
+
+@pytest.mark.parametrize("figures", [ValueError("broken"), None, ["garbage"]])
+def test_a_driver_that_fails_is_no_other_drivers_fault(measuring: Watched, figures: Any):
+    measuring.conductor()
+    rack = measuring.rack()
+    other = measuring.rack(SecondMeasuringDriver)
+    rack.driver.figures = figures
+    measuring.agent(rack, other)
+    soon(
+        lambda: (
+            [one["driver"] for one in accelerators(measuring, rack.compute)] == ["second_driver"]
+        )
+    )
+
+
+def test_what_is_no_number_is_left_out(measuring: Watched):
+    measuring.conductor()
+    rack = measuring.rack()
+    rack.driver.figures = {"power_watts": 1, "odd": float("nan"), 7: 1.0, "word": "12", "b" * 99: 1}
+    measuring.agent(rack)
+    soon(lambda: accelerators(measuring, rack.compute) != [])
+    (told,) = accelerators(measuring, rack.compute)
+    assert told["figures"] == {"power_watts": 1.0}
+
+
+@pytest.mark.parametrize("drivers", [["noop"], []])
+def test_without_listeners_the_agent_says_so_once_and_conductors_know(
+    measuring: Watched, drivers: list[str], caplog: pytest.LogCaptureFixture
+):
+    page = measuring.page()
+    rack = measuring.rack()
+    with caplog.at_level("INFO", logger="cyborg.agent.readings"):
+        measuring.agent(rack)
+        soon(lambda: page.samples("cyborg_accelerator_power_watts") != [])
+        asked = rack.driver.asked
+        soon(lambda: rack.driver.asked > asked + 3)
+    said = [one for one in caplog.messages if "broadcast to nobody" in one]
+    assert len(said) == 1
+    assert measuring.ear.heard == []
+
+
+def test_with_an_interval_of_0_nobody_is_asked(watched: Watched):
+    watched.conductor()
+    rack = watched.rack()
+    watched.agent(rack)
+    soon(lambda: rack.driver.scans > 5)
+    assert rack.driver.asked == 0
+
+
+def test_values_of_other_hosts_and_older_epochs_are_refused(measuring: Watched):
+    page = measuring.page()
+    rack = measuring.rack()
+    rack.driver.gate.clear()
+    measuring.agent(rack)
+    one_device(measuring.admin())
+    forged = [Reading("card_driver", CARD, {"power_watts": 9.0})]
+    stranger = measuring.reporter("another-host")
+    with pytest.raises(exception.Forbidden):
+        stranger.readings(rack.compute, 1, forged)
+    own = measuring.reporter(rack.compute)
+    with pytest.raises(exception.StaleEpoch):
+        own.readings(rack.compute, 0, forged)
+    with pytest.raises(exception.NotFound):
+        stranger.readings("another-host", 1, forged)
+    with pytest.raises(exception.Invalid):
+        own.readings(rack.compute, 1, [Reading("card_driver", CARD, {"power_watts": "9"})])  # type: ignore[dict-item]
+    assert page.samples("cyborg_accelerator_power_watts") == []
+    own.readings(
+        rack.compute, 1, [*forged, Reading("card_driver", "unknown", {"power_watts": 1.0})]
+    )
+    (sample,) = page.samples("cyborg_accelerator_power_watts")
+    assert sample.value == 9.0
+
+
+def test_values_go_with_the_rack(measuring: Watched):
+    page = measuring.page()
+    rack = measuring.rack()
+    measuring.agent(rack)
+    soon(lambda: len(page.samples("cyborg_accelerator_power_watts")) == 1)
+    rack.plug("0000:82:00.0", 1)
+    soon(lambda: len(page.samples("cyborg_accelerator_power_watts")) == 2)
+    rack.pull(CARD)
+    soon(lambda: len(page.samples("cyborg_accelerator_power_watts")) == 1)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API's page of metrics: off by default, without a token, and bounded whatever clients send."""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from cyborg import exception
+from cyborg.metrics import catalogue
+from cyborg.model.names import API
+from cyborg.testing.pages import Page
+from cyborg.tests.unit.api.world import Client
+
+MakeClient = Callable[..., Client]
+ON = "[api]\nmetrics = true\n"
+TOTAL = "cyborg_http_requests_total"
+SECONDS = "cyborg_http_request_duration_seconds_count"
+
+
+@pytest.fixture
+def watched(make_client: MakeClient) -> Client:
+    """A client of an API that shows what it counts."""
+    return make_client(ON)
+
+
+def page_of(client: Client) -> Page:
+    return Page(lambda: str(client.app.get("/metrics").text))
+
+
+def test_requests_are_counted_by_route_and_never_by_what_clients_send(watched: Client) -> None:
+    for path in (f"/v2/devices/{uuid4()}", f"/devices/{uuid4()}", f"/nowhere/{uuid4()}"):
+        assert watched.send("GET", path).status == 404
+    for path in ("/v2/devices", "/v2/devices?hostname=x", "/", "/v2"):
+        assert watched.send("GET", path).status == 200
+    assert watched.send("BREW", "/v2/devices").status == 405
+    page = page_of(watched)
+    assert page.value(TOTAL, route="/v2/devices/{id}", method="GET", status="404") == 2
+    assert page.value(TOTAL, route="/v2/devices", method="GET", status="200") == 2
+    assert page.value(TOTAL, route="other", status="404") == 1
+    assert page.value(TOTAL, method="other", status="405") == 1
+    assert page.value(SECONDS, route="/v2/devices/{id}", method="GET") == 2
+    routes = {one.labels["route"] for one in page.samples(TOTAL)}
+    assert routes == {"/", "/v2", "/v2/devices", "/v2/devices/{id}", "other"}
+    assert page.value("cyborg_build_info", binary=API) == 1
+    assert page.names == {one.name for one in catalogue.OF_API}
+
+
+def test_the_page_needs_no_token_and_refusals_are_counted(watched: Client) -> None:
+    assert watched.send("GET", "/v2/devices", as_=None).status == 401
+    assert page_of(watched).value(TOTAL, route="other", status="401") == 1
+    assert watched.send("GET", "/metrics/", as_="forged").status == 200
+
+
+def test_the_page_is_read_and_nothing_else(watched: Client) -> None:
+    answer = watched.send("POST", "/metrics", as_=None)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+    assert watched.send("GET", "/metrics/of/all", as_=None).status == 401
+    assert watched.send("HEAD", "/metrics", as_=None).status == 200
+
+
+def test_health_checks_have_a_route(watched: Client) -> None:
+    assert watched.send("GET", "/healthcheck", as_=None).status == 200
+    assert page_of(watched).value(TOTAL, route="/healthcheck", status="200") == 1
+
+
+def test_there_is_no_page_by_default(client: Client) -> None:
+    assert client.send("GET", "/metrics", as_=None).status == 401
+    assert client.send("GET", "/metrics").status == 404
+
+
+def test_without_a_token_at_all_the_page_is_as_open_as_the_rest(make_client: MakeClient) -> None:
+    demo = make_client(f"{ON}auth_strategy = noauth\n")
+    assert demo.send("GET", "/metrics", as_=None).status == 200
+    away = {"REMOTE_ADDR": "192.0.2.7"}
+    assert demo.send("GET", "/metrics", as_=None, environ=away).status == 403
+
+
+def test_a_directory_of_processes_that_is_none_is_a_sentence(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(
+        exception.ConfigError, match=r"PROMETHEUS_MULTIPROC_DIR = .* is no directory"
+    ):
+        make_client(ON)
+
+
+def test_one_process_of_several_says_that_it_shows_its_own(
+    watched: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        several = {"wsgi.multiprocess": True}
+        watched.app.get("/metrics", extra_environ=several)
+    said = [one for one in caplog.messages if "PROMETHEUS_MULTIPROC_DIR" in one]
+    assert len(said) == 1

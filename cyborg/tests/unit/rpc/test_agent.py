@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What agents answer is taken for an answer only if it is one to what was asked."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from cyborg import exception
+from cyborg.model import wire
+from cyborg.model.work import Discovered, DiscoveryTask, InstallTask, Outcome
+from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.transport import Bus
+from cyborg.tests.unit.rpc.test_line import FakeBus
+
+ASKED = DiscoveryTask("mine")
+SETTING_UP = InstallTask("mine", "driver", "key")
+
+
+@pytest.fixture
+def bus() -> FakeBus:
+    return FakeBus()
+
+
+@pytest.fixture
+def agents(bus: FakeBus) -> Iterator[AgentClient]:
+    made = AgentClient(cast(Bus, bus), timeout=1)
+    yield made
+    made.close()
+
+
+def says(answer: Any) -> Callable[..., Any]:
+    return lambda **_arguments: {"ok": answer}
+
+
+def test_an_answer(agents: AgentClient, bus: FakeBus) -> None:
+    answer = Discovered("mine", done=False)
+    bus.behaviours = [says(wire.dump(answer)), says(wire.dump(Outcome("mine")))]
+    assert agents.discovery("host-1", ASKED) == answer
+    assert agents.install("host-1", SETTING_UP) == Outcome("mine")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        wire.dump(Discovered("another")),
+        wire.dump(Outcome("mine")),
+        {**wire.dump(Discovered("mine")), "version": 2},
+        {**wire.dump(Discovered("mine")), "body": {"operation": "mine", "done": "yes"}},
+        {**wire.dump(Discovered("mine")), "body": {"operation": "mine", "drivers": [{"name": 7}]}},
+        "READY",
+        None,
+    ],
+)
+def test_no_answer_to_this(
+    agents: AgentClient, bus: FakeBus, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus.behaviours = [says(answer)]
+    with caplog.at_level(logging.WARNING), pytest.raises(exception.Invalid):
+        agents.discovery("host-1", ASKED)
+    assert "What the agent of host-1 answers (discovery) is refused" in caplog.text
