@@ -18,6 +18,7 @@ from cyborg.model.device import (
     Deployable,
     Device,
     DeviceType,
+    Hardware,
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import provider_uuid
@@ -26,6 +27,19 @@ from cyborg.testing.fake_host import FakeHost
 
 CARD = "0000:81:00.0"
 OTHER = "0000:82:00.0"
+#: Something that a driver knows of and does not offer.
+IDLE = Hardware(
+    "0000:91:00.0",
+    "CRYPTO",
+    "v",
+    "m",
+    offered=False,
+    reason="its firmware is missing",
+    setup_required=True,
+    num=4,
+    remote=1,
+    capability={"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
+)
 _PLACE = "/cards"
 _PREPARED = "/prepared"
 

@@ -16,21 +16,10 @@ from cyborg.model import device as facts
 from cyborg.model.report import DriverHello, DriverReport, DriverState, Hello, Report, Welcome
 from cyborg.rpc.conductor import ReportClient
 from cyborg.testing.stack import Stack, reach
+from cyborg.tests.functional.life.cards import IDLE
 from cyborg.tests.functional.life.test_discovery import card
 
 HOST = "equipped"
-IDLE = facts.Hardware(
-    "0000:91:00.0",
-    "CRYPTO",
-    "v",
-    "m",
-    offered=False,
-    reason="its firmware is missing",
-    setup_required=True,
-    num=4,
-    remote=1,
-    capability={"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
-)
 ENGINE = facts.Backend("engine-0", "READY", (facts.BackendService("ipsec", "READY"),), {"num": 2})
 
 

@@ -19,24 +19,12 @@ from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ReportClient
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.stack import Stack, reach
-from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
+from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create, ended, eventually, eventually_offered
 
 Racks = Callable[..., RackedCompute]
-IDLE = Hardware(
-    "0000:91:00.0",
-    "CRYPTO",
-    "v",
-    "m",
-    offered=False,
-    reason="its firmware is missing",
-    setup_required=True,
-    num=4,
-    remote=1,
-    capability={"num": 2, "ipsec": {"aes": {"3des": 50, "num": 1}}},
-)
 
 
 class EngineDriver(CardDriver):
