@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from cyborg.db.bulk import Record
 from cyborg.db.hosts import AGENT_EPOCH
-from cyborg.db.models import Arq, Deployable, Device, Hardware, Host
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Hardware, Host
 from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import MOVES, DeviceEvent
@@ -144,7 +144,8 @@ def explain(tx: sa.Connection, id_: int, reason: str) -> None:
 def let_go(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
     """Have a device forgotten that is lost, or lost now, for an operator created it.
 
-    False when its host shows it and would find it again.
+    Its attach handles are lost with it, so that a bind which has read the device as being there
+    finds none to claim. False when its host shows it and would find it again.
     """
     goes = sa.or_(Device.lost_ms.is_not(None), Device.origin == Origin.OPERATOR.value)
     gone = tx.execute(
@@ -152,7 +153,15 @@ def let_go(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
         .where(Device.id == id_, goes)
         .values(leaving=True, lost_ms=sa.func.coalesce(Device.lost_ms, now))
     )
-    return bool(gone.rowcount)
+    if not gone.rowcount:
+        return False
+    mine = sa.select(Deployable.id).where(Deployable.device_id == id_)
+    tx.execute(
+        sa.update(AttachHandle)
+        .where(AttachHandle.deployable_id.in_(mine), AttachHandle.lost_ms.is_(None))
+        .values(lost_ms=now)
+    )
+    return True
 
 
 def note_image(tx: sa.Connection, deployable_id: int, image_uuid: str) -> None:

@@ -5,9 +5,9 @@ import threading
 from typing import Any
 
 import oslo_messaging
-from kombu.connection import Connection
 from oslo_config import cfg
 
+from cyborg.testing import broker
 from cyborg.tests.functional import deployments
 
 
@@ -70,5 +70,5 @@ class Ear:
         self._listener.stop()
         self._listener.wait()
         if deployments.HAS_BROKER:
-            with Connection(self._url.replace("rabbit://", "amqp://", 1)) as connection:
-                connection.channel().queue_delete(f"{self.topic}.info")
+            with broker.connection(self._url) as one:
+                one.channel().queue_delete(f"{self.topic}.info")
