@@ -130,7 +130,7 @@ def unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
 def reserve(
     tx: sa.Connection, host_ids: Collection[int], name: str, reason: str
 ) -> Sequence[Record]:
-    """Take all devices of a driver out of service; answers (uuid, hostname) of those in it."""
+    """Take all devices of a driver out of service; answers (uuid, hostname) of those it changed."""
     changed = _devices(tx, *_mine(host_ids, name), Device.status != DeviceStatus.MAINTAINING.value)
     tx.execute(
         sa.update(Device)
