@@ -174,6 +174,15 @@ class UnknownVerb(Unavailable):
     sentence = "{peer} is not available: it is of another release and does not know {verb}."
 
 
+class PinnedVersion(UnknownVerb):
+    """This process is told to send nothing that older peers do not know; nothing was changed."""
+
+    sentence = (
+        "{verb} needs version {needed} of the {peer}, and [upgrade_levels] holds this process at "
+        "{pin}: upgrade all of them, then remove that option."
+    )
+
+
 class PeerFault(CyborgError):
     """Another process of this service failed in a way it did not foresee; its log knows more."""
 

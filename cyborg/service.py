@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner of a daemon: RPC server, periodic jobs and signals, in threads.
+"""The runner of a daemon: RPC server, periodic jobs, signals and signs of life, in threads.
 
 oslo.service's launcher forks, which cuts threads; all that a daemon of ours needs is here.
 """
@@ -15,11 +15,20 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from cyborg import exception
+from cyborg.context import ids, working_for
+from cyborg.systemd import Manager
 
 LOG = logging.getLogger(__name__)
 
 #: How long a daemon that is told to end waits for each of its jobs, in seconds.
 _PATIENCE = 30.0
+#: How long a daemon that starts waits for the bus before it counts as ready all the same: it lives
+#: with a broker that is away, and systemd would otherwise start it again and again.
+_READY_AFTER = 10.0
+#: How long a daemon that begins anew may finish what is in hand, in seconds: longer than any
+#: command of a driver.
+_FINISHING = 4 * 3600.0
+_TICK = 1.0
 
 
 class Server(Protocol):
@@ -35,19 +44,29 @@ class Periodic:
 
     A job that fails is logged and runs again at its next turn: one sentence when it is one of our
     errors (and only when it is another than last time), a traceback when nobody foresaw it.
-    ``jitter`` spreads the turns of many hosts, as a part of the interval.
+    ``jitter`` spreads the turns of many hosts, as a part of the interval. A turn that takes longer
+    than ``limit`` seconds is stuck; without a limit it may take as long as it likes.
     """
 
     def __init__(
-        self, name: str, job: Callable[[], object], *, interval: float, jitter: float = 0.0
+        self,
+        name: str,
+        job: Callable[[], object],
+        *,
+        interval: float,
+        jitter: float = 0.0,
+        limit: float | None = None,
     ) -> None:
         self._name = name
         self._job = job
         self._interval = interval
         self._jitter = jitter
+        self._limit = limit
+        self._since: float | None = None
         self._due = threading.Event()
         self._stopped = threading.Event()
         self._complaint = ""
+        self._asker: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -55,7 +74,8 @@ class Periodic:
         self._thread.start()
 
     def wake(self) -> None:
-        """Run the job at once instead of at its next turn."""
+        """Run the job at once, for this thread's request, instead of at its next turn."""
+        self._asker = ids()
         self._due.set()
 
     def stop(self) -> None:
@@ -65,49 +85,81 @@ class Periodic:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
 
+    @property
+    def complaint(self) -> str:
+        """What kept the last turn from its end, in a sentence; empty when nothing did."""
+        return f"{self._name}: {self._complaint}" if self._complaint else ""
+
+    @property
+    def stuck(self) -> str:
+        """Why there will be no other turn, in a sentence; empty while there is no such reason."""
+        since = self._since
+        if self._thread.ident is not None and not (
+            self._thread.is_alive() or self._stopped.is_set()
+        ):
+            return f"{self._name} has ended, which it never should"
+        if self._limit and since is not None and time.monotonic() - since > self._limit:
+            return f"{self._name} has been at one turn for more than {self._limit:g} seconds"
+        return ""
+
     def _run(self) -> None:
         while True:
             # In this order: a stop between the two is seen, one after them ends the wait below.
             self._due.clear()
             if self._stopped.is_set():
                 return
-            self._turn()
+            asker, self._asker = self._asker, {}
+            self._since = time.monotonic()
+            with working_for(asker):
+                self._turn()
+            self._since = None
             spread = random.uniform(1 - self._jitter, 1 + self._jitter)
             self._due.wait(self._interval * spread)
 
     def _turn(self) -> None:
-        before, self._complaint = self._complaint, ""
+        before, now = self._complaint, ""
         try:
             self._job()
         except exception.CyborgError as error:
-            self._complaint = str(error)
+            now = str(error)
         except Exception:
             # A daemon outlives a fault in one of its jobs; the operator must see it.
-            self._complaint = "a fault"
+            self._complaint = "a fault, see the log"
             LOG.exception("%s failed", self._name)
             return
+        self._complaint = now
         # Not while the error is handled: oslo.log would write it a second time behind the sentence.
-        if self._complaint and self._complaint != before:
-            LOG.warning("%s: %s", self._name, self._complaint)
-        elif before and not self._complaint:
+        if now and now != before:
+            LOG.warning("%s: %s", self._name, now)
+        elif before and not now:
             LOG.info("%s works again", self._name)
 
 
 class Daemon:
-    """Everything of one process that starts and stops together, in this order and back."""
+    """Everything of one process that starts and stops together, in this order and back.
 
-    def __init__(self, name: str) -> None:
+    ``manager`` is told when it is ready, how it is, and that it lives.
+    """
+
+    def __init__(self, name: str, manager: Manager | None = None) -> None:
         self._name = name
+        self._manager = manager or Manager()
         self._servers: list[Server] = []
         self._jobs: list[Periodic] = []
         self._endings: list[Callable[[], None]] = []
+        self._lives: list[Callable[[], bool]] = []
         self._ended = threading.Event()
         self._again = threading.Event()
         self._starters: list[threading.Thread] = []
 
-    def serve(self, server: Server) -> None:
-        """Have an RPC server run; it connects in the background, for the broker may be away."""
+    def serve(self, server: Server, *, alive: Callable[[], bool] | None = None) -> None:
+        """Have a server run; it starts in the background, for the broker may be away.
+
+        ``alive`` tells of one that has started whether it goes on.
+        """
         self._servers.append(server)
+        if alive is not None:
+            self._lives.append(alive)
 
     def every(self, job: Periodic) -> None:
         """Have a periodic job run."""
@@ -151,9 +203,15 @@ class Daemon:
         # A container runtime's reload must not end a daemon that has nothing to reload.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.start()
-        while not self._ended.wait(1.0):
+        threading.Thread(target=self._show, name="systemd", daemon=True).start()
+        while not self._ended.wait(_TICK):
             pass
         LOG.info("%s is told to end, and finishes what is in hand", self._name)
+        if self.beginning_anew:
+            self._manager.reloading()
+        else:
+            self._manager.stopping()
+        self._manager.status("Finishing what is in hand")
         self.stop()
         if self.beginning_anew:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -168,6 +226,50 @@ class Daemon:
     def beginning_anew(self) -> bool:
         """Whether it was asked to begin anew, and nobody has told it to end since."""
         return self._again.is_set()
+
+    @property
+    def stuck(self) -> str:
+        """Why only a new start can help, in a sentence; empty while there is no such reason."""
+        if self._lives and not self._connecting and not all(alive() for alive in self._lives):
+            return f"{self._name} takes no more requests"
+        return next((job.stuck for job in self._jobs if job.stuck), "")
+
+    @property
+    def state(self) -> str:
+        """How it is, in a sentence."""
+        if self._connecting:
+            return "Waiting for the message bus"
+        complaints = [job.complaint for job in self._jobs if job.complaint]
+        return f"Running; {'; '.join(complaints)}" if complaints else "Running"
+
+    @property
+    def _connecting(self) -> bool:
+        return any(starter.is_alive() for starter in self._starters)
+
+    def _show(self) -> None:
+        """Tell the service manager how this daemon is, for as long as the process lives.
+
+        While a job is stuck it is not told that the daemon lives, and will start it again.
+        """
+        manager, said = self._manager, ""
+        wait_until(lambda: self._ended.is_set() or not self._connecting, timeout=_READY_AFTER)
+        # More than once within its time, so that one sign that comes late is not missed.
+        tick = min(_TICK, (manager.watchdog or _TICK) / 3)
+        if not self._ended.is_set():
+            manager.status(self.state)
+            manager.ready()
+        while not self._ended.wait(tick):
+            stuck = self.stuck
+            manager.status(f"Stuck: {stuck}" if stuck else self.state)
+            if not stuck:
+                manager.alive()
+            elif stuck != said:
+                LOG.error("%s. Only a new start can help; a watchdog will make one.", stuck)
+            said = stuck
+        deadline = time.monotonic() + _FINISHING
+        while time.monotonic() < deadline:
+            manager.alive()
+            time.sleep(tick)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._again.clear()

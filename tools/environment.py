@@ -14,6 +14,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
+# What the commands for developers need; one list, so that one environment serves all of them.
+REQUIREMENTS = ("test-requirements.txt", "doc/requirements.txt")
 
 # Words of pip for "I reached no index", as against "the index has no such release".
 _UNREACHABLE = (

@@ -32,6 +32,9 @@ from cyborg.service import Daemon, Periodic
 
 #: How long one question of the conductor waits for the end of an operation, in seconds.
 _OPERATION_PATIENCE = 10.0
+#: A round asks every driver, Placement and the conductor, each with a time-out of its own: one
+#: that takes longer than this, in seconds, and some answers of the conductor, never ends.
+_ROUND = 1800.0
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def assemble(
         guard=guard,
     )
     daemon = Daemon(AGENT)
-    beats = Periodic("heartbeat", parts.heart.beat, interval=settings.heartbeat, jitter=0.05)
+    beats = _beats(settings, parts.heart)
 
     def reload(epoch: int) -> None:
         # A question that comes late must not end the agent that came after.
@@ -170,6 +173,12 @@ def assemble(
         health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
         daemon.serve(meters.listener(health))
     return daemon
+
+
+def _beats(settings: Settings, heart: Heart) -> Periodic:
+    """The job without which the agent is of no use."""
+    limit = _ROUND + 4 * settings.rpc_timeout
+    return Periodic("heartbeat", heart.beat, interval=settings.heartbeat, jitter=0.05, limit=limit)
 
 
 def _measure(

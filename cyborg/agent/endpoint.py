@@ -12,8 +12,8 @@ from cyborg.agent.operations import Operations
 from cyborg.model import wire
 from cyborg.model.names import AGENT
 from cyborg.model.work import DiscoveryTask, HandleTask, InstallTask, ProgramTask
+from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import VERSION
 
 Context = Mapping[str, Any]
 _answering = answering(AGENT)
@@ -33,7 +33,7 @@ class Endpoint:
     anew, and one of another epoch left alone.
     """
 
-    target = oslo_messaging.Target(version=VERSION)
+    target = oslo_messaging.Target(version=versions.newest(versions.AGENT))
 
     def __init__(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from cyborg.context import carried
+
 T = TypeVar("T")
 
 
@@ -23,11 +25,11 @@ class Lanes:
         self._stopped = False
 
     def submit(self, lane: Hashable, call: Callable[[], T]) -> Future[T]:
-        """Have ``call`` run after everything that waits in its lane already."""
+        """Have ``call`` run, for the same request, after everything that waits in its lane."""
         future: Future[T] = Future()
         with self._lock:
             served = lane in self._waiting
-            self._waiting.setdefault(lane, deque()).append((future, call))
+            self._waiting.setdefault(lane, deque()).append((future, carried(call)))
             if not served:
                 self._pool.submit(self._serve, lane)
         return future

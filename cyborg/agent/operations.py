@@ -164,6 +164,7 @@ class Operations:
         finally:
             # Who looks in between sees something that is neither before nor after it.
             self._mark(task.unit)
+        LOG.info("%s of %s is done", verb, task.deployable)
 
     def _mark(self, unit: Unit) -> None:
         with self._lock:

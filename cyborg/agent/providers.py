@@ -83,8 +83,12 @@ class Providers:
         return None
 
     def believe(self, desired: Desired) -> None:
-        """Take it that the conductor knows of these refusals, and of no others."""
+        """Take it that the conductor knows of these refusals, and of no others.
+
+        After a restart this is still what the last report led to, and so what Placement shows.
+        """
         self._refused = dict(desired.refused)
+        self._publisher.recall(desired.tree)
 
     def withhold(self, desired: Desired, seen: Set[str]) -> None:
         """Reserve, once, what is not ``seen`` any more; offer nothing.

@@ -15,6 +15,7 @@ from paste import deploy
 from pecan.core import ExplicitPecan
 
 from cyborg import exception
+from cyborg.api import prefix
 from cyborg.api.controllers.root import Root
 from cyborg.api.controllers.v2.arqs import Arqs
 from cyborg.api.controllers.v2.attributes import Attributes
@@ -80,12 +81,12 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
         raise exception.ConfigError(
             reason=f"[api] api_paste_config = {paste_file} cannot be used: {error}"
         ) from error
-    return _metered(app, conf)
+    return _outermost(app, conf)
 
 
 def build(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
     """The pipeline in code, around the given reader and conductor."""
-    return _metered(behind_filters(core(conf, reader=reader, conductor=conductor), conf), conf)
+    return _outermost(behind_filters(core(conf, reader=reader, conductor=conductor), conf), conf)
 
 
 def behind_filters(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
@@ -143,8 +144,9 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
     return Shown(whole) if conf.api.metrics else whole
 
 
-def _metered(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
-    return Metering(app) if conf.api.metrics else app
+def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
+    """What no paste file can leave out: the filters match paths, so the prefix goes first."""
+    return prefix.below(Metering(app) if conf.api.metrics else app, conf.api.public_endpoint)
 
 
 def _down_after(conf: cfg.ConfigOpts) -> dict[str, int]:

@@ -24,8 +24,8 @@ class Links:
         """
         if not public_endpoint:
             return cls(request.application_url.rstrip("/"))
-        base = public_endpoint.rstrip("/").removesuffix(f"/{VERSION_SEGMENT}")
-        if urlsplit(base).path:
+        base = _base(public_endpoint)
+        if path_of(public_endpoint):
             return cls(base)
         return cls(base + request.script_name.rstrip("/"))
 
@@ -41,3 +41,12 @@ class Links:
     def bookmark_of(self, collection: str) -> str:
         """What goes before a thing's uuid in its link without a version."""
         return f"{self.base}/{collection}/"
+
+
+def path_of(public_endpoint: str | None) -> str:
+    """The path below which a public endpoint has the service, as in ``/accelerator``; or none."""
+    return urlsplit(_base(public_endpoint or "")).path
+
+
+def _base(public_endpoint: str) -> str:
+    return public_endpoint.rstrip("/").removesuffix(f"/{VERSION_SEGMENT}")

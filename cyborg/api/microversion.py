@@ -7,7 +7,8 @@
 * 2.3: devices show ``status``.
 * 2.4: ARQs tell ``fault`` and ``events`` when shown, devices ``status_reason``; keys that nobody
   knows are refused in the bodies of device profiles and attributes; the operators' resources.
-  Still open.
+
+What a release has had is frozen (``cyborg/tests/unit/api/test_frozen.py``); more comes with 2.5.
 """
 
 import re

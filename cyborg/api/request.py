@@ -9,9 +9,9 @@ import webob.exc
 from oslo_context import context
 
 from cyborg.api import microversion
+from cyborg.api.following import REQUEST_ID
 from cyborg.context import RequestContext
 
-_REQUEST_ID = "openstack.request_id"
 _MINOR = "cyborg.microversion"
 
 
@@ -37,8 +37,8 @@ class Request(pecan.Request):
     @property
     def request_id(self) -> str:
         """The id under which the middleware answers; made here where there is no middleware."""
-        found = self.environ.setdefault(_REQUEST_ID, None) or context.generate_request_id()
-        self.environ[_REQUEST_ID] = found
+        found = self.environ.setdefault(REQUEST_ID, None) or context.generate_request_id()
+        self.environ[REQUEST_ID] = found
         return str(found)
 
     def negotiate(self) -> None:

@@ -66,6 +66,11 @@ class HttpServer:
         host, port = self._server.bind_addr[:2]
         return str(host), int(port)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it takes connections, once it was started."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Answer requests from now on; returns at once."""
         self._thread.start()

@@ -6,18 +6,43 @@ Keystone, ``none`` and ``admin_token`` with a fixed endpoint where there is none
 """
 
 import threading
+from typing import Any
+from urllib.parse import urlsplit
 
+import requests
 from keystoneauth1 import exceptions as ks_exceptions
-from keystoneauth1 import loading
+from keystoneauth1 import loading, session
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.plugin import BaseAuthPlugin
 from oslo_config import cfg
 
-from cyborg import exception
+from cyborg import context, exception, tracing
 
 #: Seconds without a sign of life after which a request is given up, unless ``timeout`` is set: a
 #: peer that accepts and never answers must not keep a thread for ever.
 _TIMEOUT = 60.0
+
+
+class Session(session.Session):
+    """keystoneauth's; the other side is told for which request of ours each one of its is made."""
+
+    def request(self, url: str, method: str, *given: Any, **arguments: Any) -> requests.Response:
+        """Send it; headers that are given win."""
+        with tracing.span(method, tracing.Kind.CLIENT, http__request__method=method) as span:
+            known = {**context.headers(), **(arguments.pop("headers", None) or {})}
+            answer = super().request(url, method, *given, headers=known, **arguments)
+            span.set_attribute("http.response.status_code", answer.status_code)
+            span.set_attribute("server.address", urlsplit(answer.url).hostname or "")
+            return answer
+
+
+class _Loader(loading.session.Session):
+    """Makes such a session from the options of a group."""
+
+    @property
+    def plugin_class(self) -> type[Session]:
+        """See there."""
+        return Session
 
 
 class Sessions:
@@ -64,12 +89,12 @@ class Sessions:
                 reason=f"[{group}] auth_type is not set: there is no account to work with."
             )
         try:
-            session = loading.load_session_from_conf_options(self._conf, group, auth=plugin)
-            adapter = loading.load_adapter_from_conf_options(self._conf, group, session=session)
+            made = _Loader().load_from_conf_options(self._conf, group, auth=plugin)
+            adapter = loading.load_adapter_from_conf_options(self._conf, group, session=made)
         except (ks_exceptions.ClientException, TypeError, ValueError) as fault:
             raise exception.ConfigError(reason=f"[{group}] cannot be used: {fault}") from fault
-        if session.timeout is None:
-            session.timeout = _TIMEOUT
+        if made.timeout is None:
+            made.timeout = _TIMEOUT
         return adapter
 
     def _plugin(self, group: str) -> BaseAuthPlugin | None:

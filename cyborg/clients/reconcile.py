@@ -66,12 +66,20 @@ class Publisher:
         self._roots[name] = uuid
         return uuid, name
 
+    def recall(self, tree: ProviderTree) -> None:
+        """Take it that an earlier life published this tree: its traits are ours.
+
+        What this process knows of a provider already counts more.
+        """
+        for one in tree.providers:
+            self._ours.setdefault(one.uuid, one.traits)
+
     def publish(self, tree: ProviderTree, retired_traits: Collection[str] = ()) -> PublishResult:
         """Write what differs from what was last seen; no request when nothing does.
 
         ``retired_traits`` are traits that we published in an earlier life and no longer use: they
         leave every provider of the tree that does not desire them. What this process published
-        and no longer desires goes without being named. All other traits stay.
+        or recalls, and no longer desires, goes without being named. All other traits stay.
 
         A provider that cannot be published stops no other; one that was refused is tried again
         when it changes, or by ``check``. Providers that are not in the tree are left alone (see

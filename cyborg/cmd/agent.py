@@ -7,7 +7,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from cyborg import conf as configuration
-from cyborg import exception, version
+from cyborg import exception, tracing, version
 from cyborg.agent import app
 from cyborg.clients.glance import Glance
 from cyborg.clients.keystone import Sessions
@@ -49,6 +49,7 @@ def main() -> int:
         sessions = Sessions(conf)
         machine = LocalHost()
         with configuration.checked(conf):
+            tracing.start(conf, AGENT)
             meters = Meters(AGENT, version.installed(), address=conf.agent.metrics_listen)
             placement = meters.adapter("placement", sessions.placement())
             daemon = app.assemble(

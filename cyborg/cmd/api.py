@@ -8,7 +8,7 @@ import logging
 import sys
 
 from cyborg import conf as configuration
-from cyborg import exception, service
+from cyborg import exception, service, tracing
 from cyborg.api import app
 from cyborg.api.server import HttpServer
 from cyborg.model.names import API
@@ -21,11 +21,12 @@ def main() -> int:
     try:
         conf = configuration.prepare(sys.argv[1:], prog=API)
         with configuration.checked(conf):
+            tracing.start(conf, API)
             server = HttpServer(app.load(conf), conf)
     except exception.ConfigError as error:
         print(f"{API}: {error}", file=sys.stderr)
         return 1
     daemon = service.Daemon(API)
-    daemon.serve(server)
+    daemon.serve(server, alive=lambda: server.alive)
     LOG.info("Listening on %s:%s", *server.address)
     return daemon.run()

@@ -7,7 +7,7 @@ import sys
 from oslo_config import cfg
 
 from cyborg import conf as configuration
-from cyborg import exception, version
+from cyborg import exception, tracing, version
 from cyborg.clients.allocations import Allocations
 from cyborg.clients.keystone import Sessions
 from cyborg.clients.nova import Nova
@@ -51,6 +51,7 @@ def main() -> int:
         conf = configuration.prepare(sys.argv[1:], prog=CONDUCTOR)
         sessions = Sessions(conf)
         with configuration.checked(conf):
+            tracing.start(conf, CONDUCTOR)
             db = Database.from_conf(conf)
             address = conf.conductor.metrics_listen
             meters = Meters(CONDUCTOR, version.installed(), address=address)

@@ -112,6 +112,7 @@ def _create_schema(db: Database, conf: cfg.ConfigOpts) -> int:
 
 
 def _online_data_migrations(db: Database, conf: cfg.ConfigOpts) -> int:
+    schema.check(db)
     sessions = Sessions(conf)
 
     def project_of(instance: str) -> str | None:

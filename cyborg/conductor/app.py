@@ -25,10 +25,10 @@ from cyborg.conductor.driverwork import DriverWork
 from cyborg.conductor.endpoint import Endpoint, UseCases
 from cyborg.conductor.forgetting import Forgetter, Processes
 from cyborg.conductor.holdings import Custodian
-from cyborg.conductor.hostwork import HostWork
+from cyborg.conductor.hostwork import HostWork, nobody
 from cyborg.conductor.installing import Installer
 from cyborg.conductor.jobs import audit, keep_house, look_for_agents, look_instances_up
-from cyborg.conductor.metrics import Cloud
+from cyborg.conductor.metrics import Binds, Cloud
 from cyborg.conductor.notifications import Herald
 from cyborg.conductor.operations import Operations
 from cyborg.conductor.outbox import Outbox
@@ -39,10 +39,11 @@ from cyborg.conductor.repairs import Repairs
 from cyborg.conductor.retirement import Retirement
 from cyborg.conductor.services import Greeter, Lease
 from cyborg.conductor.settings import Settings as Settings
-from cyborg.conductor.work import Ledger, Worker
+from cyborg.conductor.work import DATABASE_LIMIT, Ledger, Worker
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import Meters
+from cyborg.model.arq import State
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
@@ -80,7 +81,10 @@ def assemble(
     """
     agents = AgentClient(bus, timeout=_AGENT_PATIENCE)
     lease = Lease(db=db, process=_process(settings))
-    worker = make_worker(settings=settings, db=db, agents=agents, peers=peers, lease=lease)
+    bound = Binds(meters.registry)
+    worker = make_worker(
+        settings=settings, db=db, agents=agents, peers=peers, lease=lease, bound=bound
+    )
     forgetter = Forgetter(
         db=db,
         ledger=Ledger(db=db),
@@ -100,7 +104,7 @@ def assemble(
     if meters.shown:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.serve(meters.listener(cloud))
-    daemon.every(Periodic("lease", lease.renew, interval=settings.heartbeat))
+    daemon.every(renewal(settings, lease))
     daemon.every(worker.turns(settings.heartbeat))
     daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
     daemon.every(keep_house(settings, db, lease, cases.retirement))
@@ -109,6 +113,11 @@ def assemble(
     if settings.agent_grace:
         daemon.every(look_for_agents(settings, db, lease, publisher))
     return daemon
+
+
+def renewal(settings: Settings, lease: Lease) -> Periodic:
+    """The sign of life of this conductor."""
+    return Periodic("lease", lease.renew, interval=settings.heartbeat, limit=DATABASE_LIMIT)
 
 
 def _process(settings: Settings) -> Process:
@@ -181,10 +190,12 @@ def make_worker(
     peers: Peers,
     lease: Lease,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
+    bound: Callable[[State, float], None] = nobody,
 ) -> Worker:
     """What a conductor does after its commits, with a handler for every kind of work.
 
-    ``pool`` makes what runs the handlers of one kind.
+    ``pool`` makes what runs the handlers of one kind; ``bound`` is told of each bind that a host
+    had to prepare how it ended, and after how many seconds.
     """
     ledger = Ledger(db=db)
     worker = Worker(
@@ -196,7 +207,7 @@ def make_worker(
         pool=pool,
     )
     outbox = Outbox(db=db, ledger=ledger, nova=peers.nova)
-    hostwork = HostWork(db=db, ledger=ledger, agents=agents, wake=worker.wake)
+    hostwork = HostWork(db=db, ledger=ledger, agents=agents, wake=worker.wake, bound=bound)
     worker.handle(WorkKind.NOTIFY, outbox.notify)
     worker.handle(WorkKind.PREPARE, hostwork.prepare)
     worker.handle(WorkKind.RELEASE, hostwork.release)

@@ -172,7 +172,7 @@ class AttachWork:
         going_on = replace(plan, step=Step.SHRINK)
         with self._ledger.going_on([row]) as tx:
             arqs = self._lock(tx, row, plan)
-            releasing.free(tx, self._db.now, arqs)
+            releasing.free(tx, self._db.now, arqs, operation=row.operation_id)
             arq_moves.delete(tx, [one.id for one in arqs])
             instances.release(tx, self._db.now, [row.instance_uuid])
             entries = [_entry(row, one, "detached") for one in arqs]

@@ -84,6 +84,8 @@ class Binder:
                 # Only the database's own Conflict: a rival made the instance's row first.
                 if type(error) is not exception.Conflict or not looks:
                     raise
+        for one in bindings:
+            LOG.info("ARQ %s is for %s on %r", one.arq_uuid, one.instance_uuid, one.hostname)
         self._wake()
 
     @retried

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conductor's door on the bus: unpack, hand on, pack."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,8 @@ from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.reading import Reading
 from cyborg.model.report import Hello, Report
+from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import VERSION
 
 Context = Mapping[str, Any]
 _answering = answering(CONDUCTOR)
@@ -70,7 +70,7 @@ class UseCases:
 class Endpoint:
     """The verbs of ``cyborg.rpc.conductor``, as data in and data out."""
 
-    target = oslo_messaging.Target(version=VERSION)
+    target = oslo_messaging.Target(version=versions.newest(versions.CONDUCTOR))
 
     def __init__(self, cases: UseCases) -> None:
         self._cases = cases
@@ -205,11 +205,25 @@ class Endpoint:
 
     @_answering
     def create_attribute(
-        self, context: Context, *, caller: Any, operation: str, **attribute: Any
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        deployable: int | str,
+        key: str,
+        value: str,
+        uuid: str | None,
     ) -> Any:
-        return wire.dump(
-            self._cases.attributes.create(wire.load(Caller, caller), operation, **attribute)
+        made = self._cases.attributes.create(
+            wire.load(Caller, caller),
+            operation,
+            deployable=deployable,
+            key=key,
+            value=value,
+            uuid=uuid,
         )
+        return wire.dump(made)
 
     @_answering
     def delete_attribute(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
@@ -217,32 +231,64 @@ class Endpoint:
 
     @_answering
     def discover_services(
-        self, context: Context, *, caller: Any, operation: str, **wanted: Any
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        hosts: Sequence[str] | None,
+        driver: str | None,
+        wait: bool,
     ) -> Any:
-        return wire.dump(
-            self._cases.explorer.discover(wire.load(Caller, caller), operation, **wanted)
+        begun = self._cases.explorer.discover(
+            wire.load(Caller, caller), operation, hosts=hosts, driver=driver, wait=wait
         )
+        return wire.dump(begun)
 
     @_answering
     def install_driver(
-        self, context: Context, *, caller: Any, operation: str, wait: bool, **wanted: Any
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        driver: str,
+        hosts: Sequence[str] | None,
+        options: Mapping[str, str] | None,
+        wait: bool,
     ) -> Any:
         order = Order(wire.load(Caller, caller), operation, INSTALL, wait)
-        return wire.dump(self._cases.drivers.install(order, **wanted))
+        return wire.dump(self._cases.drivers.install(order, driver, hosts=hosts, options=options))
 
     @_answering
     def update_driver(
-        self, context: Context, *, caller: Any, operation: str, wait: bool, **wanted: Any
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        driver: str,
+        options: Mapping[str, str | None] | None,
+        enabled: bool | None,
+        wait: bool,
     ) -> Any:
         order = Order(wire.load(Caller, caller), operation, UPDATE, wait)
-        return wire.dump(self._cases.drivers.update(order, **wanted))
+        begun = self._cases.drivers.update(order, driver, options=options, enabled=enabled)
+        return wire.dump(begun)
 
     @_answering
     def uninstall_driver(
-        self, context: Context, *, caller: Any, operation: str, wait: bool, **wanted: Any
+        self,
+        context: Context,
+        *,
+        caller: Any,
+        operation: str,
+        driver: str,
+        drain: bool,
+        wait: bool,
     ) -> Any:
         order = Order(wire.load(Caller, caller), operation, UNINSTALL, wait)
-        return wire.dump(self._cases.drivers.uninstall(order, **wanted))
+        return wire.dump(self._cases.drivers.uninstall(order, driver, drain=drain))
 
     @_answering
     def set_service_status(

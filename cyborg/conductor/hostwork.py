@@ -7,6 +7,7 @@ open while it is asked.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from cyborg import exception
@@ -16,7 +17,7 @@ from cyborg.db import arq_moves, attach_handles, device_moves, events, hosts, of
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
-from cyborg.model.arq import Event
+from cyborg.model.arq import Event, State
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.work import HandleTask, ProgramTask
 from cyborg.rpc.agent import AgentClient
@@ -33,12 +34,26 @@ _REFUSALS = "refusals"
 _TIMED_OUT = "the host did not finish the preparation in time"
 
 
+def nobody(outcome: State, seconds: float) -> None:
+    """Time no binds."""
+
+
 class HostWork:
-    """The handlers of ``prepare``, ``release`` and ``program`` work."""
+    """The handlers of ``prepare``, ``release`` and ``program`` work.
+
+    ``bound`` is told how each bind ended, and after how many seconds.
+    """
 
     def __init__(
-        self, *, db: Database, ledger: Ledger, agents: AgentClient, wake: Callable[[], None]
+        self,
+        *,
+        db: Database,
+        ledger: Ledger,
+        agents: AgentClient,
+        wake: Callable[[], None],
+        bound: Callable[[State, float], None] = nobody,
     ) -> None:
+        self._bound = bound
         self._db = db
         self._ledger = ledger
         self._agents = agents
@@ -47,15 +62,16 @@ class HostWork:
     def prepare(self, rows: Sequence[Record]) -> None:
         """Bring one started bind to Bound, or to BindFailed at its deadline or on a fault."""
         (row,) = rows
+        begun = time.monotonic() - row.age_ms / 1000
         if row.overdue:
-            self._fail(row, _TIMED_OUT)
+            self._fail(row, _TIMED_OUT, begun)
             return
         handle = self._handle(row)
         if handle is not None and handle.state in UNRELEASED:
             self._ledger.later(rows, "its last guest's release is going on", pause_ms=_ASK_AGAIN_MS)
             return
         if handle is None or handle.state != HandleState.HELD:
-            self._fail(row, "its attach handle is gone")
+            self._fail(row, "its attach handle is gone", begun)
             return
         if handle.prepare:
             with self._ledger.going_on(rows) as tx:
@@ -68,9 +84,10 @@ class HostWork:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
                 return
             if outcome.fault is not None:
-                self._fail(row, outcome.fault)
+                self._fail(row, outcome.fault, begun)
                 return
         self._resolve(row, Event.FINISH, None)
+        self._bound(State.BOUND, time.monotonic() - begun)
 
     def release(self, rows: Sequence[Record]) -> None:
         """Have the host clean up; the handle is free (or its next holder's) after that.
@@ -162,9 +179,10 @@ class HostWork:
         with self._db.reader() as tx:
             return offers.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
 
-    def _fail(self, row: Record, fault: str) -> None:
+    def _fail(self, row: Record, fault: str, begun: float) -> None:
         LOG.warning("Bind of ARQ %s failed: %s", row.arq_uuid, fault)
         self._resolve(row, Event.FAIL, fault)
+        self._bound(State.BIND_FAILED, time.monotonic() - begun)
 
     @retried
     def _resolve(self, row: Record, event: Event, fault: str | None) -> None:
@@ -177,6 +195,8 @@ class HostWork:
             resolving.resolve(
                 tx, self._db.now, rows, event, fault=fault, operation=row.operation_id
             )
+        if fault is None:
+            LOG.info("ARQ %s is bound: its host has prepared the device", row.arq_uuid)
         self._wake()
 
 

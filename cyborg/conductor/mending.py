@@ -50,11 +50,11 @@ def release_handle(db: Database, uuid: str) -> bool:
             return False
         leaked = _Leaked(row.id, row.deployable_id, prepared=row.prepare)
         if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
-            releasing.free_handles(tx, db.now, [leaked])
+            releasing.free_handles(tx, db.now, [leaked], operation=None)
         elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
             return False
         elif row.prepare:
-            work.add(tx, db.now, [releasing.release_work(leaked)])
+            work.add(tx, db.now, [releasing.release_work(leaked, None)])
         else:
             attach_handles.end_release(tx, row.id)
             work.due_now(tx, db.now, row.id)
@@ -92,7 +92,7 @@ def drop_handle(db: Database, arq_uuid: str) -> bool:
         ]
         if not rows:
             return False
-        releasing.free_handles(tx, db.now, rows)
+        releasing.free_handles(tx, db.now, rows, operation=None)
         arq_moves.drop_handle(tx, [one.id for one in rows])
         events.record(tx, db.now, [events.Entry("arq", arq_uuid, "handle taken by audit")])
     return True

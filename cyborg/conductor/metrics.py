@@ -5,10 +5,12 @@ What the database cannot tell, because it is away or slow, is left out, and said
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Final
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -22,6 +24,7 @@ from cyborg.metrics.catalogue import Metric
 from cyborg.model.arq import State
 from cyborg.model.device import HandleState
 from cyborg.model.device_life import LOST
+from cyborg.model.operation import OperationState
 from cyborg.model.work import WorkKind
 from cyborg.rpc.transport import in_thread
 
@@ -30,8 +33,22 @@ _PATIENCE: Final = 5.0
 #: Values that are shown as 0 when there are none.
 _ARQS: Final = [(one.value,) for one in State]
 _HANDLES: Final = [*((one.value,) for one in HandleState), (LOST,)]
+_OPERATIONS: Final = [(one.value,) for one in OperationState]
 #: What never ends is no work that waits.
 _WORK: Final = [(one.value,) for one in WorkKind if one is not WorkKind.ANNOUNCE]
+
+
+class Binds:
+    """Times binds; goes into a ``HostWork``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = catalogue.BIND_SECONDS.histogram(registry)
+        for outcome in (State.BOUND, State.BIND_FAILED):
+            self._seconds.labels(outcome.value)
+
+    def __call__(self, outcome: State, seconds: float) -> None:
+        """One more, ``seconds`` after it was begun."""
+        self._seconds.labels(outcome.value).observe(seconds)
 
 
 class Cloud(Collector):
@@ -58,11 +75,16 @@ class Cloud(Collector):
         yield _filled(catalogue.DATABASE_UP, {(): 0 if found is None else 1})
         if found is not None:
             yield _filled(catalogue.ARQS, _with_zeros(found.arqs, _ARQS))
-            yield _filled(catalogue.HANDLES, _with_zeros(found.handles, _HANDLES))
+            yield _filled(catalogue.HANDLES, _with_zeros(_by_state(found.units), _HANDLES))
+            yield _filled(catalogue.UNITS, _with_zeros(found.units, _offered(found.units)))
+            yield _filled(catalogue.LEAKED, {(): found.leaked})
             yield _filled(catalogue.DEVICES, found.devices)
             yield _filled(catalogue.DRIVERS, found.drivers)
             yield _filled(catalogue.WORK, _waiting(found.work))
             yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(found.ages)))
+            yield _filled(catalogue.WORK_FAILING, _waiting(found.failing))
+            yield _filled(catalogue.OPERATIONS, _with_zeros(found.operations, _OPERATIONS))
+            yield _filled(catalogue.UNTOLD, {(): found.untold / 1000})
             yield _filled(catalogue.SERVICES, self._services(found.silence))
             yield _filled(catalogue.SILENCE, _seconds(found.silence))
         yield from self._measured()
@@ -112,6 +134,20 @@ def _filled(metric: Metric, values: Mapping[tuple[str, ...], float]) -> GaugeMet
 
 def _with_zeros(counts: Counts, known: Iterable[tuple[str, ...]]) -> Counts:
     return {**dict.fromkeys(known, 0), **counts}
+
+
+def _by_state(units: Counts) -> Counts:
+    """The same for all hosts and resource classes together."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for (_, _, state), count in units.items():
+        found[state,] += count
+    return found
+
+
+def _offered(units: Counts) -> Iterable[tuple[str, ...]]:
+    """What is shown as 0: a host of which all units are taken has none that are free."""
+    states = (HandleState.FREE.value, HandleState.HELD.value)
+    return [(host, kind, state) for host, kind, _ in units for state in states]
 
 
 def _waiting(counts: Counts) -> Counts:

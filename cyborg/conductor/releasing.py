@@ -47,25 +47,38 @@ def unbind(
         return
     for row in rows:
         arq_moves.check(row, Event.UNBIND)
-    free(tx, now, rows)
+    free(tx, now, rows, operation=operation)
     arq_moves.unbind(tx, [row.id for row in rows])
     instances.release(tx, now, _instances(rows))
     entries = [_entry(row, State.UNBOUND.value) for row in rows]
     events.record(tx, now, entries, caller=caller, operation=operation)
 
 
-def free(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Record]) -> None:
+def free(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    rows: Sequence[Record],
+    *,
+    operation: str | None,
+) -> None:
     """Let go of the handles of locked ARQs, and call off what was begun for them."""
     started = [row.uuid for row in rows if row.state == State.BIND_STARTED]
     if started:
         work.cancel_prepare(tx, started)
-    free_handles(tx, now, rows)
+    free_handles(tx, now, rows, operation=operation)
 
 
-def free_handles(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Record]) -> None:
+def free_handles(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    rows: Sequence[Record],
+    *,
+    operation: str | None,
+) -> None:
     """Let go of handles; what the host may have prepared it shall release.
 
     A handle that an ARQ was only waiting for stays ``releasing``: its release goes on.
+    ``operation`` is the one that the release belongs to, None when the service acts by itself.
     """
     held = [row for row in rows if row.attach_handle_id is not None]
     prepared = [row for row in held if row.prepared]
@@ -74,10 +87,10 @@ def free_handles(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[R
         clean=[row.attach_handle_id for row in held if not row.prepared],
         used=[row.attach_handle_id for row in prepared],
     )
-    work.add(tx, now, [release_work(row) for row in prepared])
+    work.add(tx, now, [release_work(row, operation) for row in prepared])
 
 
-def release_work(row: Record) -> dict[str, Any]:
+def release_work(row: Record, operation: str | None) -> dict[str, Any]:
     """The work that undoes on the host what was prepared for an ARQ."""
     return {
         "kind": WorkKind.RELEASE,
@@ -85,6 +98,7 @@ def release_work(row: Record) -> dict[str, Any]:
         "instance_uuid": row.instance_uuid,
         "deployable_id": row.deployable_id,
         "attach_handle_id": row.attach_handle_id,
+        "operation_id": operation,
     }
 
 
@@ -156,7 +170,7 @@ class Deleter:
         """True when the host has work to do now."""
         if not rows:
             return False
-        free(tx, self._db.now, rows)
+        free(tx, self._db.now, rows, operation=operation)
         arq_moves.delete(tx, [row.id for row in rows])
         entries = [_entry(row, _DELETED) for row in rows]
         events.record(tx, self._db.now, entries, caller=caller, operation=operation)

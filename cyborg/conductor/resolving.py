@@ -36,7 +36,7 @@ def resolve(
         return False
     arq_moves.move(tx, event, [one.id for one in started], fault=fault)
     if event is Event.FAIL:
-        releasing.free_handles(tx, now, started)
+        releasing.free_handles(tx, now, started, operation=operation)
         arq_moves.drop_handle(tx, [one.id for one in started])
     told = [
         {

@@ -11,11 +11,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg import exception
+from cyborg import exception, tracing
 from cyborg.conductor.services import Lease
+from cyborg.context import working_for
 from cyborg.db import work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
@@ -30,6 +32,9 @@ Handler = Callable[[Sequence[Record]], None]
 _FIRST_PAUSE_MS = 500
 _LONGEST_PAUSE_MS = 30_000
 _BATCH = 50
+#: Seconds after which a job that asks nobody but the database is stuck. A server that goes away
+#: without a word is noticed by the kernel after some fifteen minutes; a new start is sooner.
+DATABASE_LIMIT: Final = 300.0
 
 
 class Fenced(Exception):
@@ -107,7 +112,7 @@ class Worker:
 
     def turns(self, interval: float) -> Periodic:
         """The job that looks for due work every ``interval`` seconds, and when woken."""
-        self._turns = Periodic("work", self.run_once, interval=interval)
+        self._turns = Periodic("work", self.run_once, interval=interval, limit=DATABASE_LIMIT)
         return self._turns
 
     def wake(self) -> None:
@@ -153,6 +158,12 @@ class Worker:
             return work.claim(tx, self._db.now, owner=owner, lease_ms=self._lease_ms, limit=_BATCH)
 
     def _do(self, rows: Sequence[Record]) -> None:
+        """Handle rows for the request that ordered them; of several the first."""
+        origin = work.origin(rows[0])
+        with working_for(origin), tracing.span(f"work {rows[0].kind}", origin=origin):
+            self._handle(rows)
+
+    def _handle(self, rows: Sequence[Record]) -> None:
         kind = WorkKind(rows[0].kind)
         try:
             self._handlers[kind](rows)

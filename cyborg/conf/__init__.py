@@ -28,12 +28,14 @@ def prepare(
     ``/etc``) for ``cyborg.conf``, ``cyborg.conf.d`` and their namesakes of ``prog``; with
     ``default_config_files`` these alone are read, and no directory. Where a log directory is
     set, the log file is named after ``prog``. ``conf`` defaults to the global ``cfg.CONF``, on
-    which oslo.messaging insists.
+    which oslo.messaging insists. What was read before is forgotten: a mended file counts.
 
     Raises ``exception.ConfigError`` with one sentence that names option and value. Wrong usage
     of the command line, ``--help`` and ``--version`` end the process, as argparse does.
     """
     conf = cfg.CONF if conf is None else conf
+    # A web server's process reads it again after a file was mended.
+    conf.clear()
     opts.register_opts(conf)
     log.register_options(conf)
     # A plug-in that is missing is told in a sentence of ours, or nobody asked for it.

@@ -78,7 +78,9 @@ def _listening() -> list[cfg.Opt]:
             "public_endpoint",
             regex=r"^https?://[^/\s]+(/\S*)?$",
             help="URL under which clients reach the service, for the links in its answers. Unset "
-            "means that the links follow the URL of each request.",
+            "means that the links follow the URL of each request. With a path, as in "
+            "https://cloud.example.org/accelerator, the service answers below that path as well "
+            "as at the root: it makes no difference whether a proxy strips the path.",
         ),
         cfg.StrOpt(
             "api_paste_config",

@@ -18,7 +18,8 @@ def _pci() -> list[cfg.Opt]:
             'may stand more than once. For example {"vendor_id": "10de", "address": '
             '"0000:81:*.*"}. An SR-IOV physical function stands for its virtual functions. A '
             "function that the host itself needs is refused with its reason unless the entry "
-            'says "force": true.',
+            'says "force": true. Network cards for ports of Neutron need "physical_network", '
+            "the network's name in Neutron, besides.",
         ),
     ]
 

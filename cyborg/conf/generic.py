@@ -29,7 +29,7 @@ def options() -> list[cfg.Opt]:
 
 def backend_options() -> list[cfg.Opt]:
     """Return fresh options of one backend."""
-    return [*_matching(), *_offering(), *_commands(), *_files(), *_timeouts()]
+    return [*_matching(), *_offering(), *_units(), *_commands(), *_files(), *_timeouts()]
 
 
 def _matching() -> list[cfg.Opt]:
@@ -87,6 +87,23 @@ def _offering() -> list[cfg.Opt]:
             help="Capability word of the devices in the list of hardware, for example CRYPTO. "
             "The device_type if not given.",
         ),
+        cfg.StrOpt("vendor", help="Vendor as the API shows it. Its PCI id if not given."),
+        cfg.StrOpt("model", help="Model as the API shows it. The product's name if not given."),
+        cfg.ListOpt(
+            "services",
+            default=[],
+            help="Names of the engines or functions on this backend, for the list of services.",
+        ),
+        cfg.StrOpt(
+            "capabilities",
+            default="{}",
+            help="What the backend can do, as a JSON object for the list of backends.",
+        ),
+    ]
+
+
+def _units() -> list[cfg.Opt]:
+    return [
         cfg.StrOpt(
             "attach_type",
             default="PCI",
@@ -103,17 +120,11 @@ def _offering() -> list[cfg.Opt]:
             "MDEV or TEST_PCI.",
         ),
         cfg.StrOpt("mdev_type", help="Type of the mediated devices, for example nvidia-223."),
-        cfg.StrOpt("vendor", help="Vendor as the API shows it. Its PCI id if not given."),
-        cfg.StrOpt("model", help="Model as the API shows it. The product's name if not given."),
-        cfg.ListOpt(
-            "services",
-            default=[],
-            help="Names of the engines or functions on this backend, for the list of services.",
-        ),
         cfg.StrOpt(
-            "capabilities",
-            default="{}",
-            help="What the backend can do, as a JSON object for the list of backends.",
+            "physical_network",
+            help="Neutron's name of the physical network that the devices are cabled to, for "
+            "network cards that ports of Neutron may ask for. Needs attach_type PCI. List a trait "
+            "for it in traits where a host has more than one.",
         ),
     ]
 

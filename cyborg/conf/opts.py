@@ -16,8 +16,12 @@ from cyborg.conf import (
     generic,
     glance,
     nova,
+    obsolete,
     placement,
     service_user,
+    sys_admin,
+    tracing,
+    upgrade_levels,
 )
 
 GROUPS: tuple[ModuleType, ...] = (
@@ -31,8 +35,12 @@ GROUPS: tuple[ModuleType, ...] = (
     generic,
     glance,
     nova,
+    obsolete,
     placement,
     service_user,
+    sys_admin,
+    tracing,
+    upgrade_levels,
 )
 
 

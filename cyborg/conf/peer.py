@@ -14,6 +14,11 @@ INTERFACES = ["internal", "public"]
 _HIDDEN = {"version", "min-version", "max-version"}
 
 
+def _older() -> dict[str, list[cfg.DeprecatedOpt]]:
+    """Older names of the adapter's options; kolla-ansible writes this one."""
+    return {"valid-interfaces": [cfg.DeprecatedOpt("endpoint_type")]}
+
+
 def register(
     conf: cfg.ConfigOpts,
     group: str,
@@ -28,7 +33,9 @@ def register(
     loading.register_session_conf_options(conf, group, deprecated_opts=deprecated)
     loading.register_auth_conf_options(conf, group)
     if service_type is not None:
-        loading.register_adapter_conf_options(conf, group, include_deprecated=False)
+        loading.register_adapter_conf_options(
+            conf, group, include_deprecated=False, deprecated_opts=_older()
+        )
         conf.set_default("service_type", service_type, group=group)
         conf.set_default("valid_interfaces", INTERFACES, group=group)
 
@@ -47,7 +54,9 @@ def options(
     found += loading.get_auth_common_conf_options()
     found += loading.get_auth_plugin_conf_options("password")
     if service_type is not None:
-        adapter = loading.get_adapter_conf_options(include_deprecated=False)
+        adapter = loading.get_adapter_conf_options(
+            include_deprecated=False, deprecated_opts=_older()
+        )
         cfg.set_defaults(adapter, service_type=service_type, valid_interfaces=INTERFACES)
         found += [option for option in adapter if option.name not in _HIDDEN]
     return sorted(found, key=lambda option: option.name)

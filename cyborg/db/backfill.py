@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an upgrade leaves to be filled while services run; each function may be called again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import sqlalchemy as sa
 
-from cyborg.db.engine import Database, Reader
+from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Instance
 from cyborg.model.device import DeviceStatus, HandleState
 
@@ -32,21 +32,14 @@ def project_ids(db: Database, project_of: Callable[[str], str | None]) -> int:
 def device_states(db: Database) -> tuple[int, int]:
     """Fill devices that have no ``device_state``: allocated if a handle is in use, else available.
 
-    Answers how many were filled, and how many needed it.
+    A batch is a transaction of its own, so that services that run need not wait. Answers how many
+    were filled, and how many needed it: fewer than that when somebody else was faster.
     """
-    with db.writer() as tx:
-        needed = tx.scalar(sa.select(sa.func.count()).where(Device.device_state.is_(None))) or 0
-        used = (
-            sa.exists()
-            .where(Deployable.device_id == Device.id)
-            .where(AttachHandle.deployable_id == Deployable.id)
-            .where(AttachHandle.state != HandleState.FREE.value)
-        )
-        filled = tx.execute(
-            sa.update(Device)
-            .where(Device.device_state.is_(None))
-            .values(device_state=sa.case((used, "allocated"), else_="available"))
-        ).rowcount
+    filled = needed = after = 0
+    while devices := _stateless(db, after):
+        needed += len(devices)
+        filled += _fill(db, devices)
+        after = devices[-1]
     return filled, needed
 
 
@@ -63,6 +56,36 @@ def inactive_devices(db: Reader) -> int:
         return tx.scalar(sa.select(sa.func.count()).where(waiting, Device.lost_ms.is_(None))) or 0
 
 
+@retried
+def _stateless(db: Reader, after: int) -> list[int]:
+    with db.reader() as tx:
+        return list(
+            tx.scalars(
+                sa.select(Device.id)
+                .where(Device.device_state.is_(None), Device.id > after)
+                .order_by(Device.id)
+                .limit(_BATCH)
+            )
+        )
+
+
+@retried
+def _fill(db: Database, devices: Collection[int]) -> int:
+    used = (
+        sa.exists()
+        .where(Deployable.device_id == Device.id)
+        .where(AttachHandle.deployable_id == Deployable.id)
+        .where(AttachHandle.state != HandleState.FREE.value)
+    )
+    with db.writer() as tx:
+        return tx.execute(
+            sa.update(Device)
+            .where(Device.id.in_(devices), Device.device_state.is_(None))
+            .values(device_state=sa.case((used, "allocated"), else_="available"))
+        ).rowcount
+
+
+@retried
 def _ownerless(db: Database, after: str) -> list[str]:
     with db.reader() as tx:
         found = tx.scalars(
@@ -75,6 +98,7 @@ def _ownerless(db: Database, after: str) -> list[str]:
         return [uuid for uuid in found if uuid is not None]
 
 
+@retried
 def _own(db: Database, instance: str, project: str) -> int:
     with db.writer() as tx:
         tx.execute(

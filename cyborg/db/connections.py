@@ -5,9 +5,11 @@ All commit what a transaction wrote as a whole and check foreign keys. MySQL, Ma
 run READ COMMITTED; SQLite is a file in WAL mode, so that readers never wait for the writer.
 """
 
+import os
 import sqlite3
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from oslo_db.sqlalchemy import engines, exc_filters
@@ -131,7 +133,7 @@ def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
     # Not oslo.db's own: it opens the file anew for each transaction, which with WAL means a
     # checkpoint each, and it begins all transactions deferred.
     engine = sa.create_engine(
-        url,
+        _existing(url) if read_only else url,
         pool_size=settings.max_pool_size or MAX_POOL_SIZE,
         max_overflow=settings.max_overflow if settings.max_overflow is not None else 50,
         connect_args={"timeout": settings.sqlite_busy_timeout, "check_same_thread": False},
@@ -157,6 +159,13 @@ def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
     sa.event.listen(engine, "begin", begin)
     exc_filters.register_engine(engine)
     return engine
+
+
+def _existing(url: sa.URL) -> sa.URL:
+    """The same file if it is there; by itself SQLite makes one that is not."""
+    if url.query.get("uri") != "true":
+        url = url.set(database=f"file:{quote(os.path.abspath(url.database or ''))}")
+    return url.update_query_dict({"uri": "true", "mode": url.query.get("mode", "rw")})
 
 
 def _is_in_memory(url: sa.URL) -> bool:

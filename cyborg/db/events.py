@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The append-only history: who had which device when, and why."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg import context
 from cyborg.db.models import Event
 from cyborg.model.caller import Caller
 
 #: How many lines of history are told at most.
 TOLD: Final = 50
+#: Where the detail of a line has what its request was known by besides its own id.
+_ORIGIN: Final = "origin"
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,12 @@ class Entry:
     reason: str | None = None
     state: str | None = None
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """What is stored of it."""
+    def columns(self, known: Mapping[str, str]) -> dict[str, Any]:
+        """What is stored of it; ``known`` is what else is known of the request, see ``origin``."""
         columns = dict(vars(self))
         state = columns.pop("state")
-        return {**columns, "detail": None if state is None else {"state": state}}
+        detail = {"state": state, _ORIGIN: known}
+        return {**columns, "detail": {key: told for key, told in detail.items() if told} or None}
 
 
 def record(
@@ -52,18 +55,25 @@ def record(
 
     Raises Unavailable when the caller's request has expired: its transaction must not stand.
     """
+    known = context.ids() if caller else {}
+    known.pop(context.REQUEST_ID, None)
     common = {
         "project_id": caller.project_id if caller else None,
         "user_id": caller.user_id if caller else None,
         "request_id": caller.request_id if caller else None,
         "operation_id": operation,
     }
-    rows = [{**entry.columns, **common} for entry in entries]
+    rows = [{**entry.columns(known), **common} for entry in entries]
     expires = caller.expires_ms if caller else None
     if rows and expires is not None:
         tx.execute(_insert_in_time(now), [{**row, "expires": expires} for row in rows])
     elif rows:
         tx.execute(_insert(now), rows)
+
+
+def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
+    """The ids of the request that a line with this id and detail is of, see ``cyborg.context``."""
+    return {**(detail or {}).get(_ORIGIN, {}), context.REQUEST_ID: request_id}
 
 
 @cache

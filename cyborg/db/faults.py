@@ -13,6 +13,7 @@ _TRANSIENT = (db_exc.DBDeadlock, db_exc.DBConnectionError, db_exc.DBConsistencyE
 # PostgreSQL: serialization_failure and lock_not_available. SQLite: SQLITE_BUSY, low byte.
 _TRANSIENT_SQLSTATES = frozenset({"40001", "55P03"})
 _SQLITE_BUSY = 5
+_SQLITE_CANTOPEN = 14
 # MySQL and MariaDB: the server is about to end, or only reads for now, as in a failover.
 _TRANSIENT_MYSQL = frozenset({1053, 1290})
 
@@ -81,7 +82,7 @@ def connecting() -> Iterator[None]:
     except db_exc.DBInvalidUnicodeParameter as error:
         raise _unfit() from error
     except (db_exc.DBError, sa.exc.DBAPIError) as error:
-        raise exception.Unavailable(peer="The database", reason=_kind(error)) from error
+        raise exception.Unavailable(peer="The database", reason=_hindrance(error)) from error
 
 
 def _unfit() -> exception.Invalid:
@@ -104,6 +105,17 @@ def _is_data_error(error: Exception) -> bool:
         return True
     inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
     return isinstance(inner, sa.exc.DataError | ValueError | OverflowError)
+
+
+def _hindrance(error: Exception) -> str:
+    """Why there is no connection."""
+    inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
+    if getattr(getattr(inner, "orig", None), "sqlite_errorcode", 0) & 0xFF == _SQLITE_CANTOPEN:
+        return (
+            "there is no file of SQLite that it could open; set [database] connection, or make it "
+            "with 'cyborg-dbsync upgrade'"
+        )
+    return _kind(error)
 
 
 def _kind(error: BaseException) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much there is of everything, counted for metrics: six statements, whatever there is."""
+"""How much there is of everything, counted for metrics: eight statements, whatever there is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,19 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg.db.models import Arq, AttachHandle, Device, Driver, Service, Work
+from cyborg.db import notifications
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Deployable,
+    Device,
+    Driver,
+    Host,
+    Operation,
+    Service,
+    Work,
+)
+from cyborg.model.device import HandleState
 from cyborg.model.device_life import LOST
 
 Counts = Mapping[tuple[str, ...], int]
@@ -17,25 +29,35 @@ Counts = Mapping[tuple[str, ...], int]
 class Totals:
     """Counts by the words that tell things apart.
 
-    ``arqs``, ``handles`` (state), ``devices`` (type, state), ``drivers`` (driver, state, in
-    hosts); of ``work`` (kind) also the age of the oldest, in ``ages``; of services (binary, host)
-    the ``silence`` of the process that was heard of last. Times are in milliseconds.
+    ``arqs`` (state), ``units`` (host, resource class, state) and how many of them no ARQ has
+    although they are held (``leaked``), ``devices`` (type, state), ``drivers`` (driver, state, in
+    hosts), ``operations`` (state); of ``work`` (kind) also the age of the oldest, in ``ages``, and
+    what failed when it was last tried, in ``failing``; of services (binary, host) the ``silence``
+    of the process that was heard of last; ``untold`` is how long the oldest event waits to be told.
+    Times are in milliseconds.
     """
 
     arqs: Counts
-    handles: Counts
+    units: Counts
+    leaked: int
     devices: Counts
     drivers: Counts
+    operations: Counts
     work: Counts
     ages: Counts
+    failing: Counts
     silence: Counts
+    untold: int
 
 
 def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
     """Count it all."""
     work = tx.execute(
         sa.select(
-            Work.kind, _COUNT.label("amount"), (now - sa.func.min(Work.created_ms)).label("age")
+            Work.kind,
+            _COUNT.label("amount"),
+            (now - sa.func.min(Work.created_ms)).label("age"),
+            sa.func.count(Work.error).label("failing"),
         ).group_by(Work.kind)
     ).all()
     silence = tx.execute(
@@ -43,14 +65,19 @@ def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
             Service.binary, Service.host
         )
     )
+    units = tx.execute(_UNITS).all()
     return Totals(
         arqs=_counts(tx, _ARQS),
-        handles=_counts(tx, _HANDLES),
+        units={(row.name, row.resource_class, row.word): int(row.amount) for row in units},
+        leaked=sum(row.amount - row.owned for row in units if row.word == HandleState.HELD),
         devices=_counts(tx, _DEVICES),
         drivers=_counts(tx, _DRIVERS),
+        operations=_counts(tx, _OPERATIONS),
         work={(row.kind,): int(row.amount) for row in work},
         ages={(row.kind,): int(row.age) for row in work},
+        failing={(row.kind,): int(row.failing) for row in work},
         silence={(binary, host): int(ms) for binary, host, ms in silence},
+        untold=notifications.behind(tx, now),
     )
 
 
@@ -63,10 +90,25 @@ _HANDLE_STATE: Final = sa.case((AttachHandle.lost_ms.is_not(None), LOST), else_=
 _DEVICE_STATE: Final = sa.case((Device.lost_ms.is_not(None), LOST), else_=Device.status)
 _ARQS: Final[Any] = sa.select(Arq.state, _COUNT).group_by(Arq.state)
 # By position: PostgreSQL does not know two parameters for the same.
-_HANDLES: Final[Any] = sa.select(_HANDLE_STATE.label("word"), _COUNT).group_by(sa.text("word"))
+_UNITS: Final[Any] = (
+    sa.select(
+        Host.name,
+        Deployable.resource_class,
+        _HANDLE_STATE.label("word"),
+        _COUNT.label("amount"),
+        sa.func.count(Arq.id).label("owned"),
+    )
+    .select_from(AttachHandle)
+    .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+    .join(Device, Device.id == Deployable.device_id)
+    .join(Host, Host.id == Device.host_id)
+    .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
+    .group_by(Host.name, Deployable.resource_class, sa.text("word"))
+)
 _DEVICES: Final[Any] = sa.select(Device.type, _DEVICE_STATE.label("word"), _COUNT).group_by(
     Device.type, sa.text("word")
 )
+_OPERATIONS: Final[Any] = sa.select(Operation.state, _COUNT).group_by(Operation.state)
 _DRIVERS: Final[Any] = sa.select(Driver.name, Driver.state, _COUNT).group_by(
     Driver.name, Driver.state
 )

@@ -105,6 +105,18 @@ def newest(tx: sa.Connection) -> int:
     return int(tx.execute(sa.select(sa.func.max(Event.id))).scalar_one() or 0)
 
 
+def behind(tx: sa.Connection, now: sa.ColumnElement[int]) -> int:
+    """For how many milliseconds the oldest event that has not been told waits; 0: there is none.
+
+    So it is where nobody listens, too. One statement more where somebody does.
+    """
+    stored = tx.execute(sa.select(Work.spec).where(Work.uuid == MARK)).scalar_one_or_none()
+    if stored is None:
+        return 0
+    waits = sa.select(now - sa.func.min(Event.at_ms)).where(Event.id > Position.load(stored).newest)
+    return int(tx.execute(waits).scalar_one() or 0)
+
+
 def clock(tx: sa.Connection, now: sa.ColumnElement[int], row: Record) -> int | None:
     """What time it is, as long as this work is ours; None when another has taken it over."""
     query = sa.select(now).where(Work.id == row.id, Work.fence == row.fence)

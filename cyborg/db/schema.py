@@ -54,20 +54,10 @@ EXISTING = "b47c8f2d1e3a"
 def upgrade(db: Database, revision: str = "head") -> None:
     """Bring the database to ``revision``; nothing happens when it stands there already.
 
-    Raises SchemaError for a schema that we cannot start from, and (before any change) with a
-    list of all rows that the new unique keys would refuse.
+    Raises SchemaError, before any change, for a schema that we cannot start from, and with a list
+    of all rows that the new unique keys would refuse.
     """
-    current = version(db)
-    if current in FOREIGN:
-        raise exception.SchemaError(
-            reason=f"The database stands at revision {current} of the existing service; run that "
-            "service's (release 17.0.0) 'cyborg-dbsync upgrade' first."
-        )
-    if current is not None and not _is_known(current):
-        raise exception.SchemaError(
-            reason=f"The database stands at revision {current}, which this release does not know; "
-            "it was made by a newer release, or by something else."
-        )
+    _check_start(db)
     with _alembic(db) as config:
         command.upgrade(config, revision)
 
@@ -147,6 +137,37 @@ def same_type(  # noqa: PLR0917 - alembic's signature
     if is_mysql and isinstance(model_type, sa.JSON):
         return not isinstance(inspected_type, mysql.LONGTEXT | mysql.JSON)
     return None
+
+
+def _check_start(db: Reader) -> None:
+    """Raise SchemaError for a database that no revision of ours leads on from."""
+    current = version(db)
+    if current in FOREIGN:
+        raise exception.SchemaError(
+            reason=f"The database stands at revision {current} of the existing service; run that "
+            f"service's (release 17.0.0) 'cyborg-dbsync upgrade' first, to get to {EXISTING}."
+        )
+    if current is not None and not _is_known(current):
+        raise exception.SchemaError(
+            reason=f"The database stands at revision {current}, which this release does not know; "
+            "it was made by a newer release, or by something else: see [database] connection."
+        )
+    if current is None and (strangers := _unversioned(db)):
+        raise exception.SchemaError(
+            reason=f"The database has the tables {', '.join(strangers)}, but notes no revision: "
+            "nobody can tell what they are. See [database] connection; if they are the existing "
+            f"service's, of release 17.0.0, run 'cyborg-dbsync stamp --revision {EXISTING}' first."
+        )
+
+
+def _unversioned(db: Reader) -> list[str]:
+    """Tables named like ours in a database without a place for revisions.
+
+    A first upgrade that was killed leaves that place behind, and so does a note that was cleared.
+    """
+    with db.reader() as connection:
+        there = set(sa.inspect(connection).get_table_names())
+    return [] if "alembic_version" in there else sorted(there & METADATA.tables.keys())
 
 
 def _is_known(name: str) -> bool:

@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.db import events
 from cyborg.db.bulk import Record
-from cyborg.db.models import Deployable, Service, Work
+from cyborg.db.models import Deployable, Event, Service, Work
 from cyborg.model.work import WorkKind
 
 _COLUMNS = (
@@ -71,6 +72,11 @@ def claim(
         return []
     tx.execute(_TAKE, {"ids": ids, "owner": owner[0], "epoch": owner[1]})
     return tx.execute(_taken(now), {"ids": ids}).all()
+
+
+def origin(row: Record) -> dict[str, str]:
+    """The ids (see ``cyborg.context``) of the request that ordered this work; empty: none did."""
+    return {} if row.request_id is None else events.origin(row.request_id, row.detail)
 
 
 def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
@@ -211,10 +217,18 @@ def _taken(now: sa.ColumnElement[int]) -> sa.Select[Any]:
             sa.func.coalesce(Work.deadline_ms < now, sa.false()).label("overdue"),
             (Work.deadline_ms - now).label("left_ms"),
             (now - Work.created_ms).label("age_ms"),
+            _ordered(Event.request_id).label("request_id"),
+            _ordered(Event.detail).label("detail"),
         )
         .where(Work.id.in_(sa.bindparam("ids", expanding=True)))
         .order_by(Work.not_before_ms, Work.id)
     )
+
+
+def _ordered(column: Any) -> Any:
+    """What the history says of the request that ordered a piece of work."""
+    mine = Event.operation_id == Work.operation_id
+    return sa.select(column).where(mine, Event.request_id.is_not(None)).limit(1).scalar_subquery()
 
 
 @cache

@@ -60,6 +60,7 @@ class GenericBackend:
     attach_type: AttachType = AttachType.PCI
     units: int = 1
     mdev_type: str | None = None
+    physical_network: str | None = None
     vendor: str | None = None
     model: str | None = None
     services: tuple[str, ...] = ()
@@ -136,7 +137,10 @@ class GenericBackend:
         """The units of a device."""
         match self.attach_type:
             case AttachType.PCI:
-                yield AttachHandle(str(address), self.attach_type, address.info())
+                info = address.info()
+                if self.physical_network is not None:
+                    info["physical_network"] = self.physical_network
+                yield AttachHandle(str(address), self.attach_type, info)
             case AttachType.TEST_PCI:
                 for unit in range(1, self.units + 1):
                     slot, function = divmod(unit, _FUNCTIONS)

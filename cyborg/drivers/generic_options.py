@@ -18,6 +18,7 @@ from cyborg.drivers.generic_backend import Commands, GenericBackend, Marks
 from cyborg.drivers.generic_match import Selector
 from cyborg.drivers.host import Host
 from cyborg.drivers.local_command import FilePath, LocalCommand
+from cyborg.drivers.whitelist import network_name
 from cyborg.model.device import AttachType, DeviceType
 from cyborg.model.provider import is_resource_class_name, is_trait_name
 
@@ -80,6 +81,7 @@ class _Section:
             attach_type=attach_type,
             units=units,
             mdev_type=self._mdev_type(attach_type),
+            physical_network=self._physical_network(attach_type),
             vendor=self._optional("vendor", _shown),
             model=self._optional("model", _shown),
             services=self._understood("services", _services),
@@ -121,6 +123,12 @@ class _Section:
         name = self._optional("mdev_type", _mdev)
         if (name is not None) is not (attach_type is AttachType.MDEV):
             self._refuse("mdev_type", "it goes with attach_type MDEV, and only with it")
+        return name
+
+    def _physical_network(self, attach_type: AttachType) -> str | None:
+        name = self._optional("physical_network", network_name)
+        if name is not None and attach_type is not AttachType.PCI:
+            self._refuse("physical_network", "a port of Neutron gets a whole function only")
         return name
 
     def _commands(self) -> Commands:

@@ -2,6 +2,7 @@
 """The pci_driver: whole PCI functions of whatever kind for guests, by the operator's list."""
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,13 +52,15 @@ class Finding:
     """What became of one directory of the bus; ``reason`` is None when it is offered.
 
     ``function`` is None for one that could not be understood; such a one is never offered.
-    ``listed`` tells whether the operator's whitelist names it.
+    ``listed`` tells whether the operator's whitelist names it, ``network`` the physical network
+    that it names for it.
     """
 
     key: str
     function: PciFunction | None
     reason: str | None
     listed: bool = False
+    network: str | None = None
 
 
 class PciDriver(Driver):
@@ -81,7 +84,7 @@ class PciDriver(Driver):
         found = self._survey(surroundings)
         self._tell(found)
         return [
-            device(one.function, self._node, self._names)
+            device(one.function, self._node, self._names, one.network)
             for one in found
             if one.function is not None and one.reason is None
         ]
@@ -117,13 +120,15 @@ def survey(
         one.name: places[-1] for one in snapshot.interfaces if (places := addresses_on(one.path))
     }
 
-    def judge(function: PciFunction) -> tuple[bool, str | None]:
+    def judge(function: PciFunction) -> Finding:
         ours = deployable_name(node, function.address) in surroundings.kept
         matching = [one for one in entries if one.matches(function, interfaces, ours=ours)]
-        if any(one.force for one in matching):
-            return True, None
-        refused = ownership.refusal(function, busy, snapshot.open_vfio, surroundings, ours=ours)
-        return bool(matching), refused or (None if matching else "not on the whitelist")
+        reason = None
+        if not any(one.force for one in matching):
+            reason = ownership.refusal(function, busy, snapshot.open_vfio, surroundings, ours=ours)
+            reason = reason or (None if matching else "not on the whitelist")
+        network = whitelist.network_of(matching, function, interfaces)
+        return Finding(str(function.address), function, reason, bool(matching), network)
 
     found = []
     for raw in snapshot.functions:
@@ -132,8 +137,7 @@ def survey(
         except ValueError as error:
             found.append(Finding(raw.name, None, str(error)))
         else:
-            listed, reason = judge(function)
-            found.append(Finding(str(function.address), function, reason, listed))
+            found.append(judge(function))
     return sorted(found, key=lambda one: one.key)
 
 
@@ -142,13 +146,20 @@ def deployable_name(node: str, address: PciAddress) -> str:
     return f"{node}_{address}"
 
 
+def network_trait(network: str) -> str:
+    """By which a device profile asks for a function on a physical network."""
+    return "CUSTOM_" + re.sub(r"[^A-Z0-9_]", "_", network.upper())
+
+
 def device_type(class_code: int) -> DeviceType:
     """The device type that a 24-bit class code means."""
     digits = f"{class_code:06x}"
     return next((word for start, word in _TYPES if digits.startswith(start)), DeviceType.PCI)
 
 
-def device(function: PciFunction, node: str, names: pci_ids.Names) -> Device:
+def device(
+    function: PciFunction, node: str, names: pci_ids.Names, network: str | None = None
+) -> Device:
     """One offered function as a device with one deployable and one handle."""
     address = function.address
     # This order of the keys is that of the existing service's rows.
@@ -159,20 +170,25 @@ def device(function: PciFunction, node: str, names: pci_ids.Names) -> Device:
         vendor=f"{function.vendor:04x}",
         model=names.product(function.vendor, function.product),
         control_path=info,
-        deployables=(_deployable(function, deployable_name(node, address), info),),
+        deployables=(_deployable(function, deployable_name(node, address), info, network),),
         std_board_info={"product_id": f"{function.product:04x}", "controller": None},
         vendor_board_info="miss_vb_info",
         numa_node=function.numa_node,
     )
 
 
-def _deployable(function: PciFunction, name: str, info: dict[str, str]) -> Deployable:
+def _deployable(
+    function: PciFunction, name: str, info: dict[str, str], network: str | None
+) -> Deployable:
     word = _VENDOR_WORDS.get(function.vendor)
     traits = (
         "OWNER_CYBORG",
         *([f"CUSTOM_PCI_{word}"] if word else []),
         f"CUSTOM_PCI_PRODUCT_ID_{function.product:04X}",
+        *([network_trait(network)] if network else []),
     )
+    # Nova needs the network for a port of Neutron, and ignores it for all else.
+    info = info | {"physical_network": network} if network else info
     return Deployable(
         name=name,
         resource_class=_RESOURCE_CLASS,

@@ -19,6 +19,8 @@ _OPTION = "[pci] passthrough_whitelist"
 _PARTS = (("domain", 0xFFFFFFFF, 4), ("bus", 0xFF, 2), ("slot", 0x1F, 2), ("function", 7, 1))
 _HEXADECIMAL = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,8})")
 _KEYS = frozenset({"vendor_id", "product_id", "address", "devname", "force"})
+#: Neutron keeps 64 characters of such a name.
+_NETWORK = re.compile(r"[!-~]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,17 @@ class Patterns:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: everything that is given must match. ``force`` overrules the ownership guard."""
+    """One entry: everything that is given must match. ``force`` overrules the ownership guard.
+
+    ``physical_network`` is Neutron's name of what the functions are cabled to.
+    """
 
     vendor: int | None = None
     product: int | None = None
     address: Glob | Patterns | None = None
     devname: str | None = None
     force: bool = False
+    physical_network: str | None = None
 
     def matches(
         self, function: PciFunction, interfaces: Mapping[str, PciAddress], *, ours: bool
@@ -88,6 +94,22 @@ class Entry:
             # nothing else could have matched it.
             return ours and function.on_vfio
         return _reaches(Glob(_split(named)), function)
+
+
+def network_of(
+    matching: Sequence[Entry], function: PciFunction, interfaces: Mapping[str, PciAddress]
+) -> str | None:
+    """The physical network of a function that these entries match, None when nothing tells.
+
+    The first entry that gives one counts. Where only interfaces that are not here could tell, for
+    guests have them, all these entries must agree: a guest in the wrong network is worse than
+    none.
+    """
+    sure = [one for one in matching if one.matches(function, interfaces, ours=False)]
+    if sure:
+        return next((one.physical_network for one in sure if one.physical_network), None)
+    networks = {one.physical_network for one in matching}
+    return networks.pop() if len(networks) == 1 else None
 
 
 def parse(texts: Sequence[str]) -> tuple[Entry, ...]:
@@ -131,7 +153,20 @@ def _entry(value: Any) -> Entry:
         address=_address(value["address"]) if "address" in value else None,
         devname=devname,
         force=force,
+        physical_network=network_name(value["physical_network"])
+        if "physical_network" in value
+        else None,
     )
+
+
+def network_name(given: object) -> str:
+    """The name of a physical network; raises ValueError with a clause when it is none."""
+    if not isinstance(given, str) or _NETWORK.fullmatch(given) is None:
+        raise ValueError(
+            "physical_network is no name of 1 to 64 ASCII characters without blanks; leave it "
+            "out for functions that ports of Neutron do not use"
+        )
+    return given
 
 
 def _id(value: dict[str, Any], key: str) -> int | None:

@@ -78,10 +78,40 @@ ARQS: Final = Metric("cyborg_arqs", "gauge", ("state",), "Accelerator requests."
 HANDLES: Final = Metric(
     "cyborg_attach_handles", "gauge", ("state",), "Attach handles, which are the units."
 )
+UNITS: Final = Metric(
+    "cyborg_units",
+    "gauge",
+    ("host", "resource_class", "state"),
+    "The same by host and resource class.",
+)
+LEAKED: Final = Metric(
+    "cyborg_units_leaked",
+    "gauge",
+    (),
+    "Units that are held, although no accelerator request has them.",
+)
 DEVICES: Final = Metric("cyborg_devices", "gauge", ("type", "state"), "Devices.")
 WORK: Final = Metric("cyborg_work", "gauge", ("kind",), "Pieces of work that are to be done.")
 WORK_OLDEST: Final = Metric(
     "cyborg_work_oldest_seconds", "gauge", ("kind",), "The age of the oldest of them."
+)
+WORK_FAILING: Final = Metric(
+    "cyborg_work_failing", "gauge", ("kind",), "Those of them whose last try has failed."
+)
+OPERATIONS: Final = Metric(
+    "cyborg_operations", "gauge", ("state",), "Operations that are not forgotten yet."
+)
+UNTOLD: Final = Metric(
+    "cyborg_notifications_behind_seconds",
+    "gauge",
+    (),
+    "The age of the oldest event that has not been told as a notification.",
+)
+BIND_SECONDS: Final = Metric(
+    "cyborg_bind_duration_seconds",
+    "histogram",
+    ("outcome",),
+    "How long binds took for which a host had to prepare the device.",
 )
 SERVICES: Final = Metric(
     "cyborg_services", "gauge", ("binary", "state"), "Services that were ever seen, up or down."
@@ -120,9 +150,15 @@ OF_CONDUCTOR: Final = (
     DATABASE_UP,
     ARQS,
     HANDLES,
+    UNITS,
+    LEAKED,
     DEVICES,
     WORK,
     WORK_OLDEST,
+    WORK_FAILING,
+    OPERATIONS,
+    UNTOLD,
+    BIND_SECONDS,
     SERVICES,
     SILENCE,
     DRIVERS,

@@ -68,7 +68,11 @@ UNRELEASED = frozenset({HandleState.RELEASING, HandleState.QUARANTINED})
 
 @dataclass(frozen=True)
 class AttachHandle:
-    """One attachable unit. ``info`` holds strings only: Nova pastes them into libvirt's XML."""
+    """One attachable unit. ``info`` holds strings only: Nova pastes them into libvirt's XML.
+
+    With ``physical_network``, Neutron's name of what a network card is cabled to, it is fit for
+    ports of Neutron as well.
+    """
 
     key: str
     type: AttachType

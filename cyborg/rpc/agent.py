@@ -14,6 +14,7 @@ from cyborg.model.work import (
     Outcome,
     ProgramTask,
 )
+from cyborg.rpc import versions
 from cyborg.rpc.transport import AGENT_TOPIC, Bus, Line
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class AgentClient:
     """
 
     def __init__(self, bus: Bus, *, timeout: float) -> None:
-        self._line = Line(bus, AGENT_TOPIC, peer="agent", timeout=timeout)
+        self._line = Line(bus, AGENT_TOPIC, peer="agent", timeout=timeout, later=versions.AGENT)
 
     def close(self) -> None:
         """Give up calls in flight."""
@@ -53,12 +54,12 @@ class AgentClient:
         """Fetch what is desired, look at the hardware, and report; answers what was found."""
         return self._ask(Discovered, host, "discovery", task)
 
-    def reload(self, host: str, epoch: int) -> None:
+    def reload(self, host: str, agent_epoch: int) -> None:
         """Have the agent of this epoch finish what is in hand and execute itself anew.
 
         It is done when the host's agent says hello with another epoch.
         """
-        self._line.call_server(host, "reload", agent_epoch=epoch)
+        self._line.call_server(host, "reload", agent_epoch=agent_epoch)
 
     def install(self, host: str, task: InstallTask) -> Outcome:
         """Set a device up, look whether it is ready then, and look at the host anew."""

@@ -20,6 +20,7 @@ from cyborg.model.operation import Operation
 from cyborg.model.reading import Reading
 from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
 from cyborg.model.work import Holdings
+from cyborg.rpc import versions
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, Line
 
 
@@ -27,7 +28,14 @@ class Client:
     """A connection to the conductors; ``sender`` is the caller's own endpoint, if it has one."""
 
     def __init__(self, bus: Bus, *, timeout: float, sender: str = "") -> None:
-        self._line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=timeout, sender=sender)
+        self._line = Line(
+            bus,
+            CONDUCTOR_TOPIC,
+            peer="conductor",
+            timeout=timeout,
+            sender=sender,
+            later=versions.CONDUCTOR,
+        )
 
     def connect(self) -> None:
         """Look for the bus and a conductor in the background."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from types import MappingProxyType
 from typing import Any
 
 import oslo_messaging
@@ -18,8 +19,9 @@ from oslo_config import cfg
 from oslo_messaging import opts
 from oslo_messaging.rpc.server import RPCServer
 
-from cyborg import exception
-from cyborg.rpc import faults
+from cyborg import exception, tracing
+from cyborg.context import REQUEST_ID, carried, ids, working_for
+from cyborg.rpc import faults, versions
 
 LOG = logging.getLogger(__name__)
 
@@ -27,14 +29,12 @@ EXCHANGE = "cyborg"
 CONDUCTOR_TOPIC = "cyborg-conductor"
 AGENT_TOPIC = "cyborg-agent"
 
-#: RPC version of both services. 1.0: the verbs of the first release, with microversion 2.4. From
-#: then on whatever adds a verb or an argument raises the minor, and is told here.
-VERSION = "1.0"
-
 #: How long the first request of a process may wait for the first connection, in seconds.
 _FIRST_CONNECTION = 3.0
 #: How much longer than its time-out a call is waited for, in seconds.
 _AND_A_BIT = 1.0
+#: How long the end of a process may wait for its connections to be closed, in seconds.
+_CLOSING = 5.0
 _PING_INTERVAL = 1.0
 _PING_TIMEOUT = 5.0
 #: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
@@ -48,10 +48,19 @@ _UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
 
 class _Dispatcher(oslo_messaging.RPCDispatcher):
-    """Refuses verbs that are not there in a line; oslo.messaging would log a fault of ours."""
+    """Does what is asked for the request of whoever asks, so that log lines tell which one it is.
+
+    Verbs that are not there are refused in a line; oslo.messaging would log a fault of ours.
+    """
 
     def dispatch(self, incoming: Any) -> Any:
         """See there; who asks is told the same either way."""
+        asked, verb = incoming.ctxt, incoming.message.get("method")
+        server = tracing.Kind.SERVER
+        with working_for(asked), tracing.span(f"handle {verb}", server, origin=asked):
+            return self._dispatch(incoming)
+
+    def _dispatch(self, incoming: Any) -> Any:
         try:
             return super().dispatch(incoming)
         except (oslo_messaging.NoSuchMethod, oslo_messaging.UnsupportedVersion) as refusal:
@@ -64,8 +73,8 @@ class Bus:
 
     ``conf`` must be the global ``cfg.CONF`` (oslo.messaging registers its options there); ``url``
     overrides ``[DEFAULT] transport_url``, ``exchange`` overrides ``[DEFAULT] control_exchange``.
-    Services with different exchanges keep apart on one virtual host. Raises ConfigError for a URL
-    that cannot be used.
+    Services with different exchanges keep apart on one virtual host. ``[upgrade_levels]`` limits
+    what is sent. Raises ConfigError for a URL or a limit that cannot be used.
     """
 
     def __init__(
@@ -86,6 +95,11 @@ class Bus:
                 "rabbit://user:password@host:port/virtual_host."
             ) from fault
         self._exchange = exchange or conf.control_exchange
+        levels = conf.upgrade_levels
+        self._pins = {
+            CONDUCTOR_TOPIC: versions.pinned("conductor", levels.conductor, versions.CONDUCTOR),
+            AGENT_TOPIC: versions.pinned("agent", levels.agent, versions.AGENT),
+        }
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
         """An oslo.messaging RPC server for ``topic.server``; the caller starts and stops it."""
@@ -97,18 +111,20 @@ class Bus:
         )
 
     def client(self, topic: str) -> Any:
-        """An oslo.messaging RPC client that tries a send once."""
+        """An oslo.messaging RPC client that tries a send once, of nothing above the pin."""
         return oslo_messaging.get_rpc_client(
             self._transport,
             oslo_messaging.Target(
-                exchange=self._exchange, topic=self._queue(topic), version=VERSION
+                exchange=self._exchange, topic=self._queue(topic), version=versions.FIRST
             ),
+            version_cap=self._pins.get(topic),
             retry=1,
         )
 
     def close(self) -> None:
         """Drop the connections; calls in flight end as unavailable."""
-        self._transport.cleanup()
+        # Whoever makes a connection holds a lock that this needs, while the broker is away.
+        wait((in_thread(self._transport.cleanup, name="bus-close"),), _CLOSING)
 
     def _queue(self, topic: str) -> str:
         """RabbitMQ calls a queue by its topic alone, whatever the exchange: it must be in it."""
@@ -119,15 +135,24 @@ class Line:
     """Bounded calls to the servers of one topic.
 
     ``timeout`` is in seconds and holds for each try of a call; ``sender`` is the endpoint of who
-    calls, where it has one. Every method raises Unavailable when nobody can be reached and
-    OutcomeUnknown when the second try, with the same arguments and so the same operation id, went
-    unanswered too.
+    calls, where it has one; ``later`` is the history of the servers' verbs, by which each message
+    is of the lowest version that will do. Every method raises Unavailable when nobody can be
+    reached, PinnedVersion for what may not be sent, and OutcomeUnknown when the second try, with
+    the same arguments and so the same operation id, went unanswered too.
     """
 
     def __init__(
-        self, bus: Bus, topic: str, *, peer: str, timeout: float, sender: str = ""
+        self,
+        bus: Bus,
+        topic: str,
+        *,
+        peer: str,
+        timeout: float,
+        sender: str = "",
+        later: versions.Later = MappingProxyType({}),
     ) -> None:
         self._sender = sender
+        self._later = later
         self._client = bus.client(topic)
         self._asking = self._client.prepare(timeout=timeout, call_monitor_timeout=_SILENCE)
         self._peer = peer
@@ -194,8 +219,11 @@ class Line:
 
     def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
         """Send a hint that may be lost; never raises, never waits."""
-        cast = self._client.prepare(server=server).cast
-        told = in_thread(lambda: cast({}, verb, **arguments))
+        spoken = versions.said(self._later, verb, arguments)
+        version = versions.needed(self._later, verb, spoken)
+        cast = self._client.prepare(server=server, version=version).cast
+        known = ids()
+        told = in_thread(lambda: cast(known, verb, **spoken))
         told.add_done_callback(lambda future: self._note(verb, future.exception()))
 
     def close(self) -> None:
@@ -206,11 +234,17 @@ class Line:
     def _once(self, client: Any, verb: str, request_id: str, arguments: dict[str, Any]) -> Any:
         if self._closed.done():
             raise exception.Unavailable(peer=self._peer, reason="this process is ending")
-        context = {"request_id": request_id}
-        if self._sender:
-            context["sender"] = self._sender
-        future = in_thread(lambda: client.call(context, verb, **arguments))
-        wait((future, self._closed), self._timeout + _AND_A_BIT, FIRST_COMPLETED)
+        spoken = versions.said(self._later, verb, arguments)
+        version = versions.needed(self._later, verb, spoken)
+        call = client.prepare(version=version).call
+        with tracing.span(f"{self._peer} {verb}", tracing.Kind.CLIENT):
+            context = {REQUEST_ID: request_id, **ids()}
+            if request_id:
+                context[REQUEST_ID] = request_id
+            if self._sender:
+                context["sender"] = self._sender
+            future = in_thread(lambda: call(context, verb, **spoken))
+            wait((future, self._closed), self._timeout + _AND_A_BIT, FIRST_COMPLETED)
         if not future.done():
             self._lost()
             reason = "this process is ending" if self._closed.done() else "the bus is away"
@@ -220,6 +254,10 @@ class Line:
             return future.result()
         if isinstance(error, oslo_messaging.MessagingTimeout):
             raise error
+        if isinstance(error, oslo_messaging.RPCVersionCapError):
+            raise exception.PinnedVersion(
+                peer=self._peer, verb=verb, needed=version, pin=error.version_cap
+            )
         # Within one process it comes as it was raised.
         if getattr(error, "exc_type", type(error).__name__) in _UNKNOWN:
             raise exception.UnknownVerb(peer=self._peer, verb=verb) from None
@@ -268,6 +306,7 @@ class Line:
 def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:
     """Call in a thread that the process does not wait for at its end, unlike an executor's."""
     future: Future[Any] = Future()
+    call = carried(call)
 
     def run() -> None:
         try:

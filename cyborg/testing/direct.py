@@ -16,7 +16,8 @@ from typing import Any
 
 import oslo_messaging
 
-from cyborg.rpc.transport import VERSION, Bus
+from cyborg.rpc.transport import Bus
+from cyborg.rpc.versions import FIRST
 
 #: A wall around the passing of one message, told which: it may raise what ends the process.
 Crossing = Callable[[str], AbstractContextManager[None]]
@@ -182,7 +183,7 @@ class DirectServer:
     def answer(self, verb: str, message: str) -> str:
         """The endpoint's answer; what it cannot take is an error of the bus."""
         context, arguments = json.loads(message)
-        body = {"method": verb, "args": arguments, "version": VERSION}
+        body = {"method": verb, "args": arguments, "version": FIRST}
         try:
             incoming = SimpleNamespace(ctxt=context, message=body, client_timeout=None)
             return json.dumps(self._dispatcher.dispatch(incoming))

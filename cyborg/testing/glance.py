@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.noauth import NoAuth
-from keystoneauth1.session import Session
 
+from cyborg.clients.keystone import Session
 from cyborg.testing.loopback import Loopback
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from uuid import UUID
 
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.noauth import NoAuth
-from keystoneauth1.session import Session
 
+from cyborg.clients.keystone import Session
 from cyborg.testing.guests import Guest, Guests
 from cyborg.testing.loopback import Loopback
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from keystoneauth1.adapter import Adapter
-from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 from oslo_config import cfg
 from placement import conf as placement_conf
 from placement import db_api, deploy
 
+from cyborg.clients.keystone import Session
 from cyborg.testing.loopback import Loopback
 
 #: What ``[placement]`` needs to reach it: auth_type = admin_token, endpoint = its url, this token.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cyborg import conf as configuration
-from cyborg import exception
+from cyborg import exception, tracing
 from cyborg.api import app, expose
 from cyborg.model.names import API
 
@@ -51,6 +51,7 @@ def make() -> app.WsgiApp:
     """Configure this process and build its application; raises ConfigError."""
     conf = configuration.prepare([], prog=API)
     with configuration.checked(conf):
+        tracing.start(conf, API)
         return app.load(conf)
 
 

@@ -1,14 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx configuration of the documentation."""
 
-from docutils import nodes
-from docutils.parsers.rst import Directive
-from docutils.statemachine import StringList
-from sphinx.application import Sphinx
+import sys
+from pathlib import Path
 
-from cyborg.model.arq import MOVES, State
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
-extensions = ["openstackdocstheme", "oslo_config.sphinxext", "oslo_policy.sphinxext"]
+extensions = [
+    "openstackdocstheme",
+    "oslo_config.sphinxext",
+    "oslo_config.sphinxconfiggen",
+    "oslo_policy.sphinxext",
+    "oslo_policy.sphinxpolicygen",
+    "tables",
+]
+
+# The samples of the configuration pages; what is written is thrown away with the build.
+config_generator_config_file = [
+    ("../../tools/config/cyborg-config-generator.conf", "_static/cyborg")
+]
+policy_generator_config_file = [
+    ("../../tools/config/cyborg-policy-generator.conf", "_static/cyborg")
+]
 
 project = "Cyborg"
 copyright = "Cyborg contributors"
@@ -21,23 +34,3 @@ openstackdocs_repo_name = "openstack/cyborg"
 openstackdocs_pdf_link = False
 openstackdocs_use_storyboard = False
 openstackdocs_auto_name = False
-
-
-class ArqMoves(Directive):
-    """``arq-moves``: the table of moves as the code has it, so that there is no second one."""
-
-    def run(self) -> list[nodes.Node]:
-        """Write the table as text, and have it parsed in place."""
-        lines = [".. list-table::", "   :header-rows: 1", ""]
-        lines += ["   * - An accelerator request may …", "     - from", "     - which makes it"]
-        for event, move in MOVES.items():
-            sources = ", ".join(state for state in State if state in move.sources)
-            lines += [f"   * - {event}", f"     - {sources}", f"     - {move.target}"]
-        found = nodes.Element()
-        self.state.nested_parse(StringList(lines, source="cyborg.model.arq"), 0, found)
-        return found.children
-
-
-def setup(app: Sphinx) -> None:
-    """Tell Sphinx about the directive."""
-    app.add_directive("arq-moves", ArqMoves)

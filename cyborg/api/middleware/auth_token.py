@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import webob
 import webob.exc
+from keystoneauth1 import exceptions as ks_exceptions
 from keystonemiddleware import auth_token
 from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.api import expose, microversion
+from cyborg.api.following import Followed
 from cyborg.api.middleware.noauth import NoAuthMiddleware
 from cyborg.conf import keystone_authtoken
 
@@ -30,6 +32,7 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
 
     A path matches a public route with any slashes at its end and with ``.json``. Options of
     ``[keystone_authtoken]`` may be overridden one by one in ``overrides``, as paste files do.
+    Raises ConfigError when they give no account with which tokens can be checked.
     """
 
     def __init__(
@@ -40,7 +43,18 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
         public_routes: Iterable[str] = PUBLIC_ROUTES,
         overrides: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(app, {**(overrides or {}), "oslo_config_config": conf})
+        try:
+            super().__init__(app, {**(overrides or {}), "oslo_config_config": conf})
+        except ks_exceptions.ClientException as fault:
+            raise exception.ConfigError(
+                reason=f"[keystone_authtoken] cannot be used: {fault}"
+            ) from fault
+        if self._auth is None:
+            # By itself it would start, and fail at the first token.
+            raise exception.ConfigError(
+                reason="[keystone_authtoken] auth_type is not set: there is no account to check "
+                "tokens with. Without Keystone set [api] auth_strategy = noauth."
+            )
         watched = (_HEALTH, _METRICS) if conf.api.metrics else (_HEALTH,)
         self._public = frozenset(_plain(route) for route in (*public_routes, *watched))
 
@@ -78,14 +92,16 @@ def protect(
     public_routes: Iterable[str] = PUBLIC_ROUTES,
     overrides: dict[str, Any] | None = None,
 ) -> WsgiApp:
-    """Put the filter in front that ``[api] auth_strategy`` names; raises ConfigError."""
+    """Put the filter in front that ``[api] auth_strategy`` names; raises ConfigError.
+
+    Whatever is logged from there on carries the id of its request.
+    """
     register_opts(conf)
     if conf.api.auth_strategy == "noauth":
-        return NoAuthMiddleware(app, conf)
-    protected: WsgiApp = AuthTokenMiddleware(
-        app, conf, public_routes=public_routes, overrides=overrides
+        return Followed(NoAuthMiddleware(app, conf))
+    return Followed(
+        AuthTokenMiddleware(app, conf, public_routes=public_routes, overrides=overrides)
     )
-    return protected
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -27,9 +27,18 @@ class Problem:
     ids: tuple[int, ...]
     remedy: str
 
+    @property
+    def query(self) -> str:
+        """The SQL that shows these rows."""
+        return f"SELECT * FROM {self.table} WHERE id IN ({self._list});"
+
+    @property
+    def _list(self) -> str:
+        return ", ".join(str(one) for one in self.ids)
+
     def __str__(self) -> str:
-        ids = ", ".join(str(one) for one in self.ids)
-        return f"{self.table}: {self.value} stands in rows with id {ids}; {self.remedy}"
+        found = f"{self.table}: {self.value} stands in rows with id {self._list}"
+        return f"{found}; {self.remedy} To see them: {self.query}"
 
 
 def problems(connection: sa.Connection) -> list[Problem]:

@@ -51,9 +51,10 @@ def _run(asked: options.Options, screen: Screen) -> int:
         _report_faults(state)
         with house.opened(conf, state, screen) as running:
             _introduce(running, screen)
-            held = _walk(running, state, screen)
+            scene = _scene(running)
+            held = _walk(scene, state, screen)
             if held and not asked.demo:
-                _serve(running, screen, proxied)
+                _serve(scene, screen, proxied)
     return 0 if held else 1
 
 
@@ -88,10 +89,8 @@ def _introduce(running: house.House, screen: Screen) -> None:
     screen.say(f"The walk asks for {kind}, {running.findings.deployable.name}.")
 
 
-def _walk(running: house.House, state: State, screen: Screen) -> bool:
-    """Play the walk; answers whether every step held."""
-    screen.heading("The walk: an accelerator in the life of a server, with Nova's part played")
-    scene = Scene(
+def _scene(running: house.House) -> Scene:
+    return Scene(
         url=running.url,
         placement_url=running.placement_url,
         nova=running.nova,
@@ -99,6 +98,11 @@ def _walk(running: house.House, state: State, screen: Screen) -> bool:
         deployable=running.findings.deployable,
         units=partial(house.units, running.reader),
     )
+
+
+def _walk(scene: Scene, state: State, screen: Screen) -> bool:
+    """Play the walk; answers whether every step held."""
+    screen.heading("The walk: an accelerator in the life of a server, with Nova's part played")
     try:
         Walk(scene, screen).play()
     except StepFailed as failure:
@@ -108,12 +112,11 @@ def _walk(running: house.House, state: State, screen: Screen) -> bool:
     return True
 
 
-def _serve(running: house.House, screen: Screen, proxied: bool) -> None:
+def _serve(scene: Scene, screen: Screen, proxied: bool) -> None:
     """Serve until told to end."""
     try:
         screen.heading("Go on by yourself, in another terminal")
-        deployable = running.findings.deployable
-        screen.raw(list(lines.to_copy(running.url, running.placement_url, deployable, proxied)))
+        screen.raw(list(lines.to_copy(scene, proxied)))
         screen.say()
         screen.say("Serving until Ctrl-C.")
         threading.Event().wait()

@@ -33,6 +33,11 @@ class Screen:
         """Lines that stay as they are: tables, and what people copy."""
         self._put("\n".join(lines))
 
+    def log(self, name: str, lines: Sequence[str]) -> None:
+        """What a program wrote, each line behind its name."""
+        for line in lines:
+            self._put(f"{self._in(_CYAN, f'{name:>16} |')} {line}")
+
     def heading(self, text: str) -> None:
         """The beginning of a part."""
         self._put(f"\n{self._in(_BOLD, text)}\n{self._in(_BOLD, '=' * len(text))}")

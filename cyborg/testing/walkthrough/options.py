@@ -5,6 +5,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cyborg.testing.walkthrough import servers
+
 PROG = "walkthrough"
 _DESCRIPTION = """\
 Walk through all that operators do, with the cyborg command and nothing else: drivers that come and
@@ -31,18 +33,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--mysql-url",
-        metavar="URL",
-        default="mysql+pymysql://root@127.0.0.1:3306/",
-        help="MariaDB or MySQL, on which a database is made and dropped (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--rabbit-url",
-        metavar="URL",
-        default="rabbit://guest:guest@127.0.0.1:5672/",
-        help="RabbitMQ, from which all queues are removed in the end (default: %(default)s)",
-    )
+    servers.add_options(parser)
     parser.add_argument(
         "--keep", action="store_true", help="keep logs and configuration, and say where"
     )

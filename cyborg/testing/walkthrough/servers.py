@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of the walk: whether they answer, a database of its own, a corner of the broker."""
+"""The servers of a run: whether they answer, a database of its own, a corner of the broker."""
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +18,25 @@ from cyborg.testing.bench import databases
 _PATIENCE = 5
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that name the servers."""
+    parser.add_argument(
+        "--mysql-url",
+        metavar="URL",
+        default="mysql+pymysql://root@127.0.0.1:3306/",
+        help="MariaDB or MySQL, on which a database is made and dropped (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rabbit-url",
+        metavar="URL",
+        default="rabbit://guest:guest@127.0.0.1:5672/",
+        help="RabbitMQ, from which all queues are removed in the end (default: %(default)s)",
+    )
+
+
 @contextmanager
-def database(server: str, directory: Path) -> Iterator[str]:
-    """The URL of a new database at the newest revision, dropped in the end.
+def database(server: str, directory: Path, name: str) -> Iterator[str]:
+    """The URL of a new database at the newest revision, dropped in the end; ``name`` begins its.
 
     Raises exception.ConfigError with a sentence when the server cannot be used.
     """
@@ -32,7 +49,7 @@ def database(server: str, directory: Path) -> Iterator[str]:
             connection.execute(sa.text("SELECT 1"))
     except sa.exc.SQLAlchemyError as fault:
         raise _unusable(server, str(fault), "--mysql-url") from fault
-    with databases.prepared(server, directory, "cyborg_walkthrough") as db:
+    with databases.prepared(server, directory, name) as db:
         yield db.engine.url.render_as_string(hide_password=False)
 
 

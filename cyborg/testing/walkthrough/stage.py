@@ -77,7 +77,7 @@ class Stage:
 
     def _start(self, endings: ExitStack) -> None:
         database = endings.enter_context(
-            servers.database(self._plan.mysql_url, self.place.directory)
+            servers.database(self._plan.mysql_url, self.place.directory, "cyborg_walkthrough")
         )
         exchange = endings.enter_context(
             servers.exchange(self._plan.rabbit_url, RACK, SPARE, "control")

@@ -36,11 +36,32 @@ from cyborg.testing.stack import Peers, Stack, reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
-# What meets neither database nor bus, or brings its own.
-collect_ignore = ["cli", "clients", "quickstart/test_command.py"] if SERVER else []
-# Who asks, and which server of the web hands it on, is nothing to the database: once is enough.
-if SERVER.startswith("postgresql"):
-    collect_ignore += ["daemons/test_uwsgi.py", "keystone"]
+#: What meets neither database nor bus, or brings its own.
+_ONCE = [
+    "cli",
+    "clients",
+    "daemons/test_managed.py",
+    "deployed/test_files.py",
+    "devstack/test_configuration.py",
+    "devstack/test_documents.py",
+    "devstack/test_pci_sim.py",
+    "devstack/test_upgrade_hooks.py",
+    "quickstart/test_command.py",
+    "rolling/test_page.py",
+    "rolling/test_readers.py",
+]
+#: Minutes of real clients before a real Keystone, which ask for nothing of a database that ``api``
+#: and ``life`` do not.
+_WITHOUT_SERVERS = ["keystone"]
+#: Minutes of processes that are started, killed and served by others: one server is enough.
+_ON_ONE_SERVER = ["crash", "daemons", "deployed", "devstack"]
+#: "tools/test --full" leaves nothing of that out.
+_FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
+collect_ignore = [
+    *(_ONCE if SERVER else []),
+    *(_WITHOUT_SERVERS if SERVER and not _FULL else []),
+    *(_ON_ONE_SERVER if SERVER.startswith("postgresql") and not _FULL else []),
+]
 
 TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
 

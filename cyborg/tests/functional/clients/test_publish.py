@@ -80,6 +80,19 @@ def test_after_a_restart_only_retired_traits_go(
     assert shown(placement, card(host))[1] == TRAITS
 
 
+def test_after_a_restart_traits_of_a_recalled_tree_go_and_those_of_others_stay(
+    publisher: Publisher, client: Placement, placement: PlacementService, host: str
+):
+    earlier = tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"}))
+    publisher.publish(earlier)
+    everybody = [*TRAITS, "CUSTOM_TEST_OLD", "HW_GPU_API_VULKAN"]
+    put_by_hand(placement, card(host).uuid, "traits", everybody)
+    again = Publisher(client)
+    again.recall(earlier)
+    assert again.check(tree(host)).problems == {}
+    assert shown(placement, card(host))[1] == TRAITS | {"HW_GPU_API_VULKAN"}
+
+
 def test_what_was_changed_by_hand_is_repaired_by_the_check(
     publisher: Publisher, placement: PlacementService, host: str
 ):

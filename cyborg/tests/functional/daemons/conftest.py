@@ -23,13 +23,15 @@ collect_ignore = (
         "test_conductors.py",
         "test_outages.py",
         "test_three_daemons.py",
+        "test_unprivileged.py",
         "test_uwsgi.py",
+        "test_watchdog.py",
         "test_watching.py",
     ]
 )
-# It is made for the servers of a deployment.
+# They are made for the servers of a deployment.
 if not (deployments.HAS_BROKER and SERVER.startswith("mysql")):
-    collect_ignore.append("test_walkthrough.py")
+    collect_ignore += ["test_dev.py", "test_walkthrough.py"]
 
 
 @pytest.fixture(scope="module")

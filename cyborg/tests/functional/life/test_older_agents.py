@@ -13,7 +13,8 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Device, Driver, Hardware
 from cyborg.model import wire
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, VERSION, Line
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Line
+from cyborg.rpc.versions import FIRST
 from cyborg.testing.machines import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack
@@ -27,7 +28,7 @@ _REASON = "it is of another release and does not know"
 class OlderEndpoint:
     """The verbs that such an agent has; it does nothing."""
 
-    target = oslo_messaging.Target(version=VERSION)
+    target = oslo_messaging.Target(version=FIRST)
 
     @_answering
     def ping(self, context: Mapping[str, Any]) -> str:

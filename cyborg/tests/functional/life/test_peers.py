@@ -22,7 +22,8 @@ from cyborg.model.work import Discovered, DiscoveryTask
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, VERSION, Line
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Line
+from cyborg.rpc.versions import FIRST
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
@@ -193,7 +194,7 @@ def test_another_host_and_an_older_epoch(
 class Older:
     """The door of an agent that does not know discovery."""
 
-    target = oslo_messaging.Target(version=VERSION)
+    target = oslo_messaging.Target(version=FIRST)
 
     @answering("cyborg-agent")
     def ping(self, context: Any) -> str:

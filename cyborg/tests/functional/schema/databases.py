@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 
 from cyborg.db import schema
 from cyborg.db.engine import Database
+from cyborg.db.models import METADATA
 
 #: A server, ending in "/"; without it everything runs on SQLite files.
 SERVER = os.environ.get("CYBORG_TEST_DATABASE_URL", "")
@@ -76,6 +79,24 @@ def load_existing_service(db: Database) -> None:
                     # Rows that bring their ids leave the sequence where it was.
                     name = f"pg_get_serial_sequence('{table.name}', 'id')"
                     tx.exec_driver_sql(f"SELECT setval({name}, max(id)) FROM {table.name}")
+
+
+def differences(db: Database) -> list[Any]:
+    """What alembic finds between the database and the models."""
+    options = {"compare_type": schema.same_type, "compare_server_default": _same_default}
+    with db.reader() as tx:
+        return list(compare_metadata(MigrationContext.configure(tx, opts=options), METADATA))
+
+
+def _same_default(
+    context: Any, inspected: Any, model: Any, inspected_sql: str | None, *rest: Any
+) -> bool | None:
+    model_sql = rest[1]
+    if inspected_sql is None or model_sql is None:
+        return inspected_sql is not model_sql
+    words = {"false": "0", "true": "1"}
+    plain = [str(one).split("::", maxsplit=1)[0].strip("'()") for one in (inspected_sql, model_sql)]
+    return words.get(plain[0], plain[0]) != words.get(plain[1], plain[1])
 
 
 def _statements(text: str) -> list[str]:

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """cyborg-dbsync and cyborg-status as an operator runs them: words and exit statuses."""
 
-import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-import cyborg
 from cyborg import exception, service
 from cyborg.cmd import dbsync
-from cyborg.db import bulk, history, schema, services
+from cyborg.db import bulk, history, schema
 from cyborg.db.engine import Database
 from cyborg.db.models import (
     Arq,
@@ -25,52 +20,11 @@ from cyborg.db.models import (
     Operation,
     OperationResult,
 )
-from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API, CONDUCTOR
-
-ROOT = Path(cyborg.__file__).parent.parent
-
-
-def _run(db: Database, directory: Path, program: str, *words: str) -> tuple[int, str, str]:
-    config = directory / "cyborg.conf"
-    url = db.engine.url.render_as_string(hide_password=False)
-    config.write_text(f"[database]\nconnection = {url}\nmax_retries = 0\n")
-    done = subprocess.run(
-        [sys.executable, "-m", f"cyborg.cmd.{program}", "--config-file", str(config), *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def _checks(db: Database, directory: Path) -> tuple[int, dict[str, int]]:
-    status, out, _ = _run(db, directory, "status", "upgrade", "check", "--json")
-    return status, {one["check"]: one["result"] for one in json.loads(out)["checks"]}
-
-
-def test_a_schema_from_nothing(empty: Database, tmp_path: Path) -> None:
-    assert _run(empty, tmp_path, "dbsync", "version")[:2] == (0, "None\n")
-    assert _checks(empty, tmp_path)[0] == 2
-    status, out, _ = _run(empty, tmp_path, "dbsync", "upgrade")
-    assert (status, out) == (0, "")
-    assert _run(empty, tmp_path, "dbsync", "version")[:2] == (0, f"{schema.head()}\n")
-    assert _checks(empty, tmp_path) == (
-        0,
-        {
-            "Policy File JSON to YAML Migration": 0,
-            "Schema at head": 0,
-            "Device state backfill": 0,
-            "Devices that wait": 0,
-            "Services of one release": 0,
-        },
-    )
+from cyborg.tests.functional.schema.commands import checked, run
 
 
 def test_a_versioned_database_is_not_created_again(current: Database, tmp_path: Path) -> None:
-    status, out, err = _run(current, tmp_path, "dbsync", "create_schema")
+    status, out, err = run(current, tmp_path, "dbsync", "create_schema")
     assert (status, out) == (1, "")
     assert err.strip().splitlines()[-1] == (
         "cyborg-dbsync: The database is under version control already, at revision "
@@ -80,14 +34,14 @@ def test_a_versioned_database_is_not_created_again(current: Database, tmp_path: 
 
 @pytest.mark.parametrize("words", [(), ("downgrade",)])
 def test_wrong_usage(empty: Database, tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert _run(empty, tmp_path, "dbsync", *words)[0] == 2
+    assert run(empty, tmp_path, "dbsync", *words)[0] == 2
 
 
 def test_a_foreign_schema_is_one_sentence(existing: Database, tmp_path: Path) -> None:
     schema.stamp(existing, schema.EXISTING)
     with existing.writer() as tx:
         tx.execute(sa.text("UPDATE alembic_version SET version_num = '6c77bd6afea5'"))
-    status, _, err = _run(existing, tmp_path, "dbsync", "upgrade")
+    status, _, err = run(existing, tmp_path, "dbsync", "upgrade")
     assert status == 1
     assert "17.0.0" in err
     assert "Traceback" not in err
@@ -160,7 +114,7 @@ KEPT = ["bound", "named", "recent"]
 
 def test_purge_says_what_it_would_do(aged: Database, tmp_path: Path) -> None:
     before = _left(aged)
-    status, out, _ = _run(aged, tmp_path, "dbsync", "purge", "--dry-run")
+    status, out, _ = run(aged, tmp_path, "dbsync", "purge", "--dry-run")
     assert status == 0
     assert out.splitlines() == [
         "events: 2001 older than 90 day(s) would be deleted",
@@ -171,7 +125,7 @@ def test_purge_says_what_it_would_do(aged: Database, tmp_path: Path) -> None:
 
 
 def test_purge_deletes_what_is_past_its_retention(aged: Database, tmp_path: Path) -> None:
-    status, out, err = _run(aged, tmp_path, "dbsync", "purge")
+    status, out, err = run(aged, tmp_path, "dbsync", "purge")
     assert status == 0
     assert out.splitlines() == [
         "events: 2001 older than 90 day(s) deleted",
@@ -181,32 +135,32 @@ def test_purge_deletes_what_is_past_its_retention(aged: Database, tmp_path: Path
     progress = [one for one in err.splitlines() if one.startswith("events: ")]
     assert progress == [f"events: {so_far} of 2001" for so_far in (1000, 2000, 2001)]
     assert _left(aged) == (4, KEPT, ["recent", "running"], 2)
-    status, out, _ = _run(aged, tmp_path, "dbsync", "purge")
+    status, out, _ = run(aged, tmp_path, "dbsync", "purge")
     assert (status, out.splitlines()[0]) == (0, "events: 0 older than 90 day(s) deleted")
 
 
 def test_purge_of_what_is_older_than_asked_for(aged: Database, tmp_path: Path) -> None:
-    status, out, _ = _run(aged, tmp_path, "dbsync", "purge", "--older-than", "30")
+    status, out, _ = run(aged, tmp_path, "dbsync", "purge", "--older-than", "30")
     assert (status, out.splitlines()[0]) == (0, "events: 2004 older than 30 day(s) deleted")
     assert _left(aged)[0] == 1
 
 
 @pytest.mark.parametrize("days", ["0", "soon"])
 def test_purge_keeps_a_day_at_least(empty: Database, tmp_path: Path, days: str) -> None:
-    assert _run(empty, tmp_path, "dbsync", "purge", "--older-than", days)[0] == 2
+    assert run(empty, tmp_path, "dbsync", "purge", "--older-than", days)[0] == 2
 
 
 def test_purge_where_history_is_kept_for_ever(aged: Database, tmp_path: Path) -> None:
     (tmp_path / "more.conf").write_text("[conductor]\nhistory_retention = 0\n")
     before = _left(aged)
     words = ("--config-file", str(tmp_path / "more.conf"), "purge")
-    status, out, _ = _run(aged, tmp_path, "dbsync", *words)
+    status, out, _ = run(aged, tmp_path, "dbsync", *words)
     assert (status, _left(aged)) == (0, before)
     assert "history_retention is 0" in out
 
 
 def test_purge_of_another_releases_schema_is_one_sentence(empty: Database, tmp_path: Path) -> None:
-    status, _, err = _run(empty, tmp_path, "dbsync", "purge")
+    status, _, err = run(empty, tmp_path, "dbsync", "purge")
     assert status == 1
     assert "run 'cyborg-dbsync upgrade'" in err.splitlines()[-1]
 
@@ -229,50 +183,15 @@ def test_a_pass_is_bounded(aged: Database) -> None:
     assert gone == {"events": 21, "instances": 1, "operations": 1}
 
 
-def test_services_of_two_releases_are_a_warning(current: Database, tmp_path: Path) -> None:
-    for process in (
-        Process("control-1", CONDUCTOR, "17.0.0", "bus", "1"),
-        Process("control-2", CONDUCTOR, "17.0.0", "bus", "2"),
-        Process("compute-1", AGENT, "17.0.0", "bus"),
-    ):
-        with current.writer() as tx:
-            # Seen in the future, lest one be silent before a slow machine comes to the end.
-            services.register(tx, current.now + 600_000, process, "ready")
-    assert _checks(current, tmp_path)[0] == 0
-    newer = Process("control-1", API, "18.0.0", "http")
-    with current.writer() as tx:
-        services.register(tx, current.now - 31_000, newer, "ready")
-    assert _checks(current, tmp_path)[0] == 0  # that one is down
-    with current.writer() as tx:
-        assert services.renew(tx, current.now + 600_000, newer)
-    status, out, _ = _run(current, tmp_path, "status", "upgrade", "check", "--json")
-    details = {one["check"]: one["details"] for one in json.loads(out)["checks"]}
-    assert status == 1
-    assert "18.0.0: cyborg-api on control-1." in details["Services of one release"]
-    assert "17.0.0: cyborg-agent on compute-1, cyborg-" in details["Services of one release"]
-
-
-def test_devices_that_wait_are_a_warning(existing: Database, tmp_path: Path) -> None:
-    schema.upgrade(existing)
-    assert _checks(existing, tmp_path)[1]["Devices that wait"] == 0
-    with existing.writer() as tx:
-        tx.execute(sa.update(Device).values(status="inactive"))
-    assert _checks(existing, tmp_path)[1]["Devices that wait"] == 1
-    (tmp_path / "more.conf").write_text("[conductor]\nauto_enable = fake_driver\n")
-    more = ("--config-file", str(tmp_path / "more.conf"))
-    status, out, _ = _run(existing, tmp_path, "status", *more, "upgrade", "check", "--json")
-    assert (status, "Devices that wait" in out) == (0, True)
-
-
 def test_online_data_migrations_by_hand(existing: Database, tmp_path: Path) -> None:
     schema.upgrade(existing)
     with existing.writer() as tx:
         tx.execute(sa.update(Device).values(device_state=None))
-    assert _checks(existing, tmp_path)[1]["Device state backfill"] == 2
-    status, out, _ = _run(existing, tmp_path, "dbsync", "online_data_migrations")
+    assert checked(existing, tmp_path).results["Device state backfill"] == 2
+    status, out, _ = run(existing, tmp_path, "dbsync", "online_data_migrations")
     assert status == 0
     assert out == "Migrated 0 ARQ(s)\nBackfilled device_state on 3/3 devices\n"
-    assert _checks(existing, tmp_path)[0] == 0
+    assert checked(existing, tmp_path).results["Device state backfill"] == 0
     with existing.reader() as tx:
         assert set(tx.scalars(sa.select(Device.device_state))) == {"allocated"}
 
@@ -280,7 +199,7 @@ def test_online_data_migrations_by_hand(existing: Database, tmp_path: Path) -> N
 def test_without_an_account_nova_is_not_asked(existing: Database, tmp_path: Path) -> None:
     schema.upgrade(existing)
     _forget_owners(existing)
-    status, out, _ = _run(existing, tmp_path, "dbsync", "online_data_migrations")
+    status, out, _ = run(existing, tmp_path, "dbsync", "online_data_migrations")
     assert status == 2
     assert out.splitlines()[0].startswith("Failed to migrate the project ids of ARQs: [nova]")
     assert out.splitlines()[1] == "Backfilled device_state on 0/0 devices"
@@ -330,18 +249,3 @@ def _forget_owners(db: Database) -> None:
     with db.writer() as tx:
         tx.execute(sa.update(Arq).values(project_id=None))
         tx.execute(sa.update(Instance).values(project_id=None))
-
-
-def test_an_unreachable_database_fails_the_check(tmp_path: Path) -> None:
-    nowhere = Database(f"sqlite:///{tmp_path}/missing/cyborg.sqlite")
-    status, results = _checks(nowhere, tmp_path)
-    assert status == 2
-    assert results["Schema at head"] == results["Device state backfill"] == 2
-    status, _, err = _run(nowhere, tmp_path, "dbsync", "version")
-    assert status == 1
-    assert err.strip().splitlines()[-1].startswith("cyborg-dbsync: The database is not available")
-
-
-def test_a_json_policy_file_fails_the_check(current: Database, tmp_path: Path) -> None:
-    (tmp_path / "policy.yaml").write_text("{}")
-    assert _checks(current, tmp_path)[1]["Policy File JSON to YAML Migration"] == 2

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 
 from cyborg import exception
 from cyborg.db import schema
@@ -24,7 +22,7 @@ from cyborg.db.models import (
     Host,
     Instance,
 )
-from cyborg.tests.functional.schema.databases import load_existing_service
+from cyborg.tests.functional.schema.databases import differences, load_existing_service
 
 HEAD = schema.head()
 
@@ -34,35 +32,18 @@ def _rows(db: Database, *columns: Any) -> list[Any]:
         return list(tx.execute(sa.select(*columns).order_by(columns[0])))
 
 
-def _same_default(
-    context: Any, inspected: Any, model: Any, inspected_sql: str | None, *rest: Any
-) -> bool | None:
-    model_sql = rest[1]
-    if inspected_sql is None or model_sql is None:
-        return inspected_sql is not model_sql
-    words = {"false": "0", "true": "1"}
-    plain = [str(one).split("::", maxsplit=1)[0].strip("'()") for one in (inspected_sql, model_sql)]
-    return words.get(plain[0], plain[0]) != words.get(plain[1], plain[1])
-
-
-def _differences(db: Database) -> list[Any]:
-    options = {"compare_type": schema.same_type, "compare_server_default": _same_default}
-    with db.reader() as tx:
-        return list(compare_metadata(MigrationContext.configure(tx, opts=options), METADATA))
-
-
 def test_new_database_equals_the_models(empty: Database) -> None:
     assert schema.version(empty) is None
     schema.upgrade(empty)
     assert schema.version(empty) == HEAD
-    assert _differences(empty) == []
+    assert differences(empty) == []
 
 
 def test_comparison_sees_a_difference(current: Database) -> None:
     with current.writer() as tx:
         tx.exec_driver_sql("DROP INDEX ix_events_at_ms" + _on(current, "events"))
         tx.exec_driver_sql("ALTER TABLE hosts ADD COLUMN stray INTEGER")
-    assert {one[0] for one in _differences(current)} == {"add_index", "remove_column"}
+    assert {one[0] for one in differences(current)} == {"add_index", "remove_column"}
 
 
 def _on(db: Database, table: str) -> str:
@@ -73,13 +54,13 @@ def test_upgraded_database_equals_the_models(existing: Database) -> None:
     assert schema.version(existing) == schema.EXISTING
     schema.upgrade(existing)
     assert schema.version(existing) == HEAD
-    assert _differences(existing) == []
+    assert differences(existing) == []
 
 
 def test_create_schema_equals_upgrade(empty: Database) -> None:
     schema.create_schema(empty)
     assert schema.version(empty) == HEAD
-    assert _differences(empty) == []
+    assert differences(empty) == []
     with pytest.raises(exception.SchemaError, match="under version control already"):
         schema.create_schema(empty)
 
@@ -186,7 +167,7 @@ def test_killed_upgrade_is_run_again(existing: Database) -> None:
     sa.event.remove(existing.engine, "after_cursor_execute", kill)
     assert killed > (60 if commits else 1)
     assert schema.version(existing) == HEAD
-    assert _differences(existing) == []
+    assert differences(existing) == []
     assert len(_rows(existing, Instance.uuid)) == 5
     handles = _rows(existing, AttachHandle.state, AttachHandle.id)
     assert Counter(row.state for row in handles) == {"held": 5, "free": 43}
@@ -206,7 +187,7 @@ def test_first_revision_is_run_again_when_killed(empty: Database) -> None:
         schema.upgrade(empty)
     sa.event.remove(empty.engine, "after_cursor_execute", kill)
     schema.upgrade(empty)
-    assert _differences(empty) == []
+    assert differences(empty) == []
 
 
 def test_text_beyond_the_basic_plane_is_kept(current: Database) -> None:
@@ -223,9 +204,11 @@ def test_text_beyond_the_basic_plane_is_kept(current: Database) -> None:
 
 
 def test_older_schema_of_the_existing_service_is_sent_back(existing: Database) -> None:
+    assert len(schema.FOREIGN) == 17
     for revision in sorted(schema.FOREIGN):
         _note(existing, revision)
-        with pytest.raises(exception.SchemaError, match=r"17\.0\.0.*cyborg-dbsync upgrade"):
+        words = rf"{revision} of the existing.*17\.0\.0.*'cyborg-dbsync upgrade' first"
+        with pytest.raises(exception.SchemaError, match=words):
             schema.upgrade(existing)
         assert schema.version(existing) == revision
 
@@ -234,6 +217,21 @@ def test_unknown_schema_is_refused(existing: Database) -> None:
     _note(existing, "0123456789ab")
     with pytest.raises(exception.SchemaError, match="0123456789ab, which this release does not"):
         schema.upgrade(existing)
+
+
+def test_tables_that_nobody_versioned_are_left_alone(existing: Database) -> None:
+    with existing.writer() as tx:
+        tx.exec_driver_sql("DROP TABLE alembic_version")
+    before = _tables(existing)
+    with pytest.raises(
+        exception.SchemaError, match=r"attach_handles, attr.*notes no revision"
+    ) as it:
+        schema.upgrade(existing)
+    assert _tables(existing) == before
+    assert f"'cyborg-dbsync stamp --revision {schema.EXISTING}'" in str(it.value)
+    schema.stamp(existing, schema.EXISTING)
+    schema.upgrade(existing)
+    assert differences(existing) == []
 
 
 def _note(db: Database, revision: str) -> None:

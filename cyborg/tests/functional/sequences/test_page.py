@@ -54,7 +54,8 @@ def told(
 def drawn(name: str) -> re.Match[str]:
     """A diagram in the page as ``text`` between what is ``before`` and ``after`` it."""
     found = re.fullmatch(
-        rf"(?P<before>.*\n\.\. recorded: {name}\n\n::\n\n)(?P<text>.*?)(?P<after>\n\n\S.*)",
+        rf"(?P<before>.*\n\.\. recorded: {name}\n\n\.\. code-block:: text\n\n)"
+        r"(?P<text>.*?)(?P<after>\n\n\S.*)",
         PAGE.read_text(),
         re.DOTALL,
     )

@@ -14,9 +14,9 @@ from keystoneauth1 import exceptions as ks_exceptions
 from cyborg import exception
 from cyborg.conductor.metrics import Cloud
 from cyborg.conductor.readings import Readings
-from cyborg.db import work
+from cyborg.db import events, notifications, work
 from cyborg.db.engine import Database, Reader
-from cyborg.db.models import Service, Work
+from cyborg.db.models import Arq, Event, Service, Work
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import Meters
 from cyborg.model.arq import State
@@ -51,6 +51,12 @@ def test_a_conductor_counts_what_there_is(watched: Watched):
     assert page.value("cyborg_arqs", state="Bound") == 1
     assert page.value("cyborg_attach_handles", state="held") == 1
     assert page.value("cyborg_attach_handles", state="free") == 1
+    mine = {"host": rack.compute, "resource_class": rack.resource_class}
+    assert page.value("cyborg_units", **mine, state="held") == 1
+    assert page.value("cyborg_units", **mine, state="free") == 1
+    assert page.value("cyborg_units_leaked") == 0
+    assert page.value("cyborg_operations", state="running") == 0
+    assert page.value("cyborg_notifications_behind_seconds") == 0
     assert page.value("cyborg_devices", type="FPGA", state="enabled") == 1
     assert page.value("cyborg_drivers", driver="card_driver", state="READY") == 1
     assert {one.labels["state"] for one in page.samples("cyborg_arqs")} == set(State)
@@ -59,6 +65,9 @@ def test_a_conductor_counts_what_there_is(watched: Watched):
     verbs = {one.labels["verb"] for one in page.samples("cyborg_rpc_duration_seconds_count")}
     assert verbs >= {"hello", "report", "create_arqs", "patch_arqs"}
     assert page.names == names(catalogue.OF_CONDUCTOR)
+    with watched.database.writer() as tx:
+        tx.execute(sa.update(Arq).values(attach_handle_id=None))
+    assert page.value("cyborg_units_leaked") == 1
     rack.pull("0000:81:00.0")
     soon(lambda: page.value("cyborg_devices", type="FPGA", state="lost") == 1)
 
@@ -81,12 +90,31 @@ def test_work_that_waits_is_counted_with_its_age(watched: Watched):
     db = watched.database
     with db.writer() as tx:
         work.add(tx, db.now, [{"kind": WorkKind.NOTIFY, "instance_uuid": str(uuid4())}])
-        later = {"created_ms": Work.created_ms - 90_000, "not_before_ms": Work.not_before_ms * 2}
+        later = {
+            "created_ms": Work.created_ms - 90_000,
+            "not_before_ms": Work.not_before_ms * 2,
+            "error": "Nova does not answer",
+        }
         tx.execute(sa.update(Work).values(**later))
     assert page.value("cyborg_work", kind="notify") == 1
     assert 90 <= page.value("cyborg_work_oldest_seconds", kind="notify") < 3600
+    assert page.value("cyborg_work_failing", kind="notify") == 1
     assert page.value("cyborg_work", kind="prepare") == 0
     assert page.samples("cyborg_work", kind="announce") == []
+
+
+def test_how_far_notifications_are_behind_is_the_age_of_what_is_not_told(watched: Watched):
+    db = watched.database
+    with db.writer() as tx:
+        start = notifications.Position(notifications.newest(tx), {}, frozenset())
+        notifications.begin(tx, db.now, start)
+        assert notifications.behind(tx, db.now) == 0
+        for one in ("a", "b"):
+            events.record(tx, db.now, [events.Entry("device", one, "lost")])
+        tx.execute(
+            sa.update(Event).where(Event.subject_uuid == "a").values(at_ms=Event.at_ms - 90_000)
+        )
+        assert 90_000 <= notifications.behind(tx, db.now) < 3_600_000
 
 
 def test_without_the_database_the_rest_is_shown(watched: Watched, tmp_path: Path):

@@ -140,6 +140,9 @@ class World:
         self.note("tree")
         return self.tree_nodes
 
+    def recall(self, tree: ProviderTree) -> None:
+        """It remembers nothing."""
+
     def publish(self, tree: ProviderTree) -> PublishResult:
         self.note("publish")
         return self._result(tree)

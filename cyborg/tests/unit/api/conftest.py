@@ -81,7 +81,8 @@ def make_conf(tmp_path: Path) -> MakeConf:
     def make(text: str = "") -> cfg.ConfigOpts:
         path = tmp_path / "cyborg.conf"
         path.write_text(
-            "[keystone_authtoken]\nwww_authenticate_uri = http://keystone.test:5000\n" + text
+            "[keystone_authtoken]\nwww_authenticate_uri = http://keystone.test:5000\n"
+            "auth_type = password\nauth_url = http://keystone.test:5000\n" + text
         )
         return configuration.prepare(
             [], prog="cyborg-api", default_config_files=[str(path)], conf=cfg.ConfigOpts()

@@ -75,6 +75,37 @@ def test_line_3_links_lead_back_the_way_the_client_came(
 
 
 @pytest.mark.parametrize(
+    "endpoint", ["https://public/accelerator", "https://public/accelerator/v2/"]
+)
+def test_a_public_endpoint_with_a_path_is_served_below_it_too(
+    make_client: MakeClient, endpoint: str
+) -> None:
+    client = make_client(f"[api]\nmetrics = true\npublic_endpoint = {endpoint}\n")
+    for prefix in ("", "/accelerator"):
+        for path in ("", "/", "/v2", "/v2/", "/healthcheck", "/metrics"):
+            answer = client.send("GET", f"{prefix}{path}", as_=None)
+            assert answer.status in (200, 503), path
+        assert client.send("GET", f"{prefix}/v2/devices").status == 200
+        assert client.send("GET", f"{prefix}/devices").status == 200
+        assert client.send("GET", f"{prefix}/v2/devices", as_=None).status == 401
+        links = client.send("GET", f"{prefix}/v2", as_=None).body["links"]
+        assert links[0]["href"] == "https://public/accelerator/v2/"
+    # Nothing is taken off twice, nor off a path that only begins alike.
+    assert client.send("GET", "/accelerator/accelerator/v2/devices").status == 404
+    assert client.send("GET", "/accelerators/v2/devices").status == 404
+
+
+def test_a_public_endpoint_may_have_escapes(make_client: MakeClient) -> None:
+    client = make_client("[api]\npublic_endpoint = https://public/our%20cloud\n")
+    answer = client.send("GET", "/our%20cloud/v2", as_=None)
+    assert answer.body["links"][0]["href"] == "https://public/our%20cloud/v2/"
+
+
+def test_without_a_public_endpoint_nothing_is_taken_off_a_path(client: Client) -> None:
+    assert client.send("GET", "/accelerator/v2/devices").status == 404
+
+
+@pytest.mark.parametrize(
     "sent",
     [
         {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "front"},

@@ -145,10 +145,3 @@ def test_odd_input(
 ):
     assert client.send(method, path, body, version="accelerator 2.4").status == status
     assert conductor.calls == []
-
-
-def test_every_route_is_in_the_reference():
-    text = Path(__file__).parents[4] / "api-ref" / "source" / "instances.inc"
-    routes = {line.removeprefix(".. rest_method:: ") for line in text.read_text().splitlines()}
-    place = "/v2/instances/{uuid}/accelerators"
-    assert {f"POST {place}", f"DELETE {place}", f"DELETE {place}/{{arq}}"} <= routes

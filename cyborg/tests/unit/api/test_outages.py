@@ -81,8 +81,7 @@ def test_what_the_conductor_raises_is_answered_in_its_words(
 def test_keystone_away(make_conf: MakeConf, reader: Reader, conductor: FakeConductor) -> None:
     # Port 1 of this machine: nobody listens, and the refusal is immediate.
     conf = make_conf(
-        "auth_type = password\nauth_url = http://127.0.0.1:1\nusername = u\npassword = p\n"
-        "http_request_max_retries = 0\n"
+        "auth_url = http://127.0.0.1:1\nusername = u\npassword = p\nhttp_request_max_retries = 0\n"
     )
     wsgi = app.build(conf, reader=reader, conductor=conductor)  # type: ignore[arg-type]
     client = Client(webtest.TestApp(wsgi), FACTS)

@@ -2,6 +2,7 @@
 """The options themselves: names, defaults and help, as existing configuration files expect them."""
 
 import socket
+from pathlib import Path
 
 import keystonemiddleware.auth_token
 import pytest
@@ -52,6 +53,8 @@ EXPECTED = {
     ("nvme", "cleanup_timeout"): 900,
     ("nvme", "device_spec"): [],
     ("pci", "passthrough_whitelist"): [],
+    ("upgrade_levels", "agent"): None,
+    ("upgrade_levels", "conductor"): None,
 }
 
 
@@ -117,6 +120,16 @@ def test_what_is_listed_is_registered() -> None:
     }
     assert plugin <= listed
     assert listed.isdisjoint({"min-version", "max-version", "version"})
+
+
+@pytest.mark.parametrize("group", ["nova", "placement"])
+def test_the_interface_may_be_named_as_kolla_does(group: str, tmp_path: Path) -> None:
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    file = tmp_path / "cyborg.conf"
+    file.write_text(f"[{group}]\nendpoint_type = internalURL\n")
+    conf(["--config-file", str(file)], default_config_dirs=[])
+    assert read(conf, group, "valid_interfaces") == ["internalURL"]
 
 
 def test_service_tokens_need_a_service_role() -> None:

@@ -40,6 +40,16 @@ def test_file_on_the_command_line(file: Path) -> None:
     assert prepare("--config-file", str(file)).api.port == 7777
 
 
+def test_a_mended_file_is_read_by_the_same_process(file: Path) -> None:
+    file.write_text("[api]\nport = many\n")
+    conf = cfg.ConfigOpts()
+    arguments = ["--config-file", str(file)]
+    with pytest.raises(exception.ConfigError, match="port cannot be 'many'"):
+        cyborg_conf.prepare(arguments, prog="cyborg-api", conf=conf)
+    file.write_text("[api]\nport = 7777\n")
+    assert cyborg_conf.prepare(arguments, prog="cyborg-api", conf=conf).api.port == 7777
+
+
 def test_directory_alone(tmp_path: Path) -> None:
     (tmp_path / "10-api.conf").write_text("[api]\nport = 7777\n")
     (tmp_path / "20-api.conf").write_text("[api]\nport = 8888\n")

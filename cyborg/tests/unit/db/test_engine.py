@@ -94,8 +94,23 @@ def test_reader_cannot_write(db: Database, tmp_path: Path) -> None:
     only_reader.close()
 
 
+@pytest.mark.parametrize("form", ["sqlite:///{}/a b#c.sqlite", "sqlite:///file:{}/a?uri=true"])
+def test_reader_opens_a_file_and_makes_none(tmp_path: Path, form: str) -> None:
+    only_reader = Reader(form.format(tmp_path))
+    refused = r"set \[database\] connection, or make it"
+    with pytest.raises(exception.Unavailable, match=refused), only_reader.reader():
+        pass
+    assert list(tmp_path.iterdir()) == []
+    db = Database(form.format(tmp_path))
+    with db.writer() as tx:
+        METADATA.create_all(tx)
+    assert _names(only_reader) == []
+    db.close()
+    only_reader.close()
+
+
 def test_what_is_meant_for_galera_is_not_sent_to_sqlite(tmp_path: Path) -> None:
-    db = Reader(_url(tmp_path), settings=Settings(mysql_wsrep_sync_wait=1))
+    db = Database(_url(tmp_path), settings=Settings(mysql_wsrep_sync_wait=1))
     with db.reader() as tx:
         assert tx.scalar(sa.select(sa.literal(1))) == 1
     db.close()

@@ -199,6 +199,13 @@ def test_a_device_as_its_backend_says(file: Path) -> None:
     assert (handle.key, handle.type) == (servers.GPU, AttachType.PCI)
 
 
+def test_the_unit_of_a_network_card_tells_its_physical_network(file: Path) -> None:
+    driver = gpus(file, server(), "physical_network = physnet1\n")
+    for device in driver.discover():
+        (handle,) = device.deployables[0].handles
+        assert handle.info == device.control_path | {"physical_network": "physnet1"}
+
+
 def test_mediated_devices_carry_what_nova_makes_them_of(file: Path) -> None:
     (device,) = GenericDriver(server(), written(file, ACCELS)).discover()
     (deployable,) = device.deployables

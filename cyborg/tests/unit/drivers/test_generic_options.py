@@ -77,6 +77,8 @@ def test_several_in_the_order_of_their_names(file: Path) -> None:
         ("units", "2", "a whole function is one unit"),
         ("units", "many", "invalid literal for int"),
         ("mdev_type", "nvidia-223", "it goes with attach_type MDEV, and only with it"),
+        ("physical_network", "", "physical_network is no name of 1 to 64 ASCII characters"),
+        ("physical_network", "n" * 65, "physical_network is no name of 1 to 64"),
         ("capabilities", "[]", "it is not a JSON object"),
         ("capabilities", "{", "it is not JSON"),
         ("kind", "two words", "it is no word of 1 to 64 letters, digits and _"),
@@ -117,6 +119,13 @@ def test_a_bad_value_is_one_sentence(file: Path, option: str, value: str, reason
             (
                 "Option [generic_driver:a] mdev_type cannot be None: it goes with attach_type "
                 "MDEV, and only with it."
+            ),
+        ),
+        (
+            {**LEAST, "attach_type": "TEST_PCI", "physical_network": "physnet1"},
+            (
+                "Option [generic_driver:a] physical_network cannot be 'physnet1': a port of "
+                "Neutron gets a whole function only."
             ),
         ),
         (

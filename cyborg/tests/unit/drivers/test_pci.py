@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import pytest
+from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers.base import Driver, Surroundings
@@ -18,6 +19,12 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
 
 EVERYTHING = '{"vendor_id": "*"}'
+#: A network card as an operator names it for ports of Neutron.
+PORT = '{"vendor_id": "8086", "product_id": "1572", "physical_network": "net-1.blue"}'
+
+
+def both() -> cfg.ConfigOpts:
+    return configured(PORT, EVERYTHING)
 
 
 class TestContract(DriverContract):
@@ -27,7 +34,7 @@ class TestContract(DriverContract):
         return servers.server()
 
     def make_driver(self, host: FakeHost) -> Driver:
-        return PciDriver(host, configured(EVERYTHING))
+        return PciDriver(host, both())
 
 
 def offered(host: FakeHost, *whitelist: str, surroundings: Surroundings | None = None) -> list[str]:
@@ -111,6 +118,28 @@ def test_a_whole_gpu_as_clients_and_rows_in_the_field_know_it() -> None:
     assert json.dumps(handle.info) == (
         '{"bus": "3b", "device": "00", "domain": "0000", "function": "0"}'
     )
+
+
+def test_a_network_card_tells_its_physical_network_to_nova_and_to_the_scheduler() -> None:
+    devices = {one.key: one for one in PciDriver(servers.server(), both()).discover()}
+    (port,) = devices[servers.NIC_IDLE].deployables
+    assert json.dumps(port.handles[0].info) == (
+        '{"bus": "18", "device": "00", "domain": "0000", "function": "1", '
+        '"physical_network": "net-1.blue"}'
+    )
+    assert port.handles[0].key == servers.NIC_IDLE
+    assert port.traits[-1] == "CUSTOM_NET_1_BLUE"
+    assert port.attributes[-1].value == "CUSTOM_NET_1_BLUE"
+    assert "physical_network" not in devices[servers.NIC_IDLE].control_path
+    (gpu,) = devices[servers.GPU].deployables
+    assert "physical_network" not in gpu.handles[0].info
+
+
+def test_the_longest_name_of_a_network_fits_the_database() -> None:
+    entry = json.dumps({"vendor_id": "8086", "physical_network": '"' * 64})
+    devices = PciDriver(servers.server(), configured(entry)).discover()
+    assert devices
+    assert [one.flaw() for one in devices] == [None] * len(devices)
 
 
 def test_an_unknown_vendor_goes_by_its_id() -> None:

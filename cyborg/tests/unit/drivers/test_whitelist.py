@@ -104,6 +104,63 @@ def test_an_interface_that_a_guest_has_names_what_was_ours() -> None:
     assert not matches('{"devname": "ens1"}', function(host_driver="ice"), ours=True)
 
 
+NETWORKS = {"ens1": "blue", "ens2": "red"}
+PORTS = {"ens1": PciAddress.parse("0000:81:00.0"), "ens2": PciAddress.parse("0000:81:00.1")}
+
+
+def network(candidate: PciFunction, interfaces: dict[str, PciAddress], *texts: str) -> str | None:
+    matching = [
+        one for one in whitelist.parse(texts) if one.matches(candidate, interfaces, ours=True)
+    ]
+    return whitelist.network_of(matching, candidate, interfaces)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["{}"], None),
+        (['{"physical_network": "blue", "vendor_id": "10de"}'], "blue"),
+        (['{"address": "81:02.3", "physical_network": "red"}', "{}"], "red"),
+        (["{}", '{"address": "81:02.3", "physical_network": "red"}'], "red"),
+        (
+            [
+                '{"address": "81:02.3", "physical_network": "red"}',
+                '{"vendor_id": "10de", "physical_network": "blue"}',
+            ],
+            "red",
+        ),
+        (['{"address": "81:02.4", "physical_network": "red"}', "{}"], None),
+    ],
+)
+def test_the_first_matching_entry_that_gives_a_network_counts(
+    texts: list[str], expected: str | None
+) -> None:
+    assert network(function(), {}, *texts) == expected
+
+
+def named(*interfaces: str) -> list[str]:
+    """Entries for whole ports by their names, with their networks."""
+    return [f'{{"devname": "{one}", "physical_network": "{NETWORKS[one]}"}}' for one in interfaces]
+
+
+def test_a_virtual_function_has_the_network_of_the_port_that_is_named() -> None:
+    """Whether a guest has it or not: the port itself stays here."""
+    for driver in ("iavf", "vfio-pci"):
+        child = function(parent="0000:81:00.1", host_driver=driver)
+        assert network(child, PORTS, *named("ens1", "ens2")) == "red"
+
+
+def test_a_port_in_a_guest_keeps_its_network_while_no_other_can_be_meant() -> None:
+    held = function("0000:81:00.0", host_driver="vfio-pci")
+    assert network(held, {"ens2": PORTS["ens2"]}, *named("ens1", "ens2")) == "blue"
+
+
+def test_ports_in_guests_have_no_network_when_nothing_tells_which_is_which() -> None:
+    held = function("0000:81:00.0", host_driver="vfio-pci")
+    assert network(held, {}, *named("ens1", "ens2")) is None
+    assert network(held, {}, *named("ens1"), '{"devname": "ens3"}') is None
+
+
 def test_one_value_may_hold_a_list_and_the_option_may_stand_twice() -> None:
     entries = whitelist.parse(['[{"vendor_id": "10de"}, {"vendor_id": "8086"}]', "{}", "[]"])
     assert [one.vendor for one in entries] == [0x10DE, 0x8086, None]
@@ -135,6 +192,15 @@ def test_force_is_off_unless_it_is_set() -> None:
         ('{"address": "*:*:*.*", "devname": "eth0"}', "address and devname exclude each other"),
         ('{"devname": 5}', "devname is not the name of a network interface"),
         ('{"force": "yes"}', "force is neither true nor false"),
+        ('{"address": "*:*:*.*", "physical_network": null}', "physical_network is no name of 1 to"),
+        ('{"vendor_id": "*", "physical_network": ""}', "physical_network is no name of 1 to 64"),
+        ('{"vendor_id": "*", "physical_network": "a b"}', "physical_network is no name of 1 to"),
+        ('{"vendor_id": "*", "physical_network": ["a"]}', "physical_network is no name of 1 to"),
+        (
+            f'{{"vendor_id": "*", "physical_network": "{"n" * 65}"}}',
+            "physical_network is no name of 1 to 64 ASCII characters without blanks; leave it out",
+        ),
+        ('{"physical_network": "blue"}', "none of the keys address, devname, force"),
         ('{"bus": "81"}', "none of the keys address, devname, force"),
     ],
 )

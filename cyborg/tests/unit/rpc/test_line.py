@@ -32,7 +32,7 @@ def failing(**_arguments: Any) -> Any:
     raise oslo_messaging.RemoteError("TypeError", "unexpected argument")
 
 
-ALWAYS = {"topic": "topic", "call_monitor_timeout": 5.0}
+ALWAYS = {"topic": "topic", "call_monitor_timeout": 5.0, "version": "1.0"}
 
 
 class FakeClient:
@@ -53,7 +53,7 @@ class FakeClient:
         return behaviour(**arguments)
 
     def cast(self, context: Any, verb: str, **arguments: Any) -> None:
-        self._bus.casts.append((verb, self._prepared))
+        self._bus.casts.append((verb, self._prepared, arguments))
         refused()
 
 
@@ -203,7 +203,18 @@ def test_one_server_is_asked_once(
 def test_a_hint_never_raises(bus: FakeBus, line: Line) -> None:
     line.tell_server("host-1", "poke")
     assert wait_until(lambda: bool(bus.casts), timeout=5)
-    assert bus.casts == [("poke", {"topic": "topic", "server": "host-1"})]
+    assert bus.casts == [("poke", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})]
+
+
+def test_a_hint_too_asks_for_no_newer_peer_than_it_must(bus: FakeBus) -> None:
+    line = Line(cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"poke.why": "1.1"})
+    line.tell_server("host-1", "poke", why=None)
+    assert wait_until(lambda: bool(bus.casts), timeout=5)
+    line.tell_server("host-1", "poke", why="news")
+    assert wait_until(lambda: len(bus.casts) > 1, timeout=5)
+    line.close()
+    sent = [(prepared["version"], arguments) for _, prepared, arguments in bus.casts]
+    assert sent == [("1.0", {}), ("1.1", {"why": "news"})]
 
 
 def test_closing_gives_up_calls_in_flight(bus: FakeBus, line: Line) -> None:

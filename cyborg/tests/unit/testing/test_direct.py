@@ -10,7 +10,8 @@ import pytest
 
 from cyborg import exception
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import VERSION, Line
+from cyborg.rpc.transport import Line
+from cyborg.rpc.versions import FIRST
 from cyborg.service import wait_until
 from cyborg.testing.direct import Died, DirectBus, Exchange
 
@@ -20,7 +21,7 @@ TOPIC = "topic"
 class Endpoint:
     """Counts what it is asked."""
 
-    target = oslo_messaging.Target(version=VERSION)
+    target = oslo_messaging.Target(version=FIRST)
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

@@ -74,7 +74,8 @@ def test_a_server_that_is_missing_is_one_sentence(
     scheme: str, kind: str, words: str, tmp_path: Path
 ):
     url = nowhere(scheme)
-    door = servers.database(url, tmp_path) if kind == "mysql" else servers.exchange(url)
+    database = servers.database(url, tmp_path, "cyborg_walkthrough")
+    door = database if kind == "mysql" else servers.exchange(url)
     with pytest.raises(exception.ConfigError) as refused, door:
         pass
     said = str(refused.value)

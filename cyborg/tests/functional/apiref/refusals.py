@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request for each code by which the API refuses, and the documents that need no token."""
+
+from typing import Any, Final, cast
+from uuid import uuid4
+
+from oslo_middleware import RequestId
+
+from cyborg.db.engine import Reader
+from cyborg.tests.functional.apiref.recorder import Recorder
+from cyborg.tests.functional.apiref.site import Site
+from cyborg.tests.functional.apiref.story import PROJECT
+from cyborg.tests.functional.life.http import Client
+
+_MEGABYTE = 1 << 20
+_AS_TEXT: Final[dict[str, Any]] = {
+    "content_type": "text/plain",
+    "headers": {
+        "X-Identity-Status": "Confirmed",
+        "X-Roles": "admin",
+        "X-Project-Id": PROJECT,
+        "X-User-Id": PROJECT,
+    },
+}
+
+
+class _Broken:
+    """A reader with a fault that nobody has thought of."""
+
+    def reader(self) -> Any:
+        """See Reader."""
+        raise RuntimeError("a fault of the service")
+
+
+def tell(site: Site, recorder: Recorder) -> None:
+    """Ask for what is public, then for what cannot be had."""
+    ask, door = recorder.ask, site.door
+    for name, path in {"root": "/", "v2": "/v2"}.items():
+        recorder.keep(f"versions/{name}-resp", door.get(path).json)
+    health = door.get("/healthcheck", headers={"Accept": "application/json"})
+    recorder.keep("health/show-resp", health.json)
+    user, admin = Client(door, project=PROJECT), Client(door, role="admin")
+    unknown = f"/accelerator_requests/{uuid4()}"
+    profile = {"name": "b", "groups": [{"resources:PGPU": "one"}]}
+    ask("errors/400", admin, "POST /device_profiles", [profile], status=400)
+    nobody = site.guarded().get("/v2/devices", status=401)
+    recorder.keep("errors/401-resp", nobody.json)
+    ask("errors/403", user, "GET /devices", status=403)
+    ask("errors/404", user, f"GET {unknown}", status=404)
+    ask("errors/405", user, "PUT /devices", status=405)
+    ask("errors/406", Client(door, version="2.99"), "GET /devices", status=406)
+    large = [{"name": "x" * _MEGABYTE}]
+    recorder.keep("errors/413-resp", admin.send("POST", "/device_profiles", large, 413))
+    text = door.post("/v2/device_profiles", b"a100", **_AS_TEXT, status=415)
+    recorder.keep("errors/415-resp", text.json)
+    broken = site.core(cast(Reader, _Broken()), site.bus)
+    faulty = Client(site.mounted(RequestId(broken)), role="admin")
+    ask("errors/500", faulty, "GET /devices", status=500)
+    alone = Client(site.forsaken(), project=PROJECT)
+    body = {"device_profile_name": "a100"}
+    ask("errors/503", alone, "POST /accelerator_requests", body, status=503)

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One API, one conductor and one compute with three kinds of accelerators, in one thread's hand.
+
+Put together as the composition roots do, on the bus without a wire; nothing happens unless the
+story has it happen, so that each run is like the other.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+import webtest
+from oslo_config import cfg
+from oslo_middleware import RequestId
+
+from cyborg.agent import app as agent_app
+from cyborg.agent.endpoint import Endpoint as AgentEndpoint
+from cyborg.api import app as api_app
+from cyborg.api.middleware import auth_token
+from cyborg.clients.allocations import Allocations
+from cyborg.clients.glance import Glance
+from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Placement
+from cyborg.conductor import app as conductor_app
+from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
+from cyborg.conductor.instances import Inquirer
+from cyborg.conductor.services import Lease
+from cyborg.db.engine import Reader
+from cyborg.db.models import Work
+from cyborg.db.services import Process
+from cyborg.drivers.base import Driver
+from cyborg.drivers.command import Completed
+from cyborg.drivers.fake import FakeDriver
+from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.loader import Loaded
+from cyborg.model.names import CONDUCTOR
+from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.testing import servers
+from cyborg.testing.crash import Fate
+from cyborg.testing.direct import DirectBus, Exchange
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.mortals import LEASE, Ground
+from cyborg.testing.stack import reach
+from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
+from cyborg.tests.unit.drivers.configured import written
+
+VERSION: Final = "18.0.0"
+#: Where clients of the samples find the service.
+PLACE: Final = {
+    "HTTP_HOST": "cloud.example.com",
+    "wsgi.url_scheme": "https",
+    "SCRIPT_NAME": "/accelerator",
+}
+GPU, OTHER_GPU = "0000:3b:00.0", "0000:86:00.0"
+GPUS: Final = "CUSTOM_GPU_A100"
+#: Graphics cards that a host sets up, and a backend on which operators create accelerators.
+_OPTIONS: Final = """\
+[generic_driver]
+backends = gpu, soft
+[generic_driver:gpu]
+pci_ids = 10de:20b5
+device_type = GPU
+kind = CUDA
+attach_type = PCI
+resource_class = CUSTOM_GPU_A100
+traits = CUSTOM_CUDA_8
+vendor = NVIDIA
+model = A100 80GB
+services = nvidia-persistenced
+capabilities = {"memory_gib": 80}
+install_command = /usr/sbin/gpu setup {address}
+ready_file = /run/gpu/{address}
+prepare_command = /usr/sbin/gpu give {handle}
+prepared_file = /run/gpu/given-{handle}
+release_command = /usr/sbin/gpu take {handle}
+reset_command = /usr/sbin/gpu wipe {handle}
+[generic_driver:soft]
+devices = 0000:0a:00.0
+device_type = FPGA
+kind = FPGA
+attach_type = TEST_PCI
+resource_class = FPGA
+"""
+_PATIENCE = 60.0
+#: More turns than any step of the story takes.
+_TURNS = 30
+
+
+class FpgaDriver(CardDriver):
+    """Cards that images can be loaded into."""
+
+    name = "fpga_driver"
+    device_type = "FPGA"
+
+
+def _card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
+    """The operator's program."""
+    if argv[1] == "setup":
+        host.add_file(f"/run/gpu/{argv[2]}", "")
+    if argv[1] == "give":
+        host.add_file(f"/run/gpu/given-{argv[2]}", "")
+    if argv[1] == "take":
+        host.remove(f"/run/gpu/given-{argv[2]}")
+    return Completed(0, "", "")
+
+
+class _Control:
+    """The conductor."""
+
+    def __init__(self, ground: Ground) -> None:
+        host = "control-1"
+        self._ground = ground
+        self._db = ground.lend(Fate())
+        self._bus = DirectBus(ground.exchange)
+        self._agents = AgentClient(self._bus, timeout=_PATIENCE)
+        settings = conductor_app.Settings(
+            host=host,
+            process="1",
+            version=VERSION,
+            heartbeat=1.0,
+            lease=LEASE,
+            bind_timeout=60.0,
+            agent_down_after=30.0,
+            threads=1,
+            auto_enable=frozenset({FpgaDriver.name}),
+        )
+        endpoint = f"{CONDUCTOR_TOPIC}@{host}"
+        self.lease = Lease(db=self._db, process=Process(host, CONDUCTOR, VERSION, endpoint, "1"))
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        nova = Nova(ground.nova)
+        peers = conductor_app.Peers(nova, Allocations(ground.placement))
+        parts: dict[str, Any] = {"settings": settings, "db": self._db, "agents": self._agents}
+        self._worker = conductor_app.make_worker(
+            **parts, peers=peers, lease=self.lease, pool=lambda **_how: self._thread
+        )
+        cases = conductor_app.use_cases(**parts, peers=peers, wake=lambda: None)
+        self.server = self._bus.server(CONDUCTOR_TOPIC, host, ConductorEndpoint(cases))
+        self.inquirer = Inquirer(
+            db=self._db,
+            lease=self.lease,
+            nova=nova,
+            refresh=1,
+            lease_ms=int(LEASE * 1000),
+            patience=_PATIENCE,
+        )
+
+    def work(self) -> None:
+        """Do what is due, to its end."""
+        self._worker.run_once()
+        self._thread.submit(lambda: None).result(_PATIENCE)
+
+    def end(self) -> None:
+        """Run no more."""
+        self._bus.close()
+        self._agents.close()
+        self._worker.stop()
+        self._ground.take_back(self._db)
+
+
+class _Agent:
+    """The agent of the compute, with the drivers that its packages brought."""
+
+    def __init__(self, ground: Ground, host: str, loaded: list[Loaded], later: Loaded) -> None:
+        self._bus = DirectBus(ground.exchange)
+        self._conductor = ReportClient(self._bus, timeout=_PATIENCE)
+        glance = Glance(ground.glance, retries=0)
+
+        def load(name: str, _options: Mapping[str, str]) -> Loaded:
+            return next(one for one in (*loaded, later) if one.name == name)
+
+        self.parts = agent_app.make_parts(
+            settings=agent_app.Settings(
+                host=host,
+                provider_names=(host,),
+                version=VERSION,
+                heartbeat=1.0,
+                scan=0.0,
+                full_check=600.0,
+                rpc_timeout=_PATIENCE,
+                state_path=ground.state_path,
+            ),
+            conductor=self._conductor,
+            loaded=loaded,
+            placement=Placement(ground.placement),
+            glance=lambda: glance,
+            load=load,
+            clock=ground.clock.monotonic,
+        )
+        self.server = self._bus.server(
+            AGENT_TOPIC,
+            host,
+            AgentEndpoint(
+                self.parts.operations,
+                discoveries=self.parts.discoveries,
+                on_poke=self.parts.heart.beat,
+                check=self.parts.heart.check,
+            ),
+        )
+
+    def end(self) -> None:
+        """Run no more."""
+        self._bus.close()
+        self._conductor.close()
+        self.parts.operations.stop()
+
+
+class Site:
+    """The whole; ``door`` is the API as clients meet it, ``bus`` how that reaches the conductor."""
+
+    def __init__(self, ground: Ground, conf: cfg.ConfigOpts, files: Path, compute: str) -> None:
+        self.compute = compute
+        self.rack = _rack(compute)
+        self._ground = ground
+        self._conf = conf
+        # A hint that is lost costs a heartbeat; one that comes costs this story its order.
+        ground.exchange.lose_request("poke", 1000)
+        self._control = _Control(ground)
+        options = written(files / "cyborg.conf", _OPTIONS, host=compute)
+        loaded = [
+            _packaged(GenericDriver(self.rack.machine, options), "generic:GenericDriver"),
+            _packaged(self.rack.driver, "fpga:FpgaDriver"),
+        ]
+        later = _packaged(FakeDriver(self.rack.machine, options), "fake:FakeDriver")
+        self._agent = _Agent(ground, compute, loaded, later)
+        self._reader = Reader(ground.database_url, now=ground.clock.now)
+        self.bus = ConductorClient(DirectBus(ground.exchange), timeout=_PATIENCE)
+        self.door = self.mounted(RequestId(self.core(self._reader, self.bus)))
+
+    def core(self, reader: Reader, conductor: ConductorClient) -> Any:
+        """An API around this reader and conductor."""
+        return api_app.core(self._conf, reader=reader, conductor=conductor)
+
+    def mounted(self, application: Any) -> webtest.TestApp:
+        """An application where clients look for it."""
+
+        def placed(environ: dict[str, Any], start_response: Any) -> Any:
+            return application({**environ, **PLACE}, start_response)
+
+        return webtest.TestApp(placed)
+
+    def guarded(self) -> webtest.TestApp:
+        """The same API as ``door``, behind the filter that asks for a token."""
+        core = self.core(self._reader, self.bus)
+        url = "https://cloud.example.com/identity"
+        keystone = {"www_authenticate_uri": url, "auth_type": "password", "auth_url": url}
+        return self.mounted(auth_token.protect(core, self._conf, overrides=keystone))
+
+    def forsaken(self) -> webtest.TestApp:
+        """An API that no conductor answers."""
+        alone = ConductorClient(DirectBus(Exchange()), timeout=0.1)
+        return self.mounted(RequestId(self.core(self._reader, alone)))
+
+    def begin(self) -> None:
+        """Everybody is up and has said so; there are two graphics cards and an FPGA."""
+        self._control.lease.renew()
+        self._control.server.start()
+        self._agent.server.start()
+        reach(self.bus)
+        self.signal("control-1")
+        for _ in range(2):
+            self.beat()
+
+    def signal(self, host: str) -> None:
+        """The sign of life of an API process."""
+        self.bus.alive(host, version=VERSION, endpoint="https://cloud.example.com/accelerator")
+
+    def beat(self) -> None:
+        """The agent's round."""
+        self._agent.parts.heart.beat()
+
+    def work(self) -> None:
+        """Let all that is due be done, the agent's part as well, until nothing is left."""
+        due = sa.select(sa.func.min(Work.not_before_ms))
+        clock = self._ground.clock
+        for _ in range(_TURNS):
+            with self._ground.watch.reader() as tx:
+                next_ms: int | None = tx.execute(due).scalar_one()
+            if next_ms is None:
+                self.beat()
+                return
+            clock.ms = max(clock.ms, next_ms)
+            self._control.lease.renew()
+            self._control.work()
+            self.beat()
+        raise AssertionError("there is always something left to do")
+
+    def ask_nova(self) -> None:
+        """Learn how the instances are called."""
+        self._control.lease.renew()
+        self._control.inquirer.run_once()
+
+    def pass_time(self, seconds: float) -> None:
+        """Who is silent all the while is down afterwards; conductor and agent are not."""
+        self._ground.clock.ms += int(seconds * 1000)
+        self._control.lease.renew()
+        self.beat()
+
+    def end(self) -> None:
+        """Nobody runs any more."""
+        self.bus.close()
+        self._agent.end()
+        self._control.end()
+        self._reader.close()
+
+
+def _packaged(driver: Driver, where: str) -> Loaded:
+    return Loaded(driver.name, driver, endpoint=f"cyborg.drivers.{where}", version=VERSION)
+
+
+def _rack(compute: str) -> Rack:
+    """The machine with all that is plugged in."""
+    machine = servers.bare()
+    machine.add_dir("/cards")
+    machine.programs["/usr/sbin/gpu"] = _card
+    for address in (GPU, OTHER_GPU):
+        servers.add_function(machine, address, "10de:20b5:030200", driver="nvidia", node=0)
+    traits = Traits("FPGA", programmable=True)
+    rack = Rack(compute, machine, FpgaDriver(machine, compute, traits))
+    rack.plug(CARD, 1)
+    return rack

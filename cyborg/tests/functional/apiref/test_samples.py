@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every sample of the reference is what was asked and answered; each one is shown in its place."""
+
+import os
+import re
+from collections.abc import Mapping
+
+import pytest
+from oslo_config import cfg
+
+from cyborg.db import schema
+from cyborg.testing.glance import SimulatedGlance
+from cyborg.testing.mortals import Ground
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.functional.apiref import refusals
+from cyborg.tests.functional.apiref.recorder import Recorder
+from cyborg.tests.functional.apiref.site import Site
+from cyborg.tests.functional.apiref.story import USERS, Story
+from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.unit.api_reference import SAMPLES, methods, version
+
+REWRITE = os.environ.get("CYBORG_TEST_REWRITE") == "1"
+HOW = (
+    "The samples are not what the API answers. If the code is right, write them anew with\n"
+    "CYBORG_TEST_REWRITE=1 pytest -n 0 cyborg/tests/functional/apiref\n"
+    "and see that what the reference says about them still holds."
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(
+    tmp_path_factory: pytest.TempPathFactory, placement: PlacementService, conf: cfg.ConfigOpts
+) -> Recorder:
+    """The samples of one run."""
+    files = tmp_path_factory.mktemp("reference")
+    compute = fresh_host("reference")
+    names = {
+        **USERS,
+        compute: "compute-1.example.com",
+        compute.replace(".", "_"): "compute-1_example_com",
+    }
+    recorder = Recorder(names)
+    with empty_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
+        schema.upgrade(db)
+        ground = Ground(
+            database_url=db.engine.url.render_as_string(hide_password=False),
+            state_path=files / "state",
+            placement=placement.adapter(),
+            nova=nova.adapter(),
+            glance=glance.adapter(),
+        )
+        site = Site(ground, conf, files, compute)
+        try:
+            Story(site, recorder, placement, nova, glance).tell()
+            refusals.tell(site, recorder)
+        finally:
+            site.end()
+            ground.close()
+    return recorder
+
+
+def kept() -> Mapping[str, str]:
+    """The samples as they are in the reference."""
+    found = sorted(SAMPLES.glob("**/*.json"))
+    return {str(one.relative_to(SAMPLES).with_suffix("")): one.read_text() for one in found}
+
+
+def test_the_samples_are_what_the_api_answers(recorded: Recorder) -> None:
+    if REWRITE:
+        for name in kept().keys() - recorded.texts.keys():
+            (SAMPLES / f"{name}.json").unlink()
+        for name, text in recorded.texts.items():
+            file = SAMPLES / f"{name}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    assert kept() == recorded.texts, HOW
+
+
+def test_samples_are_shown_with_the_request_that_made_them(recorded: Recorder) -> None:
+    for name, made in recorded.exchanges.items():
+        if name.startswith("errors/"):
+            continue
+        path = f"/v2{made.path.partition('?')[0]}"
+        (shown,) = (
+            one
+            for one in methods()
+            if one.method == made.method
+            and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", one.url), path)
+            and any(sample.startswith(f"{name}-re") for sample in one.samples)
+        )
+        assert made.status == shown.codes[0], name
+        assert version(f"{name}-resp") == (made.version or "2.0"), name

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What accounts may do, asked of the real Placement and a simulated Nova; nothing changes there."""
+
+import pytest
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.session import Session
+from keystoneauth1.token_endpoint import Token
+
+from cyborg.clients import rights
+from cyborg.clients.rights import Answer, Right
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService
+
+
+def adapter(url: str, token: str) -> Adapter:
+    return Adapter(Session(auth=Token(url, token)), service_type="placement")
+
+
+def test_who_may_is_told_that_there_is_nothing(
+    nova: SimulatedNova, placement: PlacementService
+) -> None:
+    before = placement.call("GET", "/resource_providers")
+    granted = Right(Answer.GRANTED)
+    assert rights.publishing(placement.adapter()) == granted
+    assert rights.telling(nova.adapter()) == granted
+    assert rights.listing(nova.adapter()) == granted
+    assert placement.call("GET", "/resource_providers") == before
+
+
+def test_placement_refuses(placement: PlacementService) -> None:
+    right = rights.publishing(adapter(placement.url, "nobody"))
+    assert right.answer is Answer.REFUSED
+    assert right.roles == ()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_nova_refuses(nova: SimulatedNova, status: int) -> None:
+    nova.answer_calls(status)
+    right = rights.telling(nova.adapter())
+    assert right.answer is Answer.REFUSED
+    assert str(status) in right.reason
+    nova.hide_servers()
+    assert rights.listing(nova.adapter()).answer is Answer.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(406, "compute 2.82 is needed"), (503, "503"), (429, "patience")]
+)
+def test_nova_does_not_say(nova: SimulatedNova, status: int, words: str) -> None:
+    nova.answer_calls(status)
+    right = rights.telling(nova.adapter())
+    assert right.answer is Answer.UNKNOWN
+    assert words in right.reason
+
+
+def test_what_answers_404_to_everything_is_not_placement(nova: SimulatedNova) -> None:
+    right = rights.publishing(adapter(f"{nova.url}/elsewhere", "admin"))
+    assert right == Right(
+        Answer.UNKNOWN, "Placement is not available: something else answers at its endpoint"
+    )
+
+
+def test_nobody_is_there() -> None:
+    gone = adapter("http://127.0.0.1:1", "admin")
+    for ask in (rights.publishing, rights.telling, rights.listing):
+        assert ask(gone).answer is Answer.UNKNOWN

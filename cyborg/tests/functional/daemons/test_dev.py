@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemons of a developer: they begin anew when a file changes, and leave nothing behind."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from cyborg import service
+from cyborg.tests.functional.deployments import TRANSPORT_URL
+from cyborg.tests.functional.schema.databases import SERVER
+
+#: Seconds for the daemons to start, and to end.
+_PATIENCE = 240
+_DAEMONS = ("cyborg-api", "cyborg-conductor", "cyborg-agent")
+
+
+def pids(log: str) -> dict[str, list[int]]:
+    """The processes that said that they run, in this order."""
+    line = r"\d+:\d+:\d+\.\d+ (\d+) INFO cyborg.service \[-\] {} is running"
+    return {name: [int(one) for one in re.findall(line.format(name), log)] for name in _DAEMONS}
+
+
+def test_a_change_begins_anew_and_an_end_leaves_nothing(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "cyborg.testing.dev", "--port", "0", "--watch", str(mine)]
+    with log.open("w") as output:
+        dev = subprocess.Popen(
+            [*command, "--mysql-url", SERVER, "--rabbit-url", TRANSPORT_URL],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def all_run(times: int) -> bool:
+        found = pids(log.read_text()).values()
+        return dev.poll() is not None or all(len(one) == times for one in found)
+
+    try:
+        assert service.wait_until(lambda: all_run(1), timeout=_PATIENCE), log.read_text()
+        (mine / "driver.py").write_text("")
+        assert service.wait_until(lambda: all_run(2), timeout=_PATIENCE), log.read_text()
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(_PATIENCE) == 0
+    finally:
+        if dev.poll() is None:
+            dev.kill()
+            dev.wait()
+    said = log.read_text()
+    assert "driver.py changed: beginning anew." in said
+    started = [pid for both in pids(said).values() for pid in both]
+    assert [one for one in started if Path(f"/proc/{one}").exists()] == []
+    (database,) = re.findall(r"/(cyborg_dev_\w+)", said)
+    engine = sa.create_engine(SERVER, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        assert database not in connection.execute(sa.text("SHOW DATABASES")).scalars().all()

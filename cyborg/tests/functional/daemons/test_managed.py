@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemons as a service manager has them: ready, alive, at an end, and where their lines go."""
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import cyborg
+from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.testing.manager import SimulatedManager
+from cyborg.testing.processes import Deployment, Options, Program
+
+NOWHERE = "rabbit://guest:guest@127.0.0.1:1/"
+
+
+@pytest.fixture(scope="module")
+def alone() -> Options:
+    """No broker is needed to start."""
+    return {"DEFAULT": {"transport_url": "fake://"}, "api": {"port": 0}}
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[SimulatedManager]:
+    with SimulatedManager(tmp_path, watchdog=0.9) as listening:
+        yield listening
+
+
+def managed(deployment: Deployment, manager: SimulatedManager, name: str, **more: str) -> Program:
+    arguments = ("--config-file", str(deployment.conf))
+    return deployment.start(name, *arguments, **manager.environment, **more)
+
+
+@pytest.mark.parametrize("name", [API, CONDUCTOR, AGENT])
+def test_it_is_ready_lives_and_ends(
+    deploy: Callable[..., Deployment], alone: Options, manager: SimulatedManager, name: str
+):
+    program = managed(deploy(alone), manager, name)
+    assert manager.hears("READY=1"), program.output
+    assert manager.told[0].startswith("STATUS=Running")
+    assert manager.hears("WATCHDOG=1", times=3)
+    program.signal(signal.SIGHUP)
+    assert manager.hears("WATCHDOG=1", times=manager.signs + 2)
+    assert program.stop() == 0
+    assert manager.hears("STATUS=Finishing")
+    assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing what is in hand"]
+
+
+def test_without_a_broker_an_agent_is_ready_and_says_what_it_waits_for(
+    deploy: Callable[..., Deployment], alone: Options, manager: SimulatedManager
+):
+    deployment = deploy(alone, {"DEFAULT": {"transport_url": NOWHERE}})
+    program = managed(deployment, manager, AGENT)
+    assert manager.hears("READY=1"), program.output
+    assert manager.told[:2] == ["STATUS=Waiting for the message bus", "READY=1"]
+    assert manager.hears("WATCHDOG=1", times=2)
+    assert program.stop() == 0
+
+
+def test_the_logging_sample_is_one(deploy: Callable[..., Deployment], alone: Options):
+    sample = Path(cyborg.__file__).parents[1] / "etc" / "cyborg" / "logging.conf.sample"
+    deployment = deploy(alone)
+    program = deployment.start(
+        API, "--config-file", str(deployment.conf), "--log-config-append", str(sample)
+    )
+    line = program.wait_for(r"(?m)^.* cyborg-api is running$")[0]
+    assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+ \d+ INFO cyborg\.service \[-\] ", line)
+    assert program.stop() == 0

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service with the files and command lines of kolla-ansible, openstack-helm and nova-operator.
+
+The page "Kolla, Helm and operators" says which test stands for which demand.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.testing.pages import free_port
+from cyborg.testing.processes import Deployment, Options, Program, script
+from cyborg.tests.functional.daemons.service import Http, Service
+from cyborg.tests.functional.deployed import servers, shapes, walk
+from cyborg.tests.functional.deployments import merged
+
+Deploy = Callable[..., Deployment]
+
+#: Seconds after which uWSGI ends workers of several threads that overlook that they are told to; in
+#: kolla's file they have the minute that it gives them by default.
+_MERCY = 90.0
+#: Where nothing listens, and no database is.
+GONE: Options = {"database": {"connection": "mysql+pymysql://cyborg:secret@127.0.0.1:9/cyborg"}}
+
+
+@pytest.fixture
+def kolla(deploy: Deploy) -> Iterator[Callable[..., tuple[Program, str, Path]]]:
+    """kolla's container of the API, and its URL and directory: uWSGI as the user of the image."""
+
+    started: list[Program] = []
+
+    def start(*more: Options) -> tuple[Program, str, Path]:
+        paste: Options = {"api": {"api_paste_config": "api-paste.ini"}}
+        deployment = deploy(paste, *more)
+        directory, port = deployment.directory, free_port()
+        # Everything lies where it is found without arguments.
+        (directory / ".cyborg").mkdir()
+        deployment.conf.rename(directory / ".cyborg" / "cyborg.conf")
+        (directory / ".cyborg" / "api-paste.ini").write_text(shapes.PASTE)
+        ini = directory / "cyborg-api-uwsgi.ini"
+        ini.write_text(
+            shapes.KOLLA_UWSGI.format(port=port, directory=directory, environment=sys.prefix)
+        )
+        program = Program(
+            [*servers.unprivileged(), script("uwsgi"), "--ini", str(ini)],
+            log=directory / "uwsgi.out",
+            environment={**deployment.environment, **servers.user_cyborg(directory)},
+        )
+        started.append(program)
+        url = f"http://127.0.0.1:{port}"
+        assert servers.answers(url), program.output
+        return program, url, directory
+
+    yield start
+    for program in started:
+        # How it ends in order, one of the tests looks at; it can take minutes.
+        if program.running:
+            program.kill()
+
+
+def test_kolla_serves_with_its_own_paste_file_uwsgi_and_user(
+    service: Service, kolla: Callable[..., tuple[Program, str, Path]], tmp_path: Path
+):
+    logs = tmp_path / "log"
+    logs.mkdir()
+    written = {"DEFAULT": {"log_dir": logs, "use_stderr": "false"}, "api": {"port": 6666}}
+    program, url, _directory = kolla(written)
+    walk.smoke(url, service)
+    walk.nova_finds(f"{url}/v2")
+    # fluentd tells the services by the names of their files.
+    assert [path.name for path in logs.iterdir()] == [f"{API}.log"]
+    assert program.stop(_MERCY) == 0
+
+
+def test_kolla_has_links_of_the_public_endpoint(
+    kolla: Callable[..., tuple[Program, str, Path]],
+):
+    _, url, _ = kolla({"api": {"public_endpoint": "https://cloud.example.org:6666"}})
+    (link,) = requests.get(f"{url}/v2", timeout=60).json()["links"]
+    assert link["href"] == "https://cloud.example.org:6666/v2/"
+
+
+def test_probes_are_answered_within_a_second_without_database_and_broker(
+    kolla: Callable[..., tuple[Program, str, Path]],
+):
+    dead: Options = {"DEFAULT": {"transport_url": "rabbit://cyborg:secret@127.0.0.1:9//"}}
+    _, url, _ = kolla(GONE, dead)
+    # Each worker makes its application at its first request.
+    took = [requests.get(f"{url}/", timeout=60) for _ in range(12)]
+    assert {answer.status_code for answer in took} == {200}
+    assert sorted(answer.elapsed.total_seconds() for answer in took)[6] < 1
+    assert requests.get(f"{url}/v2/devices", timeout=60).status_code == 503
+
+
+def test_bootstrap_finds_its_configuration_without_arguments(deploy: Deploy, tmp_path: Path):
+    database = tmp_path / "bootstrap.sqlite"
+    deployment = deploy({"database": {"connection": f"sqlite:///{database}"}})
+    home = deployment.directory / ".cyborg"
+    home.mkdir()
+    deployment.conf.rename(home / "cyborg.conf")
+    for _again in range(2):
+        assert deployment.start("cyborg-dbsync", "upgrade").wait(timeout=120) == 0
+    version = deployment.start("cyborg-dbsync", "version", log="version")
+    assert version.wait() == 0
+    assert re.search(r"^[0-9a-f]{12}$", version.output, re.MULTILINE), version.output
+
+
+@pytest.mark.parametrize("name", [CONDUCTOR, AGENT])
+def test_kolla_ansible_options_start_everything(deploy: Deploy, options: Options, name: str):
+    # What the tools write; where things are, the tests know better.
+    ours = {"DEFAULT": {"log_dir": "", "log_file": "", "use_stderr": "true", "debug": "false"}}
+    written = {group: dict(values) for group, values in shapes.KOLLA.items()}
+    for group in ("placement", "nova", "oslo_messaging_notifications", "oslo_messaging_rabbit"):
+        written.pop(group)
+    deployment = deploy()
+    file = deployment.write("kolla", merged(written, dict(options), ours))
+    program = deployment.start(name, "--config-file", str(file))
+    program.wait_for(f"{name} is running")
+    assert "ramdisk_heartbeat_timeout" in program.output  # told, not refused
+    assert program.stop() == 0
+
+
+def test_helm_starts_the_api_with_its_own_logging(deploy: Deploy):
+    deployment = deploy({"api": {"port": 0}})
+    logging = deployment.directory / "logging-cyborg.conf"
+    logging.write_text(shapes.HELM_LOGGING)
+    files = ("--config-file", str(deployment.conf), "--log-config-append", str(logging))
+    api = deployment.start(API, *files)
+    port = api.wait_for(r"Listening on .*:(\d+)")[1]
+    documents = Http(f"http://127.0.0.1:{port}")
+    walk.documents(documents, documents.url, deep=False)
+    assert api.stop() == 0
+
+
+def test_nova_operator_names_a_directory_alone(deploy: Deploy, tmp_path: Path):
+    database = tmp_path / "operator.sqlite"
+    deployment = deploy({"database": {"connection": f"sqlite:///{database}"}})
+    pieces = deployment.directory / "cyborg.conf.d"
+    pieces.mkdir()
+    deployment.conf.rename(pieces / "01-default.conf")
+    upgrade = deployment.start("cyborg-dbsync", "--config-dir", f"{pieces}/", "upgrade")
+    assert upgrade.wait(timeout=120) == 0
+    conductor = deployment.start(CONDUCTOR, "--config-dir", str(pieces))
+    conductor.wait_for(f"{CONDUCTOR} is running")
+    # Its probe asks for the name in the command line, and for a process that is not a zombie.
+    assert conductor.pid in servers.found_by_name(CONDUCTOR)
+    assert conductor.stop() == 0
+    assert os.path.getsize(database) > 0

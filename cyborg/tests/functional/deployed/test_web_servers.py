@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""uWSGI, mod_wsgi and cyborg-api serve the smoke walk, at a root and below ``/accelerator``.
+
+The configurations are those of the page "Web servers", word by word.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+
+from cyborg import service as runner
+from cyborg.testing.pages import free_port
+from cyborg.testing.processes import Deployment, Program
+from cyborg.tests.functional.daemons.service import Http, Service
+from cyborg.tests.functional.deployed import servers, walk
+from cyborg.tests.functional.deployed.page import block, filled
+
+Deploy = Callable[..., Deployment]
+
+PAGE = "web-servers"
+#: What the page gives both servers.
+PROCESSES = 2
+PREFIX = "/accelerator"
+LISTENING = r"bound to TCP address (127\.0\.0\.1:\d+)"
+WSGI_MODULES = block(PAGE, "mod-wsgi-packages")
+PROXY_MODULES = block(PAGE, "proxy-packages")
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "mount"),
+    [("uwsgi-root", "0.0.0.0:6666", ""), ("uwsgi-accelerator", "0.0.0.0:80", PREFIX)],
+)
+def test_line_116_uwsgi(service: Service, deploy: Deploy, name: str, address: str, mount: str):
+    deployment = deploy()
+    file = deployment.directory / "cyborg-api-uwsgi.ini"
+    file.write_text(filled(PAGE, name, {address: "127.0.0.1:0"}))
+    server = deployment.start("uwsgi", "--ini", str(file), "--virtualenv", sys.prefix)
+    url = f"http://{server.wait_for(LISTENING)[1]}{mount}"
+    server.wait_for(rf"(?s)(spawned uWSGI worker .*){{{PROCESSES}}}")
+    walk.smoke(url, service)
+    walk.nova_finds(f"{url}/v2")
+    walk.nova_finds(url)
+    assert server.stop() == 0
+
+
+def wsgi_block(name: str, packages: Path, **more: object) -> str:
+    """A block for mod_wsgi, with the environment of the tests."""
+    home = packages.parents[2]
+    paths = {
+        "/opt/cyborg/lib/python3.11/site-packages": packages,
+        "python-home=/opt/cyborg": f"python-home={home}",
+    }
+    return filled(PAGE, name, {**paths, **more})
+
+
+def children(server: Program) -> set[int]:
+    """The processes of Apache that show the name of the service."""
+    found = set()
+    for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"cyborg-api"):
+            found.add(int(pid))
+    return found
+
+
+def test_line_116_mod_wsgi_at_a_root(service: Service, deploy: Deploy, packages: Path):
+    deployment, port = deploy(), free_port()
+    text = wsgi_block("mod-wsgi-root", packages, **{"6666": port})
+    text = text.replace("Listen ", "Listen 127.0.0.1:")
+    with servers.apache(deployment, text, commands=WSGI_MODULES) as server:
+        walk.smoke(f"http://127.0.0.1:{port}", service)
+        walk.nova_finds(f"http://127.0.0.1:{port}/v2")
+        walk.nova_finds(f"http://127.0.0.1:{port}")
+        assert len(children(server)) == PROCESSES
+    assert "Traceback" not in server.output
+
+
+def test_line_116_mod_wsgi_below_a_path(service: Service, deploy: Deploy, packages: Path):
+    # As nova-operator has it: no cyborg.conf, only a directory of pieces.
+    deployment, port = deploy(), free_port()
+    pieces = deployment.directory / ".cyborg" / "cyborg.conf.d"
+    pieces.mkdir(parents=True)
+    deployment.conf.rename(pieces / "01-service.conf")
+    text = wsgi_block("mod-wsgi-accelerator", packages)
+    with servers.apache(deployment, text, commands=WSGI_MODULES, listen=port) as server:
+        url = f"http://127.0.0.1:{port}{PREFIX}"
+        walk.smoke(url, service)
+        walk.nova_finds(f"{url}/v2")
+        walk.nova_finds(url)
+        # The rest of the server is its own.
+        assert requests.get(f"http://127.0.0.1:{port}/v2", timeout=60).status_code in {403, 404}
+    assert "Traceback" not in server.output
+
+
+def api_behind(deployment: Deployment, conf: str) -> str:
+    """``cyborg-api`` with a block of configuration more; the URL by which a proxy reaches it."""
+    file = deployment.directory / "more.conf"
+    file.write_text(conf)
+    arguments = ("--config-file", str(deployment.conf), "--config-file", str(file))
+    program = deployment.start("cyborg-api", *arguments)
+    port = program.wait_for(r"Listening on .*:(\d+)")[1]
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("name", ["proxy-strip", "proxy-keep"])
+def test_cyborg_api_behind_a_proxy_that_strips_or_keeps_the_path(
+    service: Service, deploy: Deploy, name: str
+):
+    deployment, port = deploy({"api": {"port": 0}}), free_port()
+    url = f"http://127.0.0.1:{port}{PREFIX}"
+    conf = filled(PAGE, "endpoint-conf", {"http://controller": f"http://127.0.0.1:{port}"})
+    inner = api_behind(deployment, conf)
+    text = filled(PAGE, name, {"http://127.0.0.1:6666": inner})
+    with servers.apache(deployment, text, commands=PROXY_MODULES, listen=port):
+        walk.smoke(url, service)
+        walk.nova_finds(f"{url}/v2")
+        walk.nova_finds(url)
+    # Without the proxy: at its own root for load balancers, and below the path.
+    for direct in (inner, f"{inner}{PREFIX}"):
+        walk.documents(Http(direct), url)
+    walk.errors(Http(f"{inner}{PREFIX}"))
+
+
+def test_cyborg_api_at_its_own_port_serves_below_a_path_without_a_proxy(
+    service: Service, deploy: Deploy
+):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}{PREFIX}"
+    conf = filled(PAGE, "endpoint-conf", {"http://controller": f"http://127.0.0.1:{port}"})
+    api_behind(deploy({"api": {"port": port}}), conf)
+    walk.smoke(url, service)
+    walk.nova_finds(f"{url}/v2")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cyborg.pem", directory / "cyborg.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def test_cyborg_api_behind_a_proxy_that_ends_tls(
+    service: Service,
+    deploy: Deploy,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    deployment, port = deploy({"api": {"port": 0}}), free_port()
+    cert, key = certificate
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
+    inner = api_behind(deployment, block(PAGE, "headers-conf"))
+    text = filled(
+        PAGE,
+        "proxy-tls",
+        {
+            "/etc/ssl/certs/cyborg.pem": cert,
+            "/etc/ssl/private/cyborg.key": key,
+            "http://127.0.0.1:6667": inner,
+            "6666": port,
+        },
+    )
+    text = text.replace("Listen ", "Listen 127.0.0.1:")
+    with servers.apache(deployment, text, commands=PROXY_MODULES):
+        walk.smoke(f"https://127.0.0.1:{port}", service)
+        links_are_not_forged(f"https://127.0.0.1:{port}")
+
+
+def test_cyborg_api_behind_a_proxy_that_tells_the_path(service: Service, deploy: Deploy):
+    deployment, port = deploy({"api": {"port": 0}}), free_port()
+    inner = api_behind(deployment, block(PAGE, "headers-conf"))
+    text = filled(PAGE, "proxy-headers", {"http://127.0.0.1:6666": inner})
+    with servers.apache(deployment, text, commands=PROXY_MODULES, listen=port):
+        for name in ("127.0.0.1", "localhost"):  # whichever name the client knows
+            url = f"http://{name}:{port}{PREFIX}"
+            walk.documents(Http(url), url)
+        walk.smoke(f"http://127.0.0.1:{port}{PREFIX}", service)
+        walk.nova_finds(f"http://127.0.0.1:{port}{PREFIX}/v2")
+        links_are_not_forged(f"http://127.0.0.1:{port}{PREFIX}")
+
+
+def links_are_not_forged(url: str) -> None:
+    """What a client says of its way counts for nothing."""
+    forged = {
+        "Forwarded": "for=192.0.2.1;proto=ftp;host=evil",
+        "X-Forwarded-Host": "evil",
+        "X-Forwarded-Proto": "ftp",
+        "X-Forwarded-Prefix": "/evil",
+        "X-Forwarded-For": "192.0.2.1",
+    }
+    answer = requests.get(f"{url}/v2", headers=forged, timeout=60)
+    assert answer.json()["links"][0]["href"] == f"{url}/v2/"
+
+
+def test_a_web_server_without_a_usable_configuration_says_so_and_recovers(
+    deploy: Deploy, packages: Path
+):
+    deployment, port = deploy(), free_port()
+    good = deployment.conf.read_text()
+    deployment.conf.write_text("[api]\nport = many\n")
+    text = wsgi_block("mod-wsgi-root", packages, **{"6666": port, "processes=2": "processes=1"})
+    text = text.replace("Listen ", "Listen 127.0.0.1:")
+    with servers.apache(deployment, text, commands=WSGI_MODULES) as server:
+        answer = requests.get(f"http://127.0.0.1:{port}/", timeout=60)
+        assert answer.status_code == 503
+        assert "not configured" in answer.json()["error_message"]
+        assert re.search(r"\[api\] port cannot be 'many'", server.output)
+        deployment.conf.write_text(good)
+        assert runner.wait_until(
+            lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=60).status_code == 200,
+            timeout=20,
+        )

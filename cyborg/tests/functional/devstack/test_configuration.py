@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin writes for which services of a node and which variables; nothing runs."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cyborg.tests.functional.devstack.node import MINIMAL, REPOSITORY, Node
+
+COMPUTE = "disable_service cyborg-api cyborg-cond\nDATABASE_HOST=192.0.2.1\n"
+
+
+def stacked(home: Path, *lines: str) -> Node:
+    """A node on which stack.sh went through."""
+    node = Node(home, MINIMAL + "\n".join(lines) + "\n")
+    node.do("stack")
+    return node
+
+
+def services(node: Node) -> list[str]:
+    return [call.split()[0] for call in node.called("run_process")]
+
+
+def test_a_node_with_everything(tmp_path: Path) -> None:
+    node = stacked(tmp_path)
+    assert services(node) == ["cyborg-cond", "cyborg-api", "cyborg-agent"]
+    assert node.called("plugin_requires") == ["cyborg keystone", "cyborg placement"]
+    written = node.options("etc/cyborg.conf")
+    assert written["agent"] == {
+        "enabled_drivers": ["fake_driver"],
+        "resource_provider_startup_retries": ["6"],
+    }
+    assert written["conductor"]["auto_enable"] == ["*"]
+    assert written["oslo_policy"]["policy_file"] == [f"{node.etc}/policy.yaml"]
+    assert written["api"]["api_paste_config"] == [f"{node.etc}/api-paste.ini"]
+    assert written["keystone_authtoken"]["username"] == ["cyborg"]
+    for peer in ("nova", "placement"):
+        assert written[peer]["username"] == ["cyborg"]
+        assert written[peer]["project_name"] == ["service"]
+    assert node.called("create_service_user") == ["cyborg admin"]
+    assert node.called("get_or_create_service") == ["cyborg accelerator Accelerator life cycle"]
+    assert node.called("get_or_create_endpoint") == [
+        " ".join(["accelerator RegionOne", *["http://127.0.0.1/accelerator/v2"] * 3])
+    ]
+    assert node.called("setup_develop")[0] == f"{REPOSITORY} mysql"
+    assert node.called("recreate_database") == ["cyborg"]
+    assert node.options("tempest.conf") == {"service_available": {"cyborg": ["True"]}}
+    # Stacking again ends the same way.
+    before = written
+    node.do("stack")
+    assert node.options("etc/cyborg.conf") == before
+
+
+def test_a_compute_node(tmp_path: Path) -> None:
+    node = stacked(tmp_path, COMPUTE)
+    assert services(node) == ["cyborg-agent"]
+    assert set(node.options("etc/cyborg.conf")) == {"DEFAULT", "agent", "placement"}
+    assert node.called("setup_develop")[0] == str(REPOSITORY)
+    for never in ("create_service_user", "recreate_database", "cyborg-dbsync", "curl"):
+        assert node.called(never) == [], never
+    assert [path.name for path in node.etc.iterdir()] == ["cyborg.conf"]
+    node.do("clean")
+    assert not node.etc.exists()
+    assert node.called("remove_uwsgi_config") == []
+
+
+def test_a_node_with_the_api_alone(tmp_path: Path) -> None:
+    node = stacked(tmp_path, "disable_service cyborg-cond cyborg-agent", "DATABASE_HOST=192.0.2.1")
+    assert services(node) == ["cyborg-api"]
+    assert not {"agent", "placement"} & set(node.options("etc/cyborg.conf"))
+    assert node.called("create_service_user") == ["cyborg admin"]
+    assert node.called("recreate_database") == []
+
+
+def test_another_conductor_leaves_the_database_alone(tmp_path: Path) -> None:
+    node = stacked(tmp_path, "disable_service cyborg-api cyborg-agent", "DATABASE_HOST=192.0.2.1")
+    assert services(node) == ["cyborg-cond"]
+    assert {"database", "nova", "placement"} <= set(node.options("etc/cyborg.conf"))
+    assert node.called("recreate_database") == []
+    assert node.called("create_service_user") == []
+
+
+def test_a_node_without_the_service(tmp_path: Path) -> None:
+    node = stacked(tmp_path, "disable_service cyborg")
+    assert services(node) == []
+    assert not node.etc.exists()
+
+
+def test_variables_have_their_effect(tmp_path: Path) -> None:
+    node = stacked(
+        tmp_path,
+        "CYBORG_USE_UWSGI=False",
+        "CYBORG_SERVICE_HOST=127.0.0.5",
+        "CYBORG_SERVICE_PORT=7777",
+        "CYBORG_AUTH_STRATEGY=noauth",
+        "CYBORG_ENABLED_DRIVERS=fake_driver,pci_driver",
+        "CYBORG_AUTO_ENABLE=fake_driver",
+        f"CYBORG_CONF={tmp_path}/other.conf",
+        f"CYBORG_API_PASTE_INI={tmp_path}/paste.ini",
+        f"CYBORG_POLICY_JSON={tmp_path}/rules.yaml",
+        f"CYBORG_STATE_PATH={tmp_path}/elsewhere",
+        f"CYBORG_DATA_DIR={tmp_path}/data",
+        "CYBORG_CLIENT_REPO=https://example.org/client",
+        "CYBORG_CLIENT_BRANCH=stable/2026.2",
+        f"CYBORG_CLIENT_DIR={tmp_path}/client",
+        "TEMPEST_ACCELERATOR_MIN_MICROVERSION=2.1",
+        "TEMPEST_ACCELERATOR_MAX_MICROVERSION=2.2",
+        "DATABASE_TYPE=postgresql",
+    )
+    written = node.options("other.conf")
+    assert written["api"]["host_ip"] == ["127.0.0.5"]
+    assert written["api"]["port"] == ["7777"]
+    assert written["api"]["auth_strategy"] == ["noauth"]
+    assert written["agent"]["enabled_drivers"] == ["fake_driver,pci_driver"]
+    assert written["conductor"]["auto_enable"] == ["fake_driver"]
+    assert written["DEFAULT"]["state_path"] == [f"{tmp_path}/elsewhere"]
+    assert (tmp_path / "paste.ini").exists()
+    assert (tmp_path / "rules.yaml").exists()
+    assert (tmp_path / "data").is_dir()
+    assert node.called("git_clone") == [
+        f"https://example.org/client {tmp_path}/client stable/2026.2"
+    ]
+    assert node.called("setup_develop") == [f"{REPOSITORY} postgresql", f"{tmp_path}/client"]
+    assert node.called("get_or_create_endpoint")[0].endswith(" http://127.0.0.5:7777/v2")
+    (api,) = [call for call in node.called("run_process") if call.startswith("cyborg-api ")]
+    assert api.endswith(f"/cyborg-api --config-file {tmp_path}/other.conf")
+    assert node.called("write_uwsgi_config") == []
+    assert node.options("tempest.conf")["accelerator"] == {
+        "min_microversion": ["2.1"],
+        "max_microversion": ["2.2"],
+    }
+
+
+def test_uwsgi_serves_the_module_that_is_named(tmp_path: Path) -> None:
+    node = stacked(
+        tmp_path,
+        "CYBORG_UWSGI=example.wsgi:application",
+        f"CYBORG_UWSGI_CONF={tmp_path}/served.ini",
+        "CYBORG_SERVICE_PROTOCOL=https",
+        "CYBORG_CLIENT_INSTALL=False",
+    )
+    assert node.called("write_uwsgi_config") == [
+        "example.wsgi:application /accelerator  cyborg-api"
+    ]
+    (api,) = [call for call in node.called("run_process") if call.startswith("cyborg-api ")]
+    assert api.endswith(f"/uwsgi --procname-prefix cyborg-api --ini {tmp_path}/served.ini")
+    assert node.called("get_or_create_endpoint")[0].endswith(" https://127.0.0.1/accelerator/v2")
+    assert node.called("git_clone") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("CYBORG_AUTOMATED_CLEAN_ENABLED=True", "drivers clean up after each guest; remove it"),
+        ("NOVA_USE_SERVICE_TOKEN=False", "set NOVA_USE_SERVICE_TOKEN=True"),
+    ],
+)
+def test_what_has_no_effect_or_a_bad_one_is_said(tmp_path: Path, line: str, sentence: str) -> None:
+    said = Node(tmp_path, f"{MINIMAL}{line}\n").do("stack")
+    (warning,) = [one for one in said.splitlines() if "WARNING" in one]
+    assert sentence in warning
+
+
+def refused(home: Path, *lines: str) -> str:
+    """What stack.sh says last when it gives up."""
+    ran: subprocess.CompletedProcess[str] = Node(home, MINIMAL + "\n".join(lines) + "\n").run(
+        "stack"
+    )
+    assert ran.returncode == 1
+    return ran.stderr.splitlines()[-1]
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+    assert "CYBORG_AUTH_STRATEGY is keystone or noauth, not none" in refused(
+        tmp_path, "CYBORG_AUTH_STRATEGY=none"
+    )
+    assert "set CYBORG_SERVICE_PROTOCOL=http" in refused(
+        tmp_path, "CYBORG_USE_UWSGI=False", "CYBORG_SERVICE_PROTOCOL=https"
+    )
+
+
+def test_an_api_that_does_not_come_up_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "status-curl").write_text("7")
+    said = refused(tmp_path, "SERVICE_TIMEOUT=0.1")
+    assert "cyborg-api does not answer at http://127.0.0.1/accelerator" in said
+
+
+@pytest.mark.parametrize(
+    ("drivers", "before", "after"),
+    [
+        ("intel_nic_driver", "port_security", "port_security,port_device_profile"),
+        ("pci_driver,intel_nic_driver", "", "port_device_profile"),
+        ("intel_nic_driver", "port_device_profile", "port_device_profile"),
+        ("pci_driver", "port_security", "port_security"),
+        ("pci_driver\nCYBORG_NEUTRON_PORT_PROFILES=True", "", "port_device_profile"),
+    ],
+)
+def test_neutron_lets_ports_name_profiles_where_nics_are_offered(
+    tmp_path: Path, drivers: str, before: str, after: str
+) -> None:
+    node = Node(
+        tmp_path,
+        f"{MINIMAL}CYBORG_ENABLED_DRIVERS={drivers}\nCYBORG_NEUTRON_ML2_CONF={tmp_path}/ml2.conf\n",
+    )
+    node.write_options("ml2.conf", "ml2", extension_drivers=before)
+    node.do("stack")
+    assert node.options("ml2.conf")["ml2"]["extension_drivers"] == [after]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page of the internal API shows of the code: its verbs, and the shapes of its values."""
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from typing import Any, get_type_hints
+
+from cyborg import exception
+from cyborg.rpc import versions
+from cyborg.rpc.agent import AgentClient
+from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.tests.functional.rolling.records import Record
+from cyborg.tests.functional.rolling.surfaces import answer_type, argument_types, method
+from cyborg.tests.unit.model.shapes import everything, named, typed
+
+#: Part of the page → whose verbs it shows.
+PARTS: dict[str, tuple[str, type]] = {
+    "requests": (CONDUCTOR_TOPIC, ConductorClient),
+    "reports": (CONDUCTOR_TOPIC, ReportClient),
+    "tasks": (AGENT_TOPIC, AgentClient),
+}
+_WIDE = 88
+_LATER = {CONDUCTOR_TOPIC: versions.CONDUCTOR, AGENT_TOPIC: versions.AGENT}
+
+
+def verbs(part: str) -> list[str]:
+    """The verbs of a part, as the code has them in order."""
+    _, client = PARTS[part]
+    public = (name for name, one in vars(client).items() if inspect.isfunction(one))
+    return [name for name in public if not name.startswith("_") and name != "close"]
+
+
+def part(name: str, record: Record) -> str:
+    """The text of a part of the page."""
+    topic, _ = PARTS[name]
+    return "\n\n".join(_verb(topic, one, record.verbs[topic][one]) for one in verbs(name))
+
+
+def shapes() -> str:
+    """The text of the part about values."""
+    return "\n\n".join(_enum(one) if issubclass(one, Enum) else _shape(one) for one in everything())
+
+
+def raised(topic: str, verb: str) -> list[type[exception.CyborgError]]:
+    """The errors that a verb's docstring promises."""
+    _, _, text = (inspect.getdoc(method(topic, verb)) or "").partition("aises ")
+    named_there = (getattr(exception, word, None) for word in re.findall(r"[A-Z]\w+", text))
+    return [
+        one
+        for one in named_there
+        if isinstance(one, type) and issubclass(one, exception.CyborgError)
+    ]
+
+
+def _verb(topic: str, verb: str, said: dict[str, Any]) -> str:
+    later = _LATER[topic]
+    answer = answer_type(topic, verb)
+    errors = ", ".join(f"``{one.__name__}`` ({one.status})" for one in raised(topic, verb))
+    types = argument_types(topic, verb)
+    lines = [
+        _title(f"``{verb}``", "~"),
+        inspect.getdoc(method(topic, verb)) or "",
+        f":Since: {later.get(verb, versions.FIRST)}",
+        f":Repeatable: {_repeatable(said)}",
+        f":Answer: {_answer(said, answer)}",
+        f":Errors: {errors or 'those of the bus only'}",
+    ]
+    lines += [
+        f":{name}: ``{typed(types[name])}``" + _since(later.get(f"{verb}.{name}"))
+        for name in types
+        if name in said["args"]
+    ]
+    text = "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:])
+    text += "\n\n" + _example("Request", said["args"])
+    if said["answer"] is not None:
+        text += "\n\n" + _example("Answer", said["answer"])
+    return text
+
+
+def _since(version: str | None) -> str:
+    return f", since {version}" if version else ""
+
+
+def _repeatable(said: dict[str, Any]) -> str:
+    if said["answer"] is None:
+        return "a hint, which may be lost"
+    return "by its operation" if {"operation", "task"} & said["args"].keys() else "at will"
+
+
+def _answer(said: dict[str, Any], answer: Any) -> str:
+    if said["answer"] is None:
+        return "none is waited for"
+    return f"``{typed(answer)}``" if answer else "``null``"
+
+
+def _example(title: str, value: Any) -> str:
+    text = "\n".join(f"   {line}" for line in drawn(value))
+    return f"{title}:\n\n.. code-block:: json\n\n{text}"
+
+
+def drawn(value: Any, before: str = "", after: str = "") -> Iterator[str]:
+    """JSON in as few lines as fit the width."""
+    flat = before + json.dumps(value, ensure_ascii=False) + after
+    indent = len(before) - len(before.lstrip())
+    if len(flat) <= _WIDE or not isinstance(value, dict | list) or not value:
+        yield flat
+        return
+    is_object = isinstance(value, dict)
+    items = list(value.items()) if isinstance(value, dict) else [("", one) for one in value]
+    yield before + ("{" if is_object else "[")
+    inner, line = " " * (indent + 2), ""
+    for number, (key, one) in enumerate(items, 1):
+        name = f"{json.dumps(key)}: " if is_object else ""
+        comma = "," if number < len(items) else ""
+        text = name + json.dumps(one, ensure_ascii=False) + comma
+        if line and len(line) + 1 + len(text) <= _WIDE:
+            line += f" {text}"
+            continue
+        if line:
+            yield line
+        line = inner + text if len(inner + text) <= _WIDE else ""
+        if not line:
+            yield from drawn(one, inner + name, comma)
+    if line:
+        yield line
+    yield " " * indent + ("}" if is_object else "]") + after
+
+
+def _shape(kind: Any) -> str:
+    hints = get_type_hints(kind)
+    lines = [f":{one.name}: ``{typed(hints[one.name])}``{_default(one)}" for one in fields(kind)]
+    doc = inspect.getdoc(kind) or ""
+    return "\n\n".join([_title(f"``{named(kind)}``", "~"), doc, "\n".join(lines)])
+
+
+def _default(one: Field[Any]) -> str:
+    if one.default is not MISSING:
+        value = one.default.value if isinstance(one.default, Enum) else one.default
+        return f", ``{json.dumps(value)}`` unless given"
+    return ", empty unless given" if one.default_factory is not MISSING else ""
+
+
+def _enum(kind: type[Enum]) -> str:
+    words = ", ".join(f"``{one.value}``" for one in kind)
+    doc = inspect.getdoc(kind) or ""
+    return "\n\n".join([_title(f"``{named(kind)}``", "~"), doc, f"One of {words}."])
+
+
+def _title(text: str, line: str) -> str:
+    return f"{text}\n{line * len(text)}"

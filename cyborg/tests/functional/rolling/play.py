@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A play in which every verb of the bus is asked for at least once, on the real service.
+
+Two computes: on one operators have the driver of its card loaded, which prepares, programs and
+measures; on the other the generic_driver sets a device up, and creates another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from cyborg import service
+from cyborg.api.microversion import LATEST
+from cyborg.db.engine import Database
+from cyborg.db.models import Service
+from cyborg.drivers.loader import Loaded
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
+from cyborg.testing import servers
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.glance import SimulatedGlance
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService, fresh_host, suffix
+from cyborg.tests.functional.life import made
+from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
+from cyborg.tests.functional.life.http import Client, unbind_body
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    bind,
+    create,
+    ended,
+    eventually,
+    eventually_offered,
+    handle_states,
+    of_instance,
+)
+from cyborg.tests.functional.rolling.tape import TapedStack
+
+PATIENCE = 60.0
+_CARDS = "card_driver"
+COLLECTIONS = (
+    ARQS,
+    "/attributes",
+    "/backends",
+    "/deployables",
+    "/device_profiles",
+    "/devices",
+    "/drivers",
+    "/hardware",
+    "/operations",
+    "/services",
+    "/usage",
+)
+
+
+class MeasuringDriver(CardDriver):
+    """One whose cards have a temperature."""
+
+    def stats(self, device_key: str) -> Mapping[str, float]:
+        """See Driver."""
+        return {"temperature_celsius": 61.5}
+
+
+@dataclass
+class Play:
+    """The stage; ``door`` is the API's application, ``files`` a directory of its own."""
+
+    stack: TapedStack
+    door: Any
+    conductor: ConductorClient
+    database: Database
+    placement: PlacementService
+    nova: SimulatedNova
+    glance: SimulatedGlance
+    files: Path
+    #: The names that are new in each run, and what they are called on record.
+    names: dict[str, str] = field(default_factory=dict)
+    #: Microversion, method and path → the keys of what is answered, or the status of a refusal.
+    shown: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.racked, self.bench = fresh_host("racked"), fresh_host("bench")
+        self.resource_class = f"CUSTOM_CARD_{uuid4().hex[:12].upper()}"
+        self.names |= {
+            self.racked: "compute-1",
+            self.bench: "compute-2",
+            self.resource_class: "CUSTOM_CARD",
+        }
+        self.operator = Client(self.door, role="operator", version="2.4")
+        self.admin = Client(self.door, role="admin", version="2.4")
+        self.user = Client(self.door, role="member", version="2.4").with_service_token()
+        traits = Traits(self.resource_class, prepare=True, programmable=True)
+        rack = Rack.build(self.racked, traits, {CARD: 2})
+        driver = MeasuringDriver(rack.machine, self.racked, traits)
+        self.rack = Rack(self.racked, rack.machine, driver)
+
+    def perform(self) -> None:
+        """All acts, in their order."""
+        self.conductor.alive("api-1", version="18.0.0", endpoint="http://api-1:6666")
+        self._set_up()
+        self._manage_drivers()
+        self._manage_devices()
+        self._meet_a_stranger()
+        profile = self._write_profiles()
+        self._bind(profile)
+        self._attach(profile)
+        self._create_a_device()
+        self._be_refused()
+        self._look_at_everything()
+        self._leave()
+
+    def _set_up(self) -> None:
+        for one in (self.racked, self.bench):
+            self.placement.make_compute(one)
+        self.agent = self._start_racked()
+        machine = servers.server()
+        machine.programs["/usr/sbin/card"] = made.card
+        bench = made.Bench(self.bench, machine, self.stack, self.files, self.resource_class)
+        bench.start("right")
+        self._soon(lambda: self._device(self.bench).get("status") == "enabled")
+        self._soon(lambda: self._asked(AGENT_TOPIC, "install"))
+
+    def _start_racked(self) -> service.Daemon:
+        return self.stack.start_agent(
+            self.racked,
+            machine=self.rack.machine,
+            drivers=[],
+            state_path=self.files / "racked",
+            load=lambda name, options: Loaded(name, self.rack.driver),
+        )
+
+    def _manage_drivers(self) -> None:
+        self._soon(lambda: bool(self._agent_of(self.racked)))
+        wish = {"driver": _CARDS, "hosts": [self.racked], "options": {"speed": "3"}}
+        self._do("POST", "/drivers", wish)
+        self._do("POST", "/services/discover", {"hosts": [self.racked], "driver": _CARDS})
+        eventually_offered(self.placement, self.rack.provider(), 2)
+        self._do("PATCH", f"/drivers/{_CARDS}", {"options": {"speed": None}})
+        begun = self.operator.patch(f"/drivers/{_CARDS}", {}, status=202)
+        self._soon(lambda: self.agent.beginning_anew)
+        self.agent.stop()
+        self.agent = self._start_racked()
+        assert ended(self.operator, begun)["state"] == "succeeded"
+        self._soon(lambda: self._asked(CONDUCTOR_TOPIC, "readings"))
+
+    def _manage_devices(self) -> None:
+        path = f"/devices/{self._device(self.racked)['uuid']}"
+        self.operator.patch(path, {"labels": {"rack": "17"}}, status=200)
+        self.operator.post(f"{path}/disable", status=204)
+        self.operator.post(f"{path}/enable", status=204)
+        (deployable,) = [
+            one
+            for one in self.admin.get("/deployables")["deployables"]
+            if one["name"] == f"{self.racked}_{CARD}"
+        ]
+        image = self.glance.add(b"bitstream")
+        body = [{"path": "/program", "op": "replace", "value": [{"image_uuid": image}]}]
+        self.admin.patch(f"/deployables/{deployable['uuid']}/program", body, status=200)
+        self._soon(lambda: self.rack.driver.loaded != {})
+        told = {"deployable_id": deployable["uuid"], "key": "note", "value": "seen to"}
+        attribute = self.admin.post("/attributes", told)
+        self.admin.delete(f"/attributes/{attribute['uuid']}")
+        eventually_offered(self.placement, self.rack.provider(), 2)
+
+    def _meet_a_stranger(self) -> None:
+        """Somebody else's provider has the name that a new card's would have."""
+        self.placement.call("POST", "/resource_providers", {"name": f"{self.racked}_{OTHER}"})
+        self.rack.plug(OTHER, 1)
+        self._soon(lambda: self._asked(CONDUCTOR_TOPIC, "published"))
+
+    def _write_profiles(self) -> str:
+        group = {f"resources:{self.resource_class}": "1", "trait:CUSTOM_CARD": "required"}
+        body = {"name": "draft", "description": "One card", "groups": [group]}
+        profile = self.admin.post("/device_profiles", [body])
+        self.admin.patch(f"/device_profiles/{profile['uuid']}", {"name": "card"}, status=200)
+        spare = self.admin.post("/device_profiles", [{**body, "name": "spare"}])
+        self.admin.delete(f"/device_profiles/{spare['uuid']}")
+        return "card"
+
+    def _bind(self, profile: str) -> None:
+        """A server's boot with its end, and requests that nobody wants after all."""
+        instance = str(uuid4())
+        arqs = create(self.user, profile)
+        bind(self.user, arqs, self.rack.provider(), host=self.racked, instance=instance)
+        self._soon(lambda: self._bound(instance))
+        self.user.patch(ARQS, unbind_body(arqs))
+        self.user.delete(f"{ARQS}?arqs={arqs[0]['uuid']}")
+        again = create(self.user, profile)
+        other = bind(self.user, again, self.rack.provider(), host=self.racked)
+        self.user.delete(f"{ARQS}?instance={other}")
+
+    def _attach(self, profile: str) -> None:
+        """A server that exists gets a unit and gives it back."""
+        instance, project = str(uuid4()), self.user.project
+        arqs = create(self.user, profile)
+        group = {f"resources:{self.resource_class}": "1", "trait:CUSTOM_CARD": "required"}
+        # Both units are clean again.
+        self._soon(lambda: set(handle_states(self.database).values()) == {"free"})
+        eventually_offered(self.placement, self.rack.provider(), 2)
+        found = self.placement.candidates({suffix(0): group})[0]
+        self.placement.allocate(instance, found, project)
+        self.nova.own(instance, project, self.racked, profile).lasts = 0
+        self.nova.guests.listed = lambda server: [
+            one["uuid"] for one in of_instance(self.user, server)
+        ]
+        bind(self.user, arqs, self.rack.provider(), host=self.racked, instance=instance)
+        self._soon(lambda: self._bound(instance))
+        path = f"/instances/{instance}/accelerators"
+        self._do_as(self.operator, "POST", path, {})
+        self._do_as(self.operator, "DELETE", path, None)
+        self.user.delete(f"{ARQS}?instance={instance}")
+        self.placement.free(instance)
+        self._soon(lambda: set(handle_states(self.database).values()) == {"free"})
+
+    def _create_a_device(self) -> None:
+        bench = made.Bench(self.bench, FakeHost(), self.stack, self.files, self.resource_class)
+        wish = bench.wish(backend="right", traits=["CUSTOM_SOFT"], labels={"use": "tests"})
+        over = self._do("POST", "/devices", wish)
+        created = over["results"][0]["result"]["device"]
+        self.operator.delete(f"/devices/{created}", status=204)
+        self._soon(lambda: self.operator.answer("GET", f"/devices/{created}") == 404)
+
+    def _be_refused(self) -> None:
+        """Errors cross the bus, too."""
+        nobody = str(uuid4())
+        self.user.post(ARQS, {"device_profile_name": "nobody's"}, status=404)
+        self.user.delete(f"{ARQS}?arqs={nobody}", status=404)
+        self.operator.delete(f"/devices/{nobody}", status=404)
+        self.operator.delete(f"/services/{self._agent_of(self.bench)['uuid']}", status=409)
+
+    def _look_at_everything(self) -> None:
+        """Through each microversion: what is shown of what there is."""
+        (arq,) = create(self.user, "card")
+        (deployable, *_) = self.admin.get("/deployables")["deployables"]
+        told = {"deployable_id": deployable["uuid"], "key": "seen", "value": "to"}
+        self.admin.post("/attributes", told)
+        for minor in range(LATEST + 1):
+            for path in COLLECTIONS:
+                who = self.user if path == ARQS else self.admin
+                self._note(replace(who, version=f"2.{minor}"), path)
+        self.user.delete(f"{ARQS}?arqs={arq['uuid']}")
+
+    def _note(self, who: Client, path: str) -> None:
+        status = who.answer("GET", path)
+        if status != 200:
+            self.shown[f"{who.version} GET {path}"] = str(status)
+            return
+        listed = who.get(path)["arqs" if path == ARQS else path[1:]]
+        self.shown[f"{who.version} GET {path}"] = _keys(*listed)
+        one = f"{path}/{listed[0].get('uuid')}"
+        if who.answer("GET", one) == 200:
+            self.shown[f"{who.version} GET {path}/{{uuid}}"] = _keys(who.get(one))
+
+    def _leave(self) -> None:
+        path = f"/services/{self._agent_of(self.racked)['uuid']}"
+        off = {"status": "disabled", "disabled_reason": "its fan is noisy"}
+        self.operator.patch(path, off, status=200)
+        self._do("DELETE", f"/drivers/{_CARDS}", None)
+        self.agent.stop()
+        with self.database.writer() as tx:
+            mine = sa.update(Service).where(Service.host == self.racked)
+            tx.execute(mine.values(last_seen_ms=0))
+        self._do("DELETE", path, None)
+
+    def _do(self, method: str, path: str, body: Any) -> Any:
+        return self._do_as(self.operator, method, path, body)
+
+    def _do_as(self, who: Client, method: str, path: str, body: Any) -> Any:
+        over = ended(self.operator, who.send(method, path, body, 202))
+        assert over["state"] == "succeeded", over
+        return over
+
+    def _bound(self, instance: str) -> bool:
+        return [one["state"] for one in of_instance(self.user, instance)] == ["Bound"]
+
+    def _device(self, host: str) -> dict[str, Any]:
+        found = self.admin.get("/devices", hostname=host)["devices"]
+        return found[0] if found else {}
+
+    def _agent_of(self, host: str) -> dict[str, Any]:
+        found = self.operator.get("/services", kind="process", host=host)["services"]
+        return found[0] if found else {}
+
+    def _asked(self, topic: str, verb: str) -> bool:
+        return verb in self.stack.tape.verbs(topic)
+
+    def _soon(self, condition: Any) -> None:
+        eventually(condition, timeout=PATIENCE)
+
+
+def _keys(*things: dict[str, Any]) -> str:
+    return " ".join(sorted({key for one in things for key in one}))

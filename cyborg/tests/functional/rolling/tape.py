@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses the bus, heard where it is asked and answered as it arrives there."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cyborg.rpc.transport import Bus
+from cyborg.testing.stack import Stack
+
+#: Makes of a message (topic, verb, arguments or reply) what the other side gets.
+Passing = Callable[[str, str, Any], Any]
+
+
+def _as_it_is(_topic: str, _verb: str, message: Any) -> Any:
+    return message
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request and its answer, which is None for a hint."""
+
+    topic: str
+    verb: str
+    context: dict[str, Any]
+    args: dict[str, Any]
+    answer: Any
+
+    @property
+    def refusal(self) -> str | None:
+        """The type of the error that was answered."""
+        return self.answer["error"]["type"] if self.answer and "error" in self.answer else None
+
+
+@dataclass
+class Tape:
+    """Everything that passed, in its order; ``request`` and ``reply`` may change it on its way."""
+
+    request: Passing = _as_it_is
+    reply: Passing = _as_it_is
+    exchanges: list[Exchange] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, one: Exchange) -> None:
+        """Keep it."""
+        with self._lock:
+            self.exchanges.append(one)
+
+    def verbs(self, topic: str) -> set[str]:
+        """What has been asked over a topic."""
+        with self._lock:
+            return {one.verb for one in self.exchanges if one.topic == topic}
+
+
+class TapedStack(Stack):
+    """The same, all of whose processes are heard; ``tape`` is set before anything starts."""
+
+    tape: Tape
+
+    def bus(self) -> Bus:
+        """See Stack."""
+        return _TapedBus(super().bus(), self.tape)
+
+
+class _TapedBus(Bus):
+    def __init__(self, bus: Bus, tape: Tape) -> None:
+        # Not the parent's: it would connect once more.
+        self._bus = bus
+        self._tape = tape
+
+    def server(self, topic: str, server: str, endpoint: object) -> Any:
+        return self._bus.server(topic, server, endpoint)
+
+    def client(self, topic: str) -> Any:
+        return _TapedClient(self._bus.client(topic), topic, self._tape)
+
+    def close(self) -> None:
+        self._bus.close()
+
+
+class _TapedClient:
+    """Stands for an oslo.messaging client, and for what its ``prepare`` answers."""
+
+    def __init__(self, client: Any, topic: str, tape: Tape) -> None:
+        self._client = client
+        self._topic = topic
+        self._tape = tape
+
+    def prepare(self, **more: Any) -> "_TapedClient":
+        return _TapedClient(self._client.prepare(**more), self._topic, self._tape)
+
+    def call(self, context: dict[str, Any], verb: str, **arguments: Any) -> Any:
+        sent = _plain(self._tape.request(self._topic, verb, arguments))
+        got = self._client.call(context, verb, **sent)
+        self._tape.note(Exchange(self._topic, verb, _plain(context), sent, _plain(got)))
+        return self._tape.reply(self._topic, verb, got)
+
+    def cast(self, context: dict[str, Any], verb: str, **arguments: Any) -> None:
+        sent = _plain(self._tape.request(self._topic, verb, arguments))
+        self._tape.note(Exchange(self._topic, verb, _plain(context), sent, None))
+        self._client.cast(context, verb, **sent)
+
+
+def _plain(message: Any) -> Any:
+    """As JSON brings it."""
+    return json.loads(json.dumps(message))

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This release beside the one before it, and what [upgrade_levels] holds back.
+
+``CYBORG_TEST_RECORD=18.0.0`` writes what passed the bus to ``recorded/18.0.0``; see "Releasing" in
+the documents for developers.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import oslo_messaging
+import pytest
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.rpc.faults import answering
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, Line
+from cyborg.service import wait_until
+from cyborg.tests.functional.conftest import TRANSPORT_URL
+from cyborg.tests.functional.rolling.middle import Middle
+from cyborg.tests.functional.rolling.play import Play
+from cyborg.tests.functional.rolling.records import RECORDED, RELEASE, Record
+from cyborg.tests.unit.api.test_frozen import FROZEN, is_frozen
+from cyborg.tests.unit.rpc.doors import verbs
+
+_answering = answering("conductor")
+#: The keys of what the API answers, by microversion.
+SHOWN = Path(__file__).with_name("shown.txt")
+REWRITE = os.environ.get("CYBORG_TEST_REWRITE") == "1"
+#: What a service has that speaks 1.1: one more verb, and one more argument.
+LATER = {"dance": "1.1", "bind.note": "1.1"}
+
+
+class Older:
+    """A service of 1.0."""
+
+    target = oslo_messaging.Target(version="1.0")
+
+    @_answering
+    def ping(self, context: Any) -> str:
+        return "pong"
+
+    @_answering
+    def bind(self, context: Any, *, uuid: str) -> Any:
+        return [uuid, None]
+
+
+class Newer:
+    """The same of 1.1."""
+
+    target = oslo_messaging.Target(version="1.1")
+
+    @_answering
+    def ping(self, context: Any) -> str:
+        return "pong"
+
+    @_answering
+    def bind(self, context: Any, *, uuid: str, note: str | None = None) -> Any:
+        return [uuid, note]
+
+    @_answering
+    def dance(self, context: Any) -> str:
+        return "danced"
+
+
+@pytest.fixture
+def level(conf: cfg.ConfigOpts) -> Iterator[Any]:
+    """Pin what is sent to conductors."""
+    yield lambda version: conf.set_override("conductor", version, "upgrade_levels")
+    conf.clear_override("conductor", "upgrade_levels")
+
+
+@pytest.fixture
+def talk(conf: cfg.ConfigOpts) -> Iterator[Any]:
+    """A line of a sender of 1.1 to a service."""
+    endings: list[Any] = []
+
+    def connect(service: object) -> Line:
+        bus = Bus(conf, url=TRANSPORT_URL, exchange=f"cyborg-{uuid4().hex[:12]}")
+        server = bus.server(CONDUCTOR_TOPIC, "control", service)
+        server.start()
+        line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, later=LATER)
+        endings.extend([server.wait, server.stop, line.close])
+        line.connect()
+        assert wait_until(lambda: line.up, timeout=30)
+        return line
+
+    yield connect
+    while endings:
+        endings.pop()()
+
+
+def test_every_verb_is_played(played: Play) -> None:
+    tape = played.stack.tape
+    assert tape.verbs(CONDUCTOR_TOPIC) == verbs(CONDUCTOR_TOPIC).keys()
+    # The line to agents is not pinged.
+    assert tape.verbs(AGENT_TOPIC) | {"ping"} == verbs(AGENT_TOPIC).keys()
+    if RELEASE:
+        Record(RECORDED / RELEASE).write(tape.exchanges, played.names)
+
+
+def test_everything_works_with_the_release_before_in_the_middle(
+    played: Play, middle: Middle
+) -> None:
+    assert middle.flaws == []
+    assert len(played.stack.tape.exchanges) > 100
+
+
+def test_microversions_show_what_they_showed(played: Play) -> None:
+    lines = [f"{where}: {keys}" for where, keys in sorted(played.shown.items())]
+    if REWRITE:
+        SHOWN.write_text("\n".join([*lines, ""]))
+    frozen = SHOWN.read_text().splitlines()
+    assert list(filter(is_frozen, lines)) == list(filter(is_frozen, frozen)), FROZEN
+
+
+def test_what_an_older_service_takes_is_sent_to_it_unpinned(talk: Any) -> None:
+    line = talk(Older())
+    assert line.call("bind", uuid="u", note=None) == ["u", None]
+    with pytest.raises(exception.UnknownVerb, match="another release and does not know dance"):
+        line.call("dance")
+    with pytest.raises(exception.UnknownVerb, match="does not know bind"):
+        line.call("bind", uuid="u", note="n")
+
+
+def test_unpinned_all_is_said_to_a_newer_service(talk: Any) -> None:
+    line = talk(Newer())
+    assert line.call("bind", uuid="u", note="n") == ["u", "n"]
+    assert line.call("dance") == "danced"
+
+
+def test_a_pin_holds_back_what_older_services_do_not_know(talk: Any, level: Any) -> None:
+    """Even where a newer one would answer: which of them does is chance."""
+    level("1.0")
+    line = talk(Newer())
+    assert line.call("bind", uuid="u", note=None) == ["u", None]
+    with pytest.raises(exception.PinnedVersion) as caught:
+        line.call("bind", uuid="u", note="n")
+    assert str(caught.value) == (
+        "bind needs version 1.1 of the conductor, and [upgrade_levels] holds this process at 1.0: "
+        "upgrade all of them, then remove that option."
+    )
+    assert caught.value.status == 503
+    with pytest.raises(exception.PinnedVersion):
+        line.call("dance")
+    assert line.up
+
+
+@pytest.mark.parametrize("value", ["0.9", "1.1", "2.0", "auto", "18.0.0", ""])
+def test_a_pin_that_this_release_does_not_have_ends_the_start(
+    conf: cfg.ConfigOpts, level: Any, value: str
+) -> None:
+    level(value)
+    with pytest.raises(exception.ConfigError) as caught:
+        Bus(conf, url="fake://")
+    assert str(caught.value) == (
+        f"Option [upgrade_levels] conductor cannot be {value!r}: this release can send 1.0."
+    )
+
+
+def test_the_middle_knows_no_more_than_its_release(middle: Middle) -> None:
+    own = Middle(Record(middle.record.place))
+    outcome = {"operation": "o", "done": True, "fault": None, "note": None}
+    said = {"kind": "Outcome", "version": 1, "body": {**outcome, "later": 1}}
+    assert own.reply("cyborg-agent", "install", {"ok": said})["ok"]["body"] == outcome
+    assert own.flaws == []
+    own.reply("cyborg-agent", "install", {"ok": {**said, "body": {"done": True}}})
+    own.reply("cyborg-agent", "install", {"error": {"type": "Odd", "fields": {}}})
+    own.request("cyborg-agent", "poke", {"why": "x"})
+    own.request("cyborg-agent", "dance", {})
+    assert own.flaws == [
+        "install: Outcome: work.Outcome.operation is missing",
+        "install: a Odd with [] is not on record",
+        "poke with ['why'] is not on record",
+        "dance with [] is not on record",
+    ]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of the internal API shows the verbs and the shapes that there are."""
+
+import inspect
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import cyborg
+from cyborg.conductor.app import _AGENT_PATIENCE
+from cyborg.rpc import versions
+from cyborg.tests.functional.rolling import page
+from cyborg.tests.functional.rolling.records import BEFORE, LEVELS, RELEASE, TOPICS, before
+from cyborg.tests.functional.rolling.surfaces import argument_types, method
+from cyborg.tests.unit.rpc.doors import arguments, verbs
+
+DOC = Path(cyborg.__file__).parents[1] / "doc" / "source"
+PAGE = DOC / "contributor" / "internal-api.rst"
+REWRITE = os.environ.get("CYBORG_TEST_REWRITE") == "1"
+HOW = (
+    "The page does not show what there is. If the code is right, write it anew with\n"
+    "CYBORG_TEST_REWRITE=1 pytest -n 0 cyborg/tests/functional/rolling/test_page.py\n"
+    "and see that what it says still holds."
+)
+
+
+def shown(name: str) -> re.Match[str]:
+    """A part of the page as ``text`` between what is ``before`` and ``after`` it."""
+    found = re.fullmatch(
+        rf"(?P<before>.*\n\.\. begin: {name}\n\n)(?P<text>.*?)(?P<after>\n\n\.\. end: {name}\n.*)",
+        PAGE.read_text(),
+        re.DOTALL,
+    )
+    assert found is not None, f"The page has no place for {name}."
+    return found
+
+
+@pytest.mark.parametrize("name", [*page.PARTS, "shapes"])
+def test_the_page_shows_what_there_is(name: str) -> None:
+    text = page.shapes() if name == "shapes" else page.part(name, before())
+    if REWRITE:
+        whole = shown(name)
+        PAGE.write_text(whole["before"] + text + whole["after"])
+    assert shown(name)["text"] == text, HOW
+
+
+def test_every_verb_is_shown_with_what_it_is_for() -> None:
+    of_topic = {topic: {"ping"} for topic in TOPICS}
+    for name, (topic, _) in page.PARTS.items():
+        of_topic[topic] |= set(page.verbs(name))
+    assert of_topic == {topic: set(verbs(topic)) for topic in TOPICS}
+    for topic, names in of_topic.items():
+        for verb in names - {"ping"}:
+            assert inspect.getdoc(method(topic, verb)), verb
+            assert arguments(topic, verb).keys() - argument_types(topic, verb).keys() <= {"context"}
+
+
+def test_every_argument_is_explained() -> None:
+    glossary = PAGE.read_text().partition("\nArguments\n")[2].partition("\n===")[0]
+    explained = set(re.findall(r"^``(\w+)``$", glossary, re.MULTILINE))
+    assert explained == {
+        name for topic in TOPICS for verb in verbs(topic) for name in arguments(topic, verb)
+    }
+
+
+def test_the_time_an_agent_has_is_the_one_of_the_page() -> None:
+    assert f"{_AGENT_PATIENCE:.0f} seconds" in " ".join(PAGE.read_text().split())
+
+
+def test_the_table_of_versions_has_those_of_this_release() -> None:
+    text = (DOC / "admin" / "rolling-upgrade.rst").read_text()
+    *_, last = re.findall(r"^(\d+\.\S+)\s+(\d+\.\d+)\s+(\d+\.\d+)$", text, re.MULTILINE)
+    assert last[1:] == (versions.newest(versions.CONDUCTOR), versions.newest(versions.AGENT))
+    assert LEVELS.keys() == {"conductor", "agent"}
+    assert RELEASE != BEFORE, "that release is on record already"

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cloud that comes from the existing service goes on, seen through the API and Placement.
+
+Its hosts report the same devices to this release; its servers are rebooted and deleted, new ones
+are booted beside them.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+import webtest
+from oslo_config import cfg
+from oslo_middleware import RequestId
+
+from cyborg.api import app as api_app
+from cyborg.cmd import dbsync
+from cyborg.db.engine import Database, Reader
+from cyborg.db.models import Device, Host
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService
+from cyborg.testing.stack import Peers, Stack, reach
+from cyborg.tests.functional.conftest import TRANSPORT_URL, offered
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import ARQS, bind, create, eventually, of_instance
+from cyborg.tests.functional.schema.commands import run
+
+PROJECT = "a16ab9bb0bff41aeb4d519a9d7d223ac"
+#: Hosts of the dump: one in service, one whose device an operator has disabled.
+IN_SERVICE, DISABLED = "lab-sim-1", "lab-host-1"
+
+
+@dataclass(frozen=True)
+class Old:
+    """A bound request as the existing service's tables have it."""
+
+    uuid: str
+    instance: str
+    host: str
+    provider: str
+    handle: str
+    type: str
+    stored: str
+
+    @property
+    def info(self) -> dict[str, str]:
+        """What the guest was given."""
+        found: dict[str, str] = json.loads(self.stored)
+        return found
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The upgraded service, running for both hosts."""
+
+    db: Database
+    stack: Stack
+    placement: PlacementService
+    member: Client
+    old: list[Old]
+
+    @property
+    def nova(self) -> Client:
+        return self.member.with_service_token()
+
+    def provider(self, host: str) -> str:
+        return next(one.provider for one in self.old if one.host == host)
+
+    def flaws(self) -> list[str]:
+        """What an audit finds on the two hosts."""
+        found = self.stack.auditor().look().findings
+        return [f"{one.kind}: {one.cause}" for one in found if one.host in (IN_SERVICE, DISABLED)]
+
+    def states(self) -> dict[str, str]:
+        """The state of every unit by its uuid."""
+        with self.db.reader() as tx:
+            return {
+                row[0]: row[1]
+                for row in tx.execute(sa.text("SELECT uuid, state FROM attach_handles"))
+            }
+
+
+def _bound(db: Database) -> list[Old]:
+    query = (
+        "SELECT a.uuid, a.instance_uuid, a.hostname, a.device_rp_uuid, h.uuid, h.attach_type,"
+        " h.attach_info FROM extended_accelerator_requests a"
+        " JOIN attach_handles h ON h.id = a.attach_handle_id ORDER BY a.id"
+    )
+    with db.reader() as tx:
+        rows = tx.execute(sa.text(query)).all()
+    return [Old(*row) for row in rows]
+
+
+def _published(placement: PlacementService, old: list[Old]) -> None:
+    """Placement as the existing service and the scheduler left it."""
+    placement.call("PUT", "/traits/CUSTOM_FAKE_DEVICE")
+    for host in (IN_SERVICE, DISABLED):
+        (provider,) = {one.provider for one in old if one.host == host}
+        name, root = f"{host}_FakeDevice", placement.make_compute(host)
+        body = {"uuid": provider, "name": name, "parent_provider_uuid": root}
+        placement.call("POST", "/resource_providers", body)
+        path = f"/resource_providers/{provider}"
+        fpga = {"total": 16, "max_unit": 16}
+        inventories = {"resource_provider_generation": 0, "inventories": {"FPGA": fpga}}
+        placement.call("PUT", f"{path}/inventories", inventories)
+        traits = {"resource_provider_generation": 1, "traits": ["CUSTOM_FAKE_DEVICE"]}
+        placement.call("PUT", f"{path}/traits", traits)
+    for one in old:
+        if one.host in (IN_SERVICE, DISABLED):
+            held: dict[str, object] = {
+                "allocations": {one.provider: {"resources": {"FPGA": 1}}},
+                "consumer_generation": None,
+                "project_id": PROJECT,
+                "user_id": PROJECT,
+            }
+            placement.call("PUT", f"/allocations/{one.instance}", held)
+
+
+@pytest.fixture
+def cloud(
+    existing: Database,
+    conf: cfg.ConfigOpts,
+    placement: PlacementService,
+    nova_api: SimulatedNova,
+    *,
+    tmp_path: Path,
+) -> Iterator[Cloud]:
+    old = _bound(existing)
+    _published(placement, old)
+    for one in old:
+        nova_api.own(one.instance, PROJECT, one.host)
+    assert run(existing, tmp_path, "dbsync", "upgrade")[0] == 0
+    url = existing.engine.url.render_as_string(hide_password=False)
+    peers = Peers(placement=placement.adapter, nova=nova_api.adapter)
+    stack = Stack(conf=conf, database_url=url, transport_url=TRANSPORT_URL, peers=peers)
+    stack.start_conductor()
+    client, reader = reach(ConductorClient(stack.bus(), timeout=stack.times.rpc)), Reader(url)
+    app = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=client)))
+    for host in (IN_SERVICE, DISABLED):
+        conf.set_override("host", host)
+        stack.start_agent(host, machine=FakeHost(), state_path=tmp_path / host)
+    yield Cloud(existing, stack, placement, Client(app, project=PROJECT), old)
+    client.close()
+    stack.stop()
+    reader.close()
+    conf.clear_override("host")
+    for one in old:
+        nova_api.disown(one.instance)
+
+
+def test_life_goes_on(cloud: Cloud) -> None:
+    _reported(cloud)
+    assert len(cloud.old) == 5
+    for one in cloud.old:
+        _assert_same(one, of_instance(cloud.member, one.instance))
+    _migrated_meanwhile(cloud)
+    _booted_beside(cloud)
+    assert cloud.flaws() == []
+    for one in cloud.old:
+        cloud.nova.delete(f"{ARQS}?instance={one.instance}")
+        assert of_instance(cloud.nova, one.instance) == []
+        cloud.placement.free(one.instance)
+    eventually(lambda: set(cloud.states().values()) == {"free"})
+    assert cloud.flaws() == []
+    assert offered(cloud.placement, cloud.provider(IN_SERVICE)) == 16
+    assert offered(cloud.placement, cloud.provider(DISABLED)) == 0
+
+
+def _reported(cloud: Cloud) -> None:
+    """Both agents have told what they have, and Placement shows what it should."""
+
+    def told() -> bool:
+        with cloud.db.reader() as tx:
+            known = set(tx.scalars(sa.select(Host.name).where(Host.digest.is_not(None))))
+        return known >= {IN_SERVICE, DISABLED} and cloud.flaws() == []
+
+    eventually(told, timeout=60)
+    assert offered(cloud.placement, cloud.provider(IN_SERVICE)) == 16
+    assert offered(cloud.placement, cloud.provider(DISABLED)) == 0
+    with cloud.db.reader() as tx:
+        devices = tx.execute(sa.select(Device.hostname, Device.status)).all()
+    assert sorted(map(tuple, devices)) == [
+        (DISABLED, "maintaining"),
+        ("lab-host-2", "enabled"),
+        (IN_SERVICE, "enabled"),
+    ]
+
+
+def _assert_same(old: Old, arqs: list[dict[str, Any]]) -> None:
+    """What a reboot hands the guest is what it had."""
+    (now,) = arqs
+    assert (now["uuid"], now["state"], now["project_id"]) == (old.uuid, "Bound", PROJECT)
+    assert (now["hostname"], now["device_rp_uuid"]) == (old.host, old.provider)
+    assert now["attach_handle_uuid"] == old.handle
+    assert now["attach_handle_type"] == old.type
+    assert now["attach_handle_info"] == old.info
+
+
+def _migrated_meanwhile(cloud: Cloud) -> None:
+    """Online migrations run while the services do."""
+    with cloud.db.writer() as tx:
+        tx.execute(sa.update(Device).values(device_state=None))
+    assert dbsync.online_data_migrations(cloud.db, lambda _: None) == 0
+    with cloud.db.reader() as tx:
+        assert set(tx.scalars(sa.select(Device.device_state))) == {"allocated"}
+
+
+def _booted_beside(cloud: Cloud) -> None:
+    """A new server gets a unit that nobody has; a disabled device gives none."""
+    arqs = create(cloud.member, "up-0")
+    refused = str(uuid4())
+    bind(cloud.nova, arqs, cloud.provider(DISABLED), instance=refused, status=409)
+    instance = bind(cloud.nova, arqs, cloud.provider(IN_SERVICE), host=IN_SERVICE)
+    (new,) = of_instance(cloud.nova, instance)
+    assert new["state"] == "Bound"
+    assert new["attach_handle_uuid"] not in {one.handle for one in cloud.old}
+    cloud.nova.delete(f"{ARQS}?instance={instance}")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes around a request: its line in the log, whatever becomes of it, and its trace."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from oslo_context.context import get_current
+
+from cyborg import tracing
+from cyborg.api.following import Followed
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def ask(app: Callable[..., Any], **environ: str) -> None:
+    asked = {"REQUEST_METHOD": "POST", "PATH_INFO": "/v2/devices", **environ}
+    Followed(app)(asked, lambda *_: None)
+
+
+def done(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    start_response("201 Created", [])
+    return []
+
+
+def broken(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+    raise ZeroDivisionError
+
+
+def test_a_request_that_nobody_answers_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    before = get_current()
+    with pytest.raises(ZeroDivisionError):
+        ask(broken)
+    assert caplog.messages == ["POST /v2/devices: 500"]
+    assert get_current() is before
+
+
+def test_a_path_is_shown_as_it_was_sent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ask(done, PATH_INFO="/v2/ü\n".encode().decode("latin-1"))
+    assert caplog.messages == ["POST /v2/%C3%BC%0A: 201"]
+
+
+@pytest.mark.parametrize(("length", "kept"), [(500, True), (600, False)])
+def test_what_a_client_adds_to_its_trace_is_kept_while_it_is_short(length: int, kept: bool) -> None:
+    seen: list[dict[str, str]] = []
+
+    def look(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        seen.append(tracing.carrier())
+        return done(environ, start_response)
+
+    state = ",".join(f"vendor{number}={'x' * 90}" for number in range(length // 100))
+    tracing.begin(InMemorySpanExporter(), service="cyborg-test", host="here")
+    try:
+        ask(look, HTTP_TRACEPARENT=TRACE, HTTP_TRACESTATE=state)
+    finally:
+        tracing.stop()
+    (carried,) = seen
+    assert carried["traceparent"].split("-")[1] == TRACE.split("-")[1]
+    assert (carried.get("tracestate") == state) is kept
