@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import oslo_messaging
 from oslo_config import cfg
@@ -37,6 +37,9 @@ _AND_A_BIT = 1.0
 _CLOSING = 5.0
 _PING_INTERVAL = 1.0
 _PING_TIMEOUT = 5.0
+#: Of a ping that finds no queue a broker says so. Otherwise the first conductor of a new broker would
+#: be found only when the ping before it has timed out.
+_OR_SAY_SO: Final = oslo_messaging.TransportOptions(at_least_once=True)
 #: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
 #: of oslo.messaging that is stopped loses the calls that reach it in its last second (its consumer
 #: still takes them from RabbitMQ, and nobody looks): they are repeated after this time.
@@ -278,7 +281,7 @@ class Line:
             )
 
     def _ping(self) -> None:
-        client = self._client.prepare(timeout=_PING_TIMEOUT)
+        client = self._client.prepare(timeout=_PING_TIMEOUT, transport_options=_OR_SAY_SO)
         complaint = ""
         while not self._up.is_set() and not self._closed.done():
             pong = in_thread(lambda: client.call({}, "ping"))
@@ -289,8 +292,10 @@ class Line:
             if error is None:
                 self._up.set()
                 return
-            if str(error) != complaint:
-                complaint = str(error)
+            nobody = isinstance(error, oslo_messaging.MessageUndeliverable)
+            said = "nobody has listened there yet" if nobody else str(error)
+            if said != complaint:
+                complaint = said
                 LOG.info("%s cannot be reached yet: %s", self._peer, complaint)
             wait((self._closed,), _PING_INTERVAL)
 

@@ -183,7 +183,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
 def test_an_api_that_does_not_come_up_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "status-curl").write_text("7")
     said = refused(tmp_path, "SERVICE_TIMEOUT=0.1")
-    assert "cyborg-api does not answer at http://127.0.0.1/accelerator" in said
+    assert "not ready: http://127.0.0.1/accelerator/healthcheck does not answer" in said
 
 
 @pytest.mark.parametrize(

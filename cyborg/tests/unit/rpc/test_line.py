@@ -164,6 +164,23 @@ def test_a_broker_that_is_away(bus: FakeBus, line: Line) -> None:
     assert line.call("bind") == "fine"
 
 
+def test_a_peer_that_was_never_there(
+    bus: FakeBus, line: Line, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker's own word for it is empty."""
+    gone = [oslo_messaging.MessageUndeliverable(None, None, None, None)] * 2
+
+    def ping() -> Any:
+        if gone:
+            raise gone.pop()
+        return {"ok": "pong"}
+
+    bus.ping = ping
+    with caplog.at_level("INFO"):
+        assert line.call("bind") == "fine"
+    assert caplog.messages == ["conductor cannot be reached yet: nobody has listened there yet"]
+
+
 def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: Line) -> None:
     bus.behaviours = [refused]
     with pytest.raises(exception.Unavailable, match="nobody home") as caught:
