@@ -37,8 +37,8 @@ _AND_A_BIT = 1.0
 _CLOSING = 5.0
 _PING_INTERVAL = 1.0
 _PING_TIMEOUT = 5.0
-#: Of a ping that finds no queue a broker says so. Otherwise the first conductor of a new broker would
-#: be found only when the ping before it has timed out.
+#: A broker is to say so when a ping finds no queue. Otherwise the first conductor of a new broker
+#: would be found only when the ping before it has timed out.
 _OR_SAY_SO: Final = oslo_messaging.TransportOptions(at_least_once=True)
 #: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
 #: of oslo.messaging that is stopped loses the calls that reach it in its last second (its consumer
