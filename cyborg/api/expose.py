@@ -17,7 +17,6 @@ from uuid import uuid4
 import pecan
 import webob
 import webob.exc
-import wsme.types
 from wsme.rest import args
 
 from cyborg import exception
@@ -70,7 +69,7 @@ class Controller(Protocol):
 def expose(
     rule: str,
     *path: types.Strict,
-    query: type[wsme.types.Base] = types.NoQuery,
+    query: type[types.Declared] = types.NoQuery,
     body: types.Strict | None = None,
     strict: types.Strict | None = None,
     status: int = 200,

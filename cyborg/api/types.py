@@ -206,6 +206,21 @@ class Members(Strict):
         return found
 
 
+class Declared(wsme.types.Base):
+    """Base of what declares the members of an object or of a query."""
+
+    def __init_subclass__(cls) -> None:
+        """Tell wsme the order of the members; to find it out, it reads and parses our source."""
+        cls._wsme_attr_order = [
+            *dict.fromkeys(
+                name
+                for one in cls.__mro__
+                for name, value in vars(one).items()
+                if isinstance(value, (Strict, wsme.wsattr))
+            )
+        ]
+
+
 class Object(Strict):
     """A JSON object with the attributes of a wsme type; what else it holds is ignored.
 
@@ -214,7 +229,7 @@ class Object(Strict):
 
     name = "object"
 
-    def __init__(self, declared: type[wsme.types.Base], *, closed: bool = False) -> None:
+    def __init__(self, declared: type[Declared], *, closed: bool = False) -> None:
         self.declared = declared
         self.closed = closed
 
@@ -230,7 +245,7 @@ class Change(Object):
     A null is kept: it takes away what is there, where a rule further in allows that.
     """
 
-    def __init__(self, declared: type[wsme.types.Base]) -> None:
+    def __init__(self, declared: type[Declared]) -> None:
         super().__init__(declared, closed=True)
 
     def read(self, value: Any) -> dict[str, Any]:
@@ -242,13 +257,13 @@ class Change(Object):
         return found
 
 
-def query(declared: type[wsme.types.Base], given: Mapping[str, str]) -> dict[str, Any]:
+def query(declared: type[Declared], given: Mapping[str, str]) -> dict[str, Any]:
     """The query parameters that were given, checked; raises Wrong for one not declared."""
     return members(declared, given, args.from_param, closed=True)
 
 
 def members(
-    declared: type[wsme.types.Base],
+    declared: type[Declared],
     given: Mapping[str, Any],
     convert: Callable[[Any, Any], Any],
     *,
@@ -289,7 +304,7 @@ ANYTHING = Anything()
 HOSTS = Names(Text(255, minimum=1), minimum=1, maximum=1000)
 
 
-class Listing(wsme.types.Base):
+class Listing(Declared):
     """The query parameters of every list."""
 
     limit = wsme.wsattr(INTEGER)
@@ -298,11 +313,11 @@ class Listing(wsme.types.Base):
     sort_dir = wsme.wsattr(NAME)
 
 
-class Patience(wsme.types.Base):
+class Patience(Declared):
     """The query parameter of long verbs: whether hosts whose agent is down may come later."""
 
     wait = wsme.wsattr(FLAG)
 
 
-class NoQuery(wsme.types.Base):
+class NoQuery(Declared):
     """No query parameter at all."""

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final
 
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, types
@@ -23,7 +22,7 @@ _NEEDED: Final[Mapping[str, types.Strict]] = {
 _VALUES: Final[Mapping[str, types.Strict]] = {**_NEEDED, _PROJECT: types.Text(255, minimum=1)}
 
 
-class ArqOp(wsme.types.Base):
+class ArqOp(types.Declared):
     """One operation on one ARQ; the value of a ``remove`` is of no interest."""
 
     path = wsme.wsattr(types.Word(*_VALUES), mandatory=True)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, queries, types
@@ -40,14 +39,14 @@ class ArqQuery(types.Listing):
     project_id = wsme.wsattr(types.NAME)
 
 
-class ArqDeleteQuery(wsme.types.Base):
+class ArqDeleteQuery(types.Declared):
     """Which ARQs to delete: one of the two."""
 
     arqs = wsme.wsattr(types.Commas(types.UUID_TYPE))
     instance = wsme.wsattr(types.UUID_TYPE)
 
 
-class ArqBody(wsme.types.Base):
+class ArqBody(types.Declared):
     """What new ARQs are made from."""
 
     device_profile_name = wsme.wsattr(types.Text(types.MAX_INT), mandatory=True)

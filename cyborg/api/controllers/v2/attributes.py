@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import queries, types
@@ -30,7 +29,7 @@ class AttributeQuery(types.Listing):
     key = wsme.wsattr(types.NAME)
 
 
-class AttributeBody(wsme.types.Base):
+class AttributeBody(types.Declared):
     """A new attribute; ``deployable_id`` is the deployable's number or its uuid."""
 
     deployable_id = wsme.wsattr(types.IntegerOrUuid(), mandatory=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import queries, types
@@ -27,13 +26,13 @@ class DeployableQuery(types.Listing):
     name = wsme.wsattr(types.NAME)
 
 
-class Image(wsme.types.Base):
+class Image(types.Declared):
     """What to load: an image of Glance."""
 
     image_uuid = wsme.wsattr(types.UUID_TYPE, mandatory=True)
 
 
-class ProgramOp(wsme.types.Base):
+class ProgramOp(types.Declared):
     """The one operation that changes a deployable."""
 
     path = wsme.wsattr(types.Word("/program"), mandatory=True)

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import os_resource_classes
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, queries, types
@@ -40,13 +39,13 @@ class ProfileQuery(types.Listing):
     name = wsme.wsattr(types.Commas(types.Anything()))
 
 
-class ProfileDeleteQuery(wsme.types.Base):
+class ProfileDeleteQuery(types.Declared):
     """Which profiles to delete."""
 
     value = wsme.wsattr(types.Commas(types.Anything()), mandatory=True)
 
 
-class ProfileBody(wsme.types.Base):
+class ProfileBody(types.Declared):
     """A new profile; the rules for name and groups are the model's."""
 
     name = wsme.wsattr(types.ANYTHING)
@@ -55,7 +54,7 @@ class ProfileBody(wsme.types.Base):
     uuid = wsme.wsattr(types.UUID_TYPE)
 
 
-class ChangeBody(wsme.types.Base):
+class ChangeBody(types.Declared):
     """What may change of a profile; the same rules as for a new one."""
 
     name = wsme.wsattr(types.ANYTHING)

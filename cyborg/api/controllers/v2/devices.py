@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, queries, types
@@ -43,7 +42,7 @@ _TEXT = types.Text(255, minimum=1)
 _PLACE = ("hostname", "backend", "std_board_info", "vendor_board_info", "status_reason")
 
 
-class DeviceBody(wsme.types.Base):
+class DeviceBody(types.Declared):
     """What may change of a device; the rules for labels and traits are the model's."""
 
     status = wsme.wsattr(types.Word(*_ORDERS))
@@ -52,7 +51,7 @@ class DeviceBody(wsme.types.Base):
     traits = wsme.wsattr(types.ANYTHING)
 
 
-class CreateBody(wsme.types.Base):
+class CreateBody(types.Declared):
     """A new device; the rules for what is not plain text are the model's."""
 
     host = wsme.wsattr(_TEXT, mandatory=True)

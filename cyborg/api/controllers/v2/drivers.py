@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, queries, types
@@ -25,7 +24,7 @@ _DRIVER = types.Text(100, minimum=1)
 _OPTION = types.Text(16_000)
 
 
-class InstallBody(wsme.types.Base):
+class InstallBody(types.Declared):
     """What to load, where (all hosts that are up), and with which options."""
 
     driver = wsme.wsattr(_DRIVER, mandatory=True)
@@ -33,7 +32,7 @@ class InstallBody(wsme.types.Base):
     options = wsme.wsattr(types.Members(_OPTION))
 
 
-class UpdateBody(wsme.types.Base):
+class UpdateBody(types.Declared):
     """What to change; an option that is null is again as the host's own files have it."""
 
     options = wsme.wsattr(types.Members(_OPTION, nullable=True))

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import wsme
-import wsme.types
 
 from cyborg.api import microversion, types
 from cyborg.api.expose import Call, Rules, expose
@@ -17,7 +16,7 @@ from cyborg.rpc.conductor import ConductorClient
 COLLECTION = "instances"
 
 
-class AttachBody(wsme.types.Base):
+class AttachBody(types.Declared):
     """What to attach; the profile of the instance's flavor when no other is named."""
 
     device_profile = wsme.wsattr(types.Text(types.MAX_INT, minimum=1))

@@ -7,7 +7,6 @@ from uuid import UUID, uuid5
 
 import sqlalchemy as sa
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, paging, queries, types
@@ -41,14 +40,14 @@ class ServiceQuery(types.Listing):
     backend = wsme.wsattr(types.NAME)
 
 
-class DiscoverBody(wsme.types.Base):
+class DiscoverBody(types.Declared):
     """Whom to ask: these hosts, or all; and for which driver, or all."""
 
     hosts = wsme.wsattr(types.HOSTS)
     driver = wsme.wsattr(types.Text(100, minimum=1))
 
 
-class ServicePatch(wsme.types.Base):
+class ServicePatch(types.Declared):
     """What may be changed of a process: whether its host is in service, and why it is not."""
 
     status = wsme.wsattr(types.Word(ENABLED, DISABLED), mandatory=True)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import wsme
-import wsme.types
 
 from cyborg import exception
 from cyborg.api import microversion, types
@@ -18,7 +17,7 @@ from cyborg.policies import usage as policies
 COLLECTION = "usage"
 
 
-class UsageQuery(wsme.types.Base):
+class UsageQuery(types.Declared):
     """Which rows are wanted; all compare for equality."""
 
     type = wsme.wsattr(types.NAME)
