@@ -33,16 +33,47 @@ class Kind(StrEnum):
 class Span(Protocol):
     """What can be added to a span while it lasts; nothing secret, for others keep it."""
 
-    def update_name(self, name: str) -> object: ...
-    def set_attribute(self, key: str, value: str | int) -> object: ...
+    def update_name(self, name: str) -> None: ...
+    def set_attribute(self, key: str, value: str) -> None: ...
+    def answered(self, status: int) -> None: ...
 
 
 class _NoSpan:
     def update_name(self, name: str) -> None:
         """Nobody looks."""
 
-    def set_attribute(self, key: str, value: str | int) -> None:
+    def set_attribute(self, key: str, value: str) -> None:
         """Nobody looks."""
+
+    def answered(self, status: int) -> None:
+        """Nobody looks."""
+
+
+class _Span:
+    """A span of OpenTelemetry's; its conventions for HTTP say what is an error to whom."""
+
+    def __init__(self, made: Any, kind: Kind, error: Any) -> None:
+        self._made, self._error = made, error
+        self._first_error = 500 if kind is Kind.SERVER else 400
+
+    def update_name(self, name: str) -> None:
+        """Give it the name by which it is found."""
+        self._made.update_name(name)
+
+    def set_attribute(self, key: str, value: str) -> None:
+        """Note what it was about."""
+        self._made.set_attribute(key, value)
+
+    def answered(self, status: int) -> None:
+        """Note the status of an HTTP answer; whoever asked is at fault for a 4xx, nobody else."""
+        self._made.set_attribute("http.response.status_code", status)
+        if status >= self._first_error:
+            self.failed(str(status))
+
+    def failed(self, kind: str) -> None:
+        """Mark it as an error of this kind."""
+        self._made.set_attribute("error.type", kind)
+        self._made.set_status(self._error)
 
 
 class _Live:
@@ -87,11 +118,11 @@ class _Live:
             record_exception=False,
             set_status_on_exception=False,
         ) as made:
+            span = _Span(made, kind, self._trace.StatusCode.ERROR)
             try:
-                yield made
+                yield span
             except BaseException as error:
-                made.set_attribute("error.type", type(error).__name__)
-                made.set_status(self._trace.StatusCode.ERROR)
+                span.failed(type(error).__name__)
                 raise
 
     def carrier(self) -> dict[str, str]:

@@ -62,7 +62,7 @@ class Followed:
             finally:
                 if method not in _READS:
                     LOG.info("%s %s: %s", method, _shown(environ), status)
-            span.set_attribute("http.response.status_code", int(status))
+            span.answered(int(status))
             if ROUTE in environ:
                 span.set_attribute("http.route", environ[ROUTE])
                 span.update_name(f"{method} {environ[ROUTE]}")

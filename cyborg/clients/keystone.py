@@ -31,7 +31,7 @@ class Session(session.Session):
         with tracing.span(method, tracing.Kind.CLIENT, http__request__method=method) as span:
             known = {**context.headers(), **(arguments.pop("headers", None) or {})}
             answer = super().request(url, method, *given, headers=known, **arguments)
-            span.set_attribute("http.response.status_code", answer.status_code)
+            span.answered(answer.status_code)
             span.set_attribute("server.address", urlsplit(answer.url).hostname or "")
             return answer
 

@@ -89,6 +89,24 @@ def test_an_error_is_marked_and_its_text_kept_out(kept: InMemorySpanExporter):
     assert "secret" not in one.to_json()
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "is_error"),
+    [("SERVER", 404, False), ("SERVER", 503, True), ("CLIENT", 204, False), ("CLIENT", 404, True)],
+)
+def test_who_asked_is_at_fault_for_a_refusal(
+    kept: InMemorySpanExporter, kind: str, status: int, is_error: bool
+):
+    with tracing.span("x", tracing.Kind[kind], begins=True) as span:
+        span.answered(status)
+    tracing.stop()
+    (one,) = kept.get_finished_spans()
+    noted = {"http.response.status_code": status} | (
+        {"error.type": str(status)} if is_error else {}
+    )
+    assert dict(one.attributes or {}) == noted
+    assert (one.status.status_code is StatusCode.ERROR) == is_error
+
+
 @pytest.mark.parametrize("odd", [7, ["x"], None, {"a": 1}, "nonsense"])
 def test_what_is_no_trace_begins_none(kept: InMemorySpanExporter, odd: object):
     with tracing.span("x", origin={"traceparent": odd, "tracestate": odd, "sender": "a"}):
