@@ -1,31 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every sample of the reference is what was asked and answered; each one is shown in its place."""
 
-import os
 import re
 from collections.abc import Mapping
 
 import pytest
 from oslo_config import cfg
 
-from cyborg.db import schema
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.mortals import Ground
-from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests import committed
 from cyborg.tests.functional.apiref import refusals
 from cyborg.tests.functional.apiref.recorder import Recorder
 from cyborg.tests.functional.apiref.site import Site
 from cyborg.tests.functional.apiref.story import USERS, Story
-from cyborg.tests.functional.schema.databases import empty_database
+from cyborg.tests.functional.grounds import new_ground
 from cyborg.tests.unit.api_reference import SAMPLES, methods, version
 
-REWRITE = os.environ.get("CYBORG_TEST_REWRITE") == "1"
-HOW = (
-    "The samples are not what the API answers. If the code is right, write them anew with\n"
-    "CYBORG_TEST_REWRITE=1 pytest -n 0 cyborg/tests/functional/apiref\n"
-    "and see that what the reference says about them still holds."
-)
+HOW = committed.advice("The samples are not what the API answers.", "functional/apiref")
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +32,13 @@ def recorded(
         compute.replace(".", "_"): "compute-1_example_com",
     }
     recorder = Recorder(names)
-    with empty_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
-        schema.upgrade(db)
-        ground = Ground(
-            database_url=db.engine.url.render_as_string(hide_password=False),
-            state_path=files / "state",
-            placement=placement.adapter(),
-            nova=nova.adapter(),
-            glance=glance.adapter(),
-        )
+    with new_ground(files, placement) as (ground, nova, glance):
         site = Site(ground, conf, files, compute)
         try:
             Story(site, recorder, placement, nova, glance).tell()
             refusals.tell(site, recorder)
         finally:
             site.end()
-            ground.close()
     return recorder
 
 
@@ -67,7 +49,7 @@ def kept() -> Mapping[str, str]:
 
 
 def test_the_samples_are_what_the_api_answers(recorded: Recorder) -> None:
-    if REWRITE:
+    if committed.REWRITE:
         for name in kept().keys() - recorded.texts.keys():
             (SAMPLES / f"{name}.json").unlink()
         for name, text in recorded.texts.items():

@@ -2,7 +2,6 @@
 """The page of the internal API shows the verbs and the shapes that there are."""
 
 import inspect
-import os
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import cyborg
 from cyborg.conductor.app import _AGENT_PATIENCE
 from cyborg.rpc import versions
+from cyborg.tests import committed
 from cyborg.tests.functional.rolling import page
 from cyborg.tests.functional.rolling.records import BEFORE, LEVELS, RELEASE, TOPICS, before
 from cyborg.tests.functional.rolling.surfaces import argument_types, method
@@ -18,32 +18,18 @@ from cyborg.tests.unit.rpc.doors import arguments, verbs
 
 DOC = Path(cyborg.__file__).parents[1] / "doc" / "source"
 PAGE = DOC / "contributor" / "internal-api.rst"
-REWRITE = os.environ.get("CYBORG_TEST_REWRITE") == "1"
-HOW = (
-    "The page does not show what there is. If the code is right, write it anew with\n"
-    "CYBORG_TEST_REWRITE=1 pytest -n 0 cyborg/tests/functional/rolling/test_page.py\n"
-    "and see that what it says still holds."
-)
+HOW = committed.advice("The page does not show what there is.", "functional/rolling/test_page.py")
 
 
-def shown(name: str) -> re.Match[str]:
-    """A part of the page as ``text`` between what is ``before`` and ``after`` it."""
-    found = re.fullmatch(
-        rf"(?P<before>.*\n\.\. begin: {name}\n\n)(?P<text>.*?)(?P<after>\n\n\.\. end: {name}\n.*)",
-        PAGE.read_text(),
-        re.DOTALL,
-    )
-    assert found is not None, f"The page has no place for {name}."
-    return found
+def shown(name: str) -> committed.Part:
+    """A part of the page."""
+    return committed.Part(PAGE, rf"\.\. begin: {name}\n\n", rf"\n\n\.\. end: {name}\n")
 
 
 @pytest.mark.parametrize("name", [*page.PARTS, "shapes"])
 def test_the_page_shows_what_there_is(name: str) -> None:
     text = page.shapes() if name == "shapes" else page.part(name, before())
-    if REWRITE:
-        whole = shown(name)
-        PAGE.write_text(whole["before"] + text + whole["after"])
-    assert shown(name)["text"] == text, HOW
+    assert shown(name).is_shown(text), HOW
 
 
 def test_every_verb_is_shown_with_what_it_is_for() -> None:

@@ -7,7 +7,6 @@ answer, by ``cyborg/tests/functional/rolling``.
 
 import importlib
 import inspect
-import os
 import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +16,9 @@ import wsme.types
 
 from cyborg.api.controllers import v2
 from cyborg.api.routing import Noun
+from cyborg.tests import committed
 
 FILE = Path(__file__).with_name("frozen.txt")
-REWRITE = os.environ.get("CYBORG_TEST_REWRITE") == "1"
 #: The newest microversion that a release had.
 NEWEST = 4
 FROZEN = (
@@ -78,8 +77,6 @@ def _line(verb: str, where: str, handler: Any) -> str:
 
 def test_what_was_taken_is_taken() -> None:
     lines = sorted(surface())
-    if REWRITE:
-        FILE.write_text("\n".join([*lines, ""]))
-    written = FILE.read_text().splitlines()
+    written = committed.lines_of(FILE, lines)
     assert list(filter(is_frozen, lines)) == list(filter(is_frozen, written)), FROZEN
     assert len(lines) > 30

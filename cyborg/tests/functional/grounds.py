@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What processes on the bus without a wire stand on: a database and peers of their own."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from cyborg.db import schema
+from cyborg.testing.glance import SimulatedGlance
+from cyborg.testing.mortals import Ground
+from cyborg.testing.nova import SimulatedNova
+from cyborg.testing.placement import PlacementService
+from cyborg.tests.functional.schema.databases import empty_database
+
+
+@contextmanager
+def new_ground(
+    files: Path, placement: PlacementService
+) -> Iterator[tuple[Ground, SimulatedNova, SimulatedGlance]]:
+    """A ground with its Nova and Glance; ``files`` is for what is kept on disk."""
+    with empty_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
+        schema.upgrade(db)
+        ground = Ground(
+            database_url=db.engine.url.render_as_string(hide_password=False),
+            state_path=files / "state",
+            placement=placement.adapter(),
+            nova=nova.adapter(),
+            glance=glance.adapter(),
+        )
+        with closing(ground):
+            yield ground, nova, glance
