@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -71,6 +71,18 @@ class _Dispatcher(oslo_messaging.RPCDispatcher):
             raise oslo_messaging.ExpectedException from None
 
 
+class _Server(RPCServer):
+    """oslo.messaging's, whose calls run in threads of the standard library.
+
+    The threads of its own choice, futurist's, look once a second whether they are to end; until
+    they have, the server takes calls from the broker that nobody will answer.
+    """
+
+    def __init__(self, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        self._executor_cls = ThreadPoolExecutor
+
+
 class Bus:
     """The transport of one process; connects when first used.
 
@@ -106,7 +118,7 @@ class Bus:
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
         """An oslo.messaging RPC server for ``topic.server``; the caller starts and stops it."""
-        return RPCServer(
+        return _Server(
             self._transport,
             oslo_messaging.Target(exchange=self._exchange, topic=self._queue(topic), server=server),
             _Dispatcher([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy),
