@@ -45,8 +45,7 @@ class BusCheck:
 
     def healthcheck(self, _server_port: int) -> HealthcheckResult:
         """What the connection knows; it looks again by itself while nobody answers."""
-        self._conductor.connect()
-        if self._conductor.up:
+        if self._conductor.reached():
             return HealthcheckResult(available=True, reason="A conductor answers.")
         return HealthcheckResult(available=False, reason="No conductor answers yet.")
 

@@ -37,9 +37,9 @@ class Client:
             later=versions.CONDUCTOR,
         )
 
-    def connect(self) -> None:
-        """Look for the bus and a conductor in the background."""
-        self._line.connect()
+    def reached(self) -> bool:
+        """Whether a conductor is found; see ``Line``."""
+        return self._line.reached()
 
     @property
     def up(self) -> bool:

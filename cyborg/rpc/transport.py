@@ -178,21 +178,18 @@ class Line:
         self._since = 0.0
         self._closed: Future[None] = Future()
 
-    def connect(self) -> None:
-        """Start looking for the peer in the background; returns at once, may be called often."""
-        with self._lock:
-            if self._up.is_set() or (self._pinger is not None and self._pinger.is_alive()):
-                return
-            self._since = time.monotonic()
-            self._pinger = threading.Thread(
-                target=self._ping, name=f"ping-{self._peer}", daemon=True
-            )
-            self._pinger.start()
-
     @property
     def up(self) -> bool:
         """True while the last ping or call found the peer."""
         return self._up.is_set()
+
+    def reached(self) -> bool:
+        """Whether the peer is found; who has only just begun to look waits a moment for it."""
+        if self._up.is_set():
+            return True
+        self._connect()
+        patience = self._since + _FIRST_CONNECTION - time.monotonic()
+        return self._up.wait(max(0.0, patience))
 
     @property
     def patience(self) -> float:
@@ -201,7 +198,10 @@ class Line:
 
     def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
         """Ask any server of the topic; a try that times out is repeated once, as it is."""
-        self._await_connection()
+        if not self.reached():
+            raise exception.Unavailable(
+                peer=self._peer, reason="no connection over the message bus yet"
+            )
         for last in (False, True):
             try:
                 reply = self._once(self._asking, verb, request_id, arguments)
@@ -282,15 +282,16 @@ class Line:
         self._lost()
         raise exception.Unavailable(peer=self._peer, reason=str(error)) from error
 
-    def _await_connection(self) -> None:
-        if self._up.is_set():
-            return
-        self.connect()
-        patience = self._since + _FIRST_CONNECTION - time.monotonic()
-        if not self._up.wait(max(0.0, patience)):
-            raise exception.Unavailable(
-                peer=self._peer, reason="no connection over the message bus yet"
+    def _connect(self) -> None:
+        """Start looking for the peer in the background; returns at once, may be called often."""
+        with self._lock:
+            if self._up.is_set() or (self._pinger is not None and self._pinger.is_alive()):
+                return
+            self._since = time.monotonic()
+            self._pinger = threading.Thread(
+                target=self._ping, name=f"ping-{self._peer}", daemon=True
             )
+            self._pinger.start()
 
     def _ping(self) -> None:
         client = self._client.prepare(timeout=_PING_TIMEOUT, transport_options=_OR_SAY_SO)
@@ -313,7 +314,7 @@ class Line:
 
     def _lost(self) -> None:
         self._up.clear()
-        self.connect()
+        self._connect()
 
     def _note(self, verb: str, error: BaseException | None) -> None:
         if error is not None:

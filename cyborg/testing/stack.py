@@ -47,8 +47,7 @@ def reach(client: _Client) -> _Client:
     A client's first call waits for its connection only as long as a user would; a busy machine may
     need longer.
     """
-    client.connect()
-    if not service.wait_until(lambda: client.up, timeout=_PATIENCE, step=0.005):
+    if not service.wait_until(client.reached, timeout=_PATIENCE, step=0.005):
         raise RuntimeError("no conductor answers over the bus")
     return client
 

@@ -38,9 +38,11 @@ from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
 #: What meets neither database nor bus, or brings its own.
 _ONCE = [
+    "audit/test_command.py",
     "cli",
     "clients",
     "daemons/test_managed.py",
+    "daemons/test_start.py",
     "deployed/test_files.py",
     "devstack/test_configuration.py",
     "devstack/test_documents.py",
@@ -53,15 +55,28 @@ _ONCE = [
 #: Minutes of real clients before a real Keystone, which ask for nothing of a database that ``api``
 #: and ``life`` do not.
 _WITHOUT_SERVERS = ["keystone"]
-#: Minutes of processes that are started, killed and served by others: one server is enough.
-_ON_ONE_SERVER = ["crash", "daemons", "deployed", "devstack"]
+#: Beside ``api``, ``life``, ``machine``, ``races`` and ``schema``, which run on both database
+#: servers, each suite runs on one of them: they ask for little that those do not.
+_ON_MARIADB = [
+    "apiref",
+    "cost",
+    "crash",
+    "daemons",
+    "deployed",
+    "devstack",
+    "rolling",
+    "watching",
+]
+_ON_POSTGRESQL = ["audit", "drift", "instances", "readiness", "sequences"]
 #: "tools/test --full" leaves nothing of that out.
 _FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
-collect_ignore = [
-    *(_ONCE if SERVER else []),
-    *(_WITHOUT_SERVERS if SERVER and not _FULL else []),
-    *(_ON_ONE_SERVER if SERVER.startswith("postgresql") and not _FULL else []),
-]
+collect_ignore = _ONCE if SERVER else []
+if SERVER and not _FULL:
+    collect_ignore = [
+        *_ONCE,
+        *_WITHOUT_SERVERS,
+        *(_ON_MARIADB if SERVER.startswith("postgresql") else _ON_POSTGRESQL),
+    ]
 
 TRANSPORT_URL = os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://")
 

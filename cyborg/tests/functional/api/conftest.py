@@ -34,12 +34,8 @@ class Recording:
         self._client = client
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
 
-    @property
-    def up(self) -> bool:
-        return self._client.up
-
-    def connect(self) -> None:
-        self._client.connect()
+    def reached(self) -> bool:
+        return self._client.reached()
 
     def __getattr__(self, verb: str) -> Any:
         return partial(self._call, verb)

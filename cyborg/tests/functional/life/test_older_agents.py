@@ -49,8 +49,7 @@ def host(stack: Stack) -> Iterator[str]:
     hello = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
     hello |= {"endpoint": f"{AGENT_TOPIC}@{name}", "status": "READY"}
     said = {"kind": "Hello", "version": 1, "body": hello}
-    line.connect()
-    eventually(lambda: line.up)
+    eventually(line.reached)
     epoch = line.call("hello", hello=said)["body"]["epoch"]
     line.call("report", host=name, epoch=epoch, report=_older(wire.dump(report_of(name, 1))))
     yield name

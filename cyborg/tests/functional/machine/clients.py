@@ -296,8 +296,7 @@ class Clients:
 
     def _find_out(self, done: Callable[[Model], None]) -> None:
         """The outcome is unknown: it is done as a whole, or nothing of it."""
-        self._client.connect()
-        assert wait_until(lambda: self._client.up, timeout=5.0, step=0.001)
+        assert wait_until(self._client.reached, timeout=5.0, step=0.001)
         after = deepcopy(self.model)
         done(after)
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often each race is run, from which seeds, and how often the database made it begin again.
 
-``CYBORG_TEST_FULL=1`` runs 200 rounds of each instead of 20; SQLite, which has one writer at a
+``CYBORG_TEST_FULL=1`` runs 200 rounds of each instead of 10; SQLite, which has one writer at a
 time, gets few.
 """
 
@@ -40,7 +40,7 @@ UNITS = 5
 DEVICES = 4
 #: What the card of the other host has, whose binds need preparation.
 PREPARED_UNITS = 8
-_ROUNDS = 200 if os.environ.get("CYBORG_TEST_FULL") == "1" else 20 if SERVER else 3
+_ROUNDS = 200 if os.environ.get("CYBORG_TEST_FULL") == "1" else 10 if SERVER else 3
 _REPEATS = "repeats"
 
 

@@ -83,8 +83,7 @@ def talk(conf: cfg.ConfigOpts) -> Iterator[Any]:
         server.start()
         line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, later=LATER)
         endings.extend([server.wait, server.stop, line.close])
-        line.connect()
-        assert wait_until(lambda: line.up, timeout=30)
+        assert wait_until(line.reached, timeout=30)
         return line
 
     yield connect

@@ -35,8 +35,8 @@ class FakeConductor:
         self.fault: Exception | None = None
         self.up = True
 
-    def connect(self) -> None:
-        """Nothing to look for."""
+    def reached(self) -> bool:
+        return self.up
 
     def _note(self, verb: str, caller: Caller, **arguments: Any) -> None:
         self.calls.append((verb, caller, arguments))

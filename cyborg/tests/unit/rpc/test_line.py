@@ -141,6 +141,13 @@ def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(bus: FakeBus, li
     gate.set()
 
 
+def test_who_has_just_begun_to_look_waits_a_moment(bus: FakeBus, line: Line) -> None:
+    gate = threading.Event()
+    bus.ping = lambda: {"ok": gate.wait(20)}
+    threading.Timer(0.2, gate.set).start()
+    assert line.reached()
+
+
 def test_a_broker_that_is_away(bus: FakeBus, line: Line) -> None:
     """One call finds out; those after it are refused at once, until a ping gets through."""
     away = threading.Event()
