@@ -83,13 +83,25 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def operations(driver: Recorder, tmp_path: Path, images: Path) -> Iterator[Operations]:
+def patience() -> float:
+    """How long a question waits, in seconds: for whatever is not held up on purpose."""
+    return 30.0
+
+
+#: For tests that hold the driver up: their questions end before the work does.
+impatient = pytest.mark.parametrize("patience", [0.1])
+
+
+@pytest.fixture
+def operations(
+    driver: Recorder, tmp_path: Path, images: Path, patience: float
+) -> Iterator[Operations]:
     made = Operations(
         drivers={"recorder": driver},
         journal=Journal(Shelf(tmp_path), "host"),
         glance=lambda: cast(Glance, FakeGlance()),
         images=images,
-        patience=0.1,
+        patience=patience,
         look_again=lambda: None,
     )
     yield made
@@ -118,6 +130,7 @@ def test_once_per_operation(operations: Operations, driver: Recorder) -> None:
     assert driver.calls == ["prepare k", "prepare k", "release k"]
 
 
+@impatient
 def test_what_takes_long_goes_on_and_is_asked_after(
     operations: Operations, driver: Recorder
 ) -> None:
@@ -142,14 +155,15 @@ def test_what_failed_may_be_tried_again(operations: Operations, driver: Recorder
     assert operations.prepare(task("o1")) == Outcome("o1")
 
 
+@impatient
 def test_one_at_a_time_per_device(operations: Operations, driver: Recorder) -> None:
     gate = threading.Event()
     driver.then = lambda: cast(None, gate.wait(10))
     asked = [operations.prepare(task(f"o{key}", str(key))) for key in range(3)]
     assert {one.done for one in asked} == {False}
-    assert driver.calls == ["prepare 0"]
+    assert wait_until(lambda: driver.calls == ["prepare 0"], timeout=5)
     operations.prepare(task("other", "x", device_key="another"))
-    assert driver.calls == ["prepare 0", "prepare x"]
+    assert wait_until(lambda: driver.calls == ["prepare 0", "prepare x"], timeout=5)
     gate.set()
     assert wait_until(
         lambda: all(operations.prepare(task(f"o{key}", str(key))).done for key in range(3)),
@@ -201,6 +215,7 @@ def test_a_repair_gives_way_to_what_was_ordered_since(
     assert driver.calls == ["prepare k", "release k", "prepare last"]
 
 
+@impatient
 def test_a_repair_gives_way_to_what_was_going_on(operations: Operations, driver: Recorder) -> None:
     gate = threading.Event()
     driver.then = lambda: cast(None, gate.wait(10))
@@ -305,6 +320,7 @@ def test_glance_is_asked_again_later(operations: Operations, driver: Recorder) -
     assert driver.calls == []
 
 
+@impatient
 def test_stopping_finishes_what_is_in_hand(operations: Operations, driver: Recorder) -> None:
     gate, ended = threading.Event(), threading.Event()
 
