@@ -28,7 +28,7 @@ class Scenario:
 
     ``reshapes``: Placement is another one afterwards. ``given_up`` looks instead of ``check`` when
     Nova, not knowing the outcome, deleted what it had asked for. ``long``: it has so many
-    boundaries that each of them is tried only when there is time for all.
+    boundaries that SQLite leaves it to the servers.
     """
 
     name: str
