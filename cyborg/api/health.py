@@ -44,7 +44,10 @@ class BusCheck:
         self._conductor = conductor
 
     def healthcheck(self, _server_port: int) -> HealthcheckResult:
-        """What the connection knows; it looks again by itself while nobody answers."""
+        """What the connection knows; it looks again by itself while nobody answers.
+
+        Who has only just begun to look waits a moment for it, as a request would.
+        """
         if self._conductor.reached():
             return HealthcheckResult(available=True, reason="A conductor answers.")
         return HealthcheckResult(available=False, reason="No conductor answers yet.")

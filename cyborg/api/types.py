@@ -210,7 +210,13 @@ class Declared(wsme.types.Base):
     """Base of what declares the members of an object or of a query."""
 
     def __init_subclass__(cls) -> None:
-        """Tell wsme the order of the members; to find it out, it reads and parses our source."""
+        """Tell wsme the order of the members; to find it out, it would read and parse our source.
+
+        Raises TypeError for a member that is none of ours: wsme would not see it.
+        """
+        for name, value in vars(cls).items():
+            if not (name.startswith("_") or isinstance(value, (Strict, wsme.wsattr))):
+                raise TypeError(f"{cls.__name__}.{name} has no type of {__name__}")
         cls._wsme_attr_order = [
             *dict.fromkeys(
                 name

@@ -38,11 +38,12 @@ _CLOSING = 5.0
 _PING_INTERVAL = 1.0
 _PING_TIMEOUT = 5.0
 #: A broker is to say so when a ping finds no queue. Otherwise the first conductor of a new broker
-#: would be found only when the ping before it has timed out.
+#: would be found only when the ping before it has timed out. (The broker's Ack follows; it does not
+#: confuse the next message of that channel, for py-amqp reads what there is before it publishes.)
 _OR_SAY_SO: Final = oslo_messaging.TransportOptions(at_least_once=True)
 #: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
-#: of oslo.messaging that is stopped loses the calls that reach it in its last second (its consumer
-#: still takes them from RabbitMQ, and nobody looks): they are repeated after this time.
+#: of oslo.messaging that is stopped loses the calls that reach it while its last ones end (its
+#: consumer still takes them from RabbitMQ, and nobody looks): they are repeated after this time.
 _SILENCE = 5.0
 
 

@@ -23,7 +23,9 @@ def main(arguments: Sequence[str]) -> int:
     """Do it and print; the status is 1 when anything did not hold, or could not be started."""
     plan = options.parse(arguments)
     logging.disable(logging.WARNING)
-    signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT as well: who is started in the background is born deaf to it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     # With --json, standard output is for the document alone.
     screen = Screen(sys.stderr if plan.as_json else sys.stdout)
     directory = Path(tempfile.mkdtemp(prefix="cyborg-chaos-"))

@@ -38,12 +38,9 @@ from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
 #: What meets neither database nor bus, or brings its own.
 _ONCE = [
-    "audit/test_command.py",
     "cli",
     "clients",
     "daemons/test_generators.py",
-    "daemons/test_managed.py",
-    "daemons/test_start.py",
     "deployed/test_files.py",
     "devstack/test_configuration.py",
     "devstack/test_documents.py",
@@ -53,11 +50,16 @@ _ONCE = [
     "rolling/test_page.py",
     "rolling/test_readers.py",
 ]
-#: Minutes of real clients before a real Keystone, which ask for nothing of a database that ``api``
-#: and ``life`` do not.
-_WITHOUT_SERVERS = ["keystone"]
-#: Beside ``api``, ``life``, ``machine``, ``races`` and ``schema``, which run on both database
-#: servers, each suite runs on one of them: they ask for little that those do not.
+#: Minutes of processes that start and end, and of real clients before a real Keystone, which ask
+#: for nothing of a server that others do not.
+_ON_SQLITE = [
+    "audit/test_command.py",
+    "daemons/test_managed.py",
+    "daemons/test_start.py",
+    "keystone",
+]
+#: ``api``, ``life``, ``machine``, ``races``, ``schema``, and what shows how a transaction meets
+#: those of others, run on both database servers. Everything else runs on one of them.
 _ON_MARIADB = [
     "apiref",
     "cost",
@@ -66,15 +68,30 @@ _ON_MARIADB = [
     "deployed",
     "devstack",
     "rolling",
-    "watching",
+    "watching/test_following.py",
+    "watching/test_metrics.py",
+    "watching/test_notifications.py",
+    "watching/test_usage.py",
 ]
-_ON_POSTGRESQL = ["audit", "drift", "instances", "readiness", "sequences"]
+_ON_POSTGRESQL = [
+    "audit/test_damages.py",
+    "audit/test_divided.py",
+    "audit/test_parts.py",
+    "audit/test_reconciler.py",
+    "audit/test_retirement.py",
+    "audit/test_wired.py",
+    "audit/test_withholding.py",
+    "drift",
+    "instances",
+    "readiness",
+    "sequences",
+]
 #: "tools/test --full" leaves nothing of that out.
 _FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
 _left_out = _ONCE if SERVER else []
 if SERVER and not _FULL:
     other = _ON_MARIADB if SERVER.startswith("postgresql") else _ON_POSTGRESQL
-    _left_out = [*_ONCE, *_WITHOUT_SERVERS, *other]
+    _left_out = [*_ONCE, *_ON_SQLITE, *other]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

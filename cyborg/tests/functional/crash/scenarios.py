@@ -28,7 +28,7 @@ class Scenario:
 
     ``reshapes``: Placement is another one afterwards. ``given_up`` looks instead of ``check`` when
     Nova, not knowing the outcome, deleted what it had asked for. ``long``: it has so many
-    boundaries that SQLite leaves it to the servers.
+    boundaries that SQLite leaves it to MariaDB.
     """
 
     name: str
