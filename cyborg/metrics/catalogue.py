@@ -96,7 +96,10 @@ WORK_OLDEST: Final = Metric(
     "cyborg_work_oldest_seconds", "gauge", ("kind",), "The age of the oldest of them."
 )
 WORK_FAILING: Final = Metric(
-    "cyborg_work_failing", "gauge", ("kind",), "Those of them whose last try has failed."
+    "cyborg_work_failing",
+    "gauge",
+    ("kind",),
+    "Those of them that could not be done when last tried.",
 )
 OPERATIONS: Final = Metric(
     "cyborg_operations", "gauge", ("state",), "Operations that are not forgotten yet."
