@@ -50,12 +50,13 @@ _ONCE = [
     "rolling/test_page.py",
     "rolling/test_readers.py",
 ]
-#: Minutes of processes that start and end, and of real clients before a real Keystone, which ask
-#: for nothing of a server that others do not.
+#: Minutes of processes that start and end, of real clients before a real Keystone, and of damage to
+#: hosts and Placement, which ask for nothing of a server that others do not.
 _ON_SQLITE = [
     "audit/test_command.py",
     "daemons/test_managed.py",
     "daemons/test_start.py",
+    "drift",
     "keystone",
 ]
 #: ``api``, ``life``, ``machine``, ``races``, ``schema``, and what shows how a transaction meets
@@ -68,10 +69,6 @@ _ON_MARIADB = [
     "deployed",
     "devstack",
     "rolling",
-    "watching/test_following.py",
-    "watching/test_metrics.py",
-    "watching/test_notifications.py",
-    "watching/test_usage.py",
 ]
 _ON_POSTGRESQL = [
     "audit/test_damages.py",
@@ -81,10 +78,13 @@ _ON_POSTGRESQL = [
     "audit/test_retirement.py",
     "audit/test_wired.py",
     "audit/test_withholding.py",
-    "drift",
     "instances",
     "readiness",
     "sequences",
+    "watching/test_following.py",
+    "watching/test_metrics.py",
+    "watching/test_notifications.py",
+    "watching/test_usage.py",
 ]
 #: "tools/test --full" leaves nothing of that out.
 _FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
