@@ -12,6 +12,8 @@ from xdist.scheduler import LoadScopeScheduling
 #: Packages whose tests stay in one process when several share the suite. One Keystone serves all of
 #: the first; the 32 workers of the second, and those of nobody else, may ask one PostgreSQL server.
 _TOGETHER: Final = frozenset({"keystone", "races"})
+#: Packages of files that take minutes; what comes last must be short, for it leaves workers idle.
+_LONG: Final = frozenset({"crash", "daemons", "devstack", "readiness", "schema", "watching"})
 
 # How long an example takes says something about the machine only.
 settings.register_profile(
@@ -30,7 +32,7 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it ships no typ
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest in one process; all else keeps its order."""
-    items.sort(key=lambda item: item.path.parent.name not in _TOGETHER)
+    items.sort(key=lambda item: item.path.parent.name not in _TOGETHER | _LONG)
 
 
 @pytest.hookimpl(optionalhook=True)
