@@ -7,6 +7,7 @@ agents' stand still until the test moves them.
 """
 
 import contextlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,21 @@ class Ground:
         (one,) = (each for each in self._lent if each[0] is db)
         self._lent.remove(one)
         self._idle.append(one)
+
+    def turns(self, at_most: int) -> Iterator[None]:
+        """Once for each time that work is due, at that time, until nothing is left.
+
+        AssertionError when there is more to do after ``at_most`` of them.
+        """
+        due = sa.select(sa.func.min(Work.not_before_ms))
+        for _ in range(at_most):
+            with self.watch.reader() as tx:
+                next_ms: int | None = tx.execute(due).scalar_one()
+            if next_ms is None:
+                return
+            self.clock.ms = max(self.clock.ms, next_ms)
+            yield
+        raise AssertionError("there is always something left to do")
 
     def close(self) -> None:
         """Close every connection."""

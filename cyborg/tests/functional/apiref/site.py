@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-import sqlalchemy as sa
 import webtest
 from oslo_config import cfg
 from oslo_middleware import RequestId
@@ -28,7 +27,6 @@ from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
 from cyborg.conductor.instances import Inquirer
 from cyborg.conductor.services import Lease
 from cyborg.db.engine import Reader
-from cyborg.db.models import Work
 from cyborg.db.services import Process
 from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
@@ -274,19 +272,11 @@ class Site:
 
     def work(self) -> None:
         """Let all that is due be done, the agent's part as well, until nothing is left."""
-        due = sa.select(sa.func.min(Work.not_before_ms))
-        clock = self._ground.clock
-        for _ in range(_TURNS):
-            with self._ground.watch.reader() as tx:
-                next_ms: int | None = tx.execute(due).scalar_one()
-            if next_ms is None:
-                self.beat()
-                return
-            clock.ms = max(clock.ms, next_ms)
+        for _ in self._ground.turns(_TURNS):
             self._control.lease.renew()
             self._control.work()
             self.beat()
-        raise AssertionError("there is always something left to do")
+        self.beat()
 
     def ask_nova(self) -> None:
         """Learn how the instances are called."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import sqlalchemy as sa
 import webtest
 from oslo_config import cfg
 from oslo_middleware import RequestId
@@ -14,7 +13,6 @@ from oslo_middleware import RequestId
 from cyborg.api import app as api_app
 from cyborg.db.connections import Settings
 from cyborg.db.engine import Reader
-from cyborg.db.models import Work
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.model.provider import provider_uuid
@@ -120,16 +118,8 @@ class Site:
 
     def work(self) -> None:
         """Let the conductor do what is due, and time pass until nothing is left."""
-        due = sa.select(sa.func.min(Work.not_before_ms))
-        clock = self._ground.clock
-        for _ in range(_TURNS):
-            with self._ground.watch.reader() as tx:
-                next_ms: int | None = tx.execute(due).scalar_one()
-            if next_ms is None:
-                return
-            clock.ms = max(clock.ms, next_ms)
+        for _ in self._ground.turns(_TURNS):
             self._conductor.work()
-        raise AssertionError("there is always something left to do")
 
     def end(self) -> None:
         """Nobody runs any more."""
