@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 class CyborgError(Exception):
     """Root of all errors that this service raises on purpose.
 
-    ``fields`` holds the keyword arguments as given; ``str()`` is the finished sentence.
+    ``fields`` holds the keyword arguments as given; ``str()`` is the finished sentence. The field
+    ``public`` replaces that sentence for callers of the API, where it names what is not theirs to
+    know (hosts, accounts).
     """
 
     status: ClassVar[int] = 500
@@ -21,6 +23,11 @@ class CyborgError(Exception):
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
         super().__init__(self.sentence.format(**fields))
+
+    @property
+    def public(self) -> str:
+        """The sentence for callers of the API."""
+        return str(self.fields.get("public") or self)
 
 
 class Invalid(CyborgError):
@@ -145,7 +152,11 @@ class OperationTaken(Conflict):
 class StaleEpoch(Conflict):
     """A newer agent has taken over this host; what the older one says no longer counts."""
 
-    sentence = "Epoch {epoch} of {binary} on {host} is over; {current} is in force."
+    sentence = (
+        "A newer {binary} serves {host} (epoch {current}); the process with epoch {epoch} is "
+        "replaced and its message is ignored. If two run at the same time, give each host its own "
+        "name ([DEFAULT] host) and stop the other."
+    )
 
 
 class Locked(CyborgError):
@@ -166,6 +177,12 @@ class OutcomeUnknown(Unavailable):
     """No answer in time: the change may or may not have happened; repeating is safe."""
 
     sentence = "{peer} did not answer in time; outcome unknown, repeating is safe."
+
+
+class NoAnswer(Unavailable):
+    """A peer has taken a message, as far as the broker tells, and has not answered in time."""
+
+    sentence = "{peer} is not available: no answer"
 
 
 class UnknownVerb(Unavailable):
@@ -200,6 +217,12 @@ class DriverCannot(CyborgError):
 
     status = 409
     sentence = "Driver {driver} cannot {verb}."
+
+
+class ImageRefused(CyborgError):
+    """An image cannot be used, or what was received is not what Glance promised."""
+
+    sentence = "Image {image} cannot be loaded: {reason}"
 
 
 class HostError(CyborgError):

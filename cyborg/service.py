@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner of a daemon: RPC server, periodic jobs, signals and signs of life, in threads.
+"""The runner of a daemon: RPC server, periodic jobs, signals and heartbeats, in threads.
 
 oslo.service's launcher forks, which cuts threads; all that a daemon of ours needs is here.
 """
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from cyborg import exception
 from cyborg.context import ids, working_for
+from cyborg.model.trouble import Trouble
 from cyborg.systemd import Manager
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +30,9 @@ _READY_AFTER = 10.0
 #: command of a driver.
 _FINISHING = 4 * 3600.0
 _TICK = 1.0
+#: How long a broker may refuse this process before it counts as stuck, in seconds. A broker that
+#: does not answer at all never makes the process stuck: a restart cannot cure that.
+_DEAF_LIMIT = 600.0
 
 
 class Server(Protocol):
@@ -148,18 +152,28 @@ class Daemon:
         self._jobs: list[Periodic] = []
         self._endings: list[Callable[[], None]] = []
         self._lives: list[Callable[[], bool]] = []
+        self._troubles: list[Callable[[], Trouble | None]] = []
         self._ended = threading.Event()
         self._again = threading.Event()
         self._starters: list[threading.Thread] = []
 
-    def serve(self, server: Server, *, alive: Callable[[], bool] | None = None) -> None:
-        """Have a server run; it starts in the background, for the broker may be away.
+    def serve(
+        self,
+        server: Server,
+        *,
+        alive: Callable[[], bool] | None = None,
+        trouble: Callable[[], Trouble | None] | None = None,
+    ) -> None:
+        """Have a server run; it starts in the background, because the broker may be away.
 
-        ``alive`` tells of one that has started whether it goes on.
+        ``alive`` tells whether a server that has started still runs. ``trouble`` tells why an RPC
+        server receives no requests, and is None while the server listens.
         """
         self._servers.append(server)
         if alive is not None:
             self._lives.append(alive)
+        if trouble is not None:
+            self._troubles.append(trouble)
 
     def every(self, job: Periodic) -> None:
         """Have a periodic job run."""
@@ -232,11 +246,31 @@ class Daemon:
         """Why only a new start can help, in a sentence; empty while there is no such reason."""
         if self._lives and not self._connecting and not all(alive() for alive in self._lives):
             return f"{self._name} takes no more requests"
+        trouble = self.bus_trouble
+        if trouble and trouble.refused and time.monotonic() - trouble.since > _DEAF_LIMIT:
+            return (
+                f"{self._name} has received no requests for more than {_DEAF_LIMIT:g} seconds: "
+                f"{trouble.reason}"
+            )
         return next((job.stuck for job in self._jobs if job.stuck), "")
+
+    @property
+    def bus_trouble(self) -> Trouble | None:
+        """Why this process receives no requests over the bus; None while it listens."""
+        found = (trouble() for trouble in self._troubles)
+        return next((trouble for trouble in found if trouble is not None), None)
+
+    @property
+    def bus_error(self) -> str:
+        """The reason of ``bus_trouble``; empty while this process listens."""
+        trouble = self.bus_trouble
+        return trouble.reason if trouble else ""
 
     @property
     def state(self) -> str:
         """How it is, in a sentence."""
+        if self.bus_error:
+            return f"Receives no requests: {self.bus_error}"
         if self._connecting:
             return "Waiting for the message bus"
         complaints = [job.complaint for job in self._jobs if job.complaint]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a process tells the service manager that started it, as sd_notify(3) has it.
 
-systemd says where it listens in NOTIFY_SOCKET, and how often it wants a sign of life in
+systemd says where it listens in NOTIFY_SOCKET, and how often it wants a heartbeat in
 WATCHDOG_USEC. Without these variables nothing is told. oslo.service tells readiness alone.
 """
 
@@ -45,7 +45,7 @@ class Manager:
             self._tell(f"STATUS={line}")
 
     def alive(self) -> None:
-        """A sign of life, if it is wanted."""
+        """A heartbeat, if it is wanted."""
         if self.watchdog is not None:
             self._tell("WATCHDOG=1")
 

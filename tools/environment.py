@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
@@ -29,6 +30,10 @@ _UNREACHABLE = (
     "Network is unreachable",
     "ProxyError",
 )
+
+
+#: Where no terminal shows progress, a line at most so often, in seconds.
+_SILENCE = 15.0
 
 
 class Trouble(Exception):
@@ -123,17 +128,41 @@ def _make(venv):
 
 
 def _install(command, log):
-    """Run pip; on failure tell which of the two usual reasons it was."""
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log.write_text(ran.stdout)
-    if ran.returncode == 0:
+    """Run pip and show its progress; on failure tell which of the usual reasons it was."""
+    if (ROOT / ".git").exists() and not shutil.which("git"):
+        raise Trouble(
+            "git is missing, and the version of this checkout is read with it; install the "
+            "package git of your distribution."
+        )
+    lines = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pip:
+        packages = 0
+        said = time.monotonic()
+        for line in pip.stdout:
+            lines.append(line)
+            packages += line.startswith(("Collecting ", "Requirement already satisfied: "))
+            if sys.stdout.isatty():
+                # One line that is written over; what pip says may be wider than the terminal.
+                width = shutil.get_terminal_size().columns - 1
+                text = f"  {packages} packages; {line.strip()}"[:width]
+                print(f"\r{text:<{width}}", end="", flush=True)
+            elif time.monotonic() - said > _SILENCE:
+                said = time.monotonic()
+                say(f"  {packages} packages so far")
+    if sys.stdout.isatty():
+        print("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r", end="", flush=True)
+    output = "".join(lines)
+    log.write_text(output)
+    if pip.returncode == 0:
         return
-    if any(word in ran.stdout for word in _UNREACHABLE):
+    if any(word in output for word in _UNREACHABLE):
         raise Trouble(
             "the package index cannot be reached, so nothing was installed; look at the network "
             f"and at pip's configuration (details in {_short(log)})."
         )
-    errors = [line for line in ran.stdout.splitlines() if "ERROR" in line or "error:" in line]
+    errors = [line for line in output.splitlines() if "ERROR" in line or "error:" in line]
     reason = errors[0].replace("ERROR:", "").strip() if errors else "pip gave no reason"
     raise Trouble(f"installing failed: {reason.rstrip('.')} (details in {_short(log)}).")
 

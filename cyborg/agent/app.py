@@ -11,6 +11,7 @@ from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.fleet import Fleet, Load, none_else
 from cyborg.agent.guard import Guard, guarded
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.heart import Heart, Identity, Intervals
 from cyborg.agent.journal import Journal
 from cyborg.agent.metrics import Failures, Health
@@ -23,7 +24,7 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.reconcile import Publisher
 from cyborg.drivers.loader import Loaded
-from cyborg.metrics.meters import Meters
+from cyborg.metrics.meters import Listening, Meters
 from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier
@@ -51,6 +52,8 @@ class Settings:
     state_path: Path
     #: How often devices are measured; 0: never.
     usage: float = 0.0
+    #: How often drivers are asked for the health of devices; 0: never.
+    health: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class Parts:
     heart: Heart
     operations: Operations
     discoveries: Discoveries
+    checks: HealthChecks
+
+
+def _nobody() -> None:
+    """Wake nobody: whoever calls the heart's rounds decides when."""
 
 
 def make_parts(
@@ -73,24 +81,37 @@ def make_parts(
     load: Load = none_else,
     clock: Callable[[], float] = time.monotonic,
     guard: Guard = guarded,
+    bus_error: Callable[[], str] = str,
+    wake: Callable[[], None] = _nobody,
 ) -> Parts:
     """The parts, which connect to nothing before they are used; reads what is under state_path.
 
     ``loaded`` are the drivers of the configuration, ``load`` is how others come in later.
+    ``bus_error`` says why this agent receives no requests over the bus; empty while it does.
+    ``wake`` is called when there is something to report before the next round is due.
     """
     shelf = Shelf(settings.state_path)
     journal, cache = Journal(shelf, settings.host), Cache(shelf, settings.host)
     journal.tell()
     fleet = _fleet(loaded, load, cache)
     discoveries = Discoveries(patience=_OPERATION_PATIENCE)
+    checks = HealthChecks(
+        drivers=fleet.drivers,
+        devices=lambda: heart.devices(),
+        before=cache.report,
+        changed=wake,
+        asks=settings.health > 0,
+        guard=guard,
+    )
     operations = Operations(
         drivers=fleet.drivers,
         journal=journal,
         glance=glance,
-        images=settings.state_path,
+        images=settings.state_path / "images",
         patience=_OPERATION_PATIENCE,
         look_again=lambda: heart.look_again(),
         guard=guard,
+        health=checks.after_set_up,
     )
     tender = Tender(
         drivers=fleet.drivers,
@@ -104,6 +125,7 @@ def make_parts(
         intervals=Intervals(settings.scan, settings.full_check),
         fleet=fleet,
         reporter=Reporter(fleet, guard),
+        checks=checks,
         tender=tender,
         discoveries=discoveries,
         cache=cache,
@@ -111,8 +133,9 @@ def make_parts(
         placement=placement,
         publisher=Publisher(placement),
         clock=clock,
+        bus_error=bus_error,
     )
-    return Parts(fleet, heart, operations, discoveries)
+    return Parts(fleet, heart, operations, discoveries, checks)
 
 
 def _fleet(loaded: Sequence[Loaded], load: Load, cache: Cache) -> Fleet:
@@ -137,6 +160,7 @@ def assemble(
     """An agent, ready to be started; it connects to nothing before."""
     guard = Guard(Failures(meters.registry))
     conductor = ReportClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
+    daemon = Daemon(AGENT)
     parts = make_parts(
         settings=settings,
         conductor=conductor,
@@ -145,8 +169,9 @@ def assemble(
         glance=glance,
         load=load,
         guard=guard,
+        bus_error=lambda: daemon.bus_error,
+        wake=lambda: beats.wake(),
     )
-    daemon = Daemon(AGENT)
     beats = _beats(settings, parts.heart)
 
     def reload(epoch: int) -> None:
@@ -164,14 +189,18 @@ def assemble(
     daemon.at_end(bus.close)
     daemon.at_end(conductor.close)
     daemon.at_end(parts.operations.stop)
-    daemon.serve(bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint)))
+    server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
+    daemon.serve(server, trouble=lambda: server.trouble)
     daemon.every(beats)
+    if settings.health:
+        job = parts.checks.run_once
+        daemon.every(Periodic("health", job, interval=settings.health, jitter=0.05))
     if settings.usage:
         daemon.at_end(notifier.close)
         daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
     if meters.shown:
         health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
-        daemon.serve(meters.listener(health))
+        daemon.serve(meters.listener(health, Listening(lambda: daemon.bus_error)))
     return daemon
 
 

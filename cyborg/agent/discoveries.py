@@ -66,13 +66,14 @@ class Discoveries:
         before: Report | None,
         after: Report,
         *,
-        kept_out: Mapping[str, str],
+        kept_out: Mapping[str, Mapping[str, str]],
         refusals: Mapping[str, str],
     ) -> None:
         """Tell whoever asked what each driver in force found, or the part that was asked for.
 
-        ``kept_out`` are deployables that the conductor does not keep, ``refusals`` the drivers of
-        which something was wanted that cannot be done; both with the reason.
+        ``kept_out`` are the deployables of each driver that the conductor does not keep,
+        ``refusals`` the drivers of which something was wanted that cannot be done; both with the
+        reason.
         """
         old = _by_name(before) | self._before
         found = _all_findings(old, after, kept_out=kept_out, refusals=refusals)
@@ -93,11 +94,11 @@ def _all_findings(
     old: Mapping[str, DriverReport],
     after: Report,
     *,
-    kept_out: Mapping[str, str],
+    kept_out: Mapping[str, Mapping[str, str]],
     refusals: Mapping[str, str],
 ) -> list[DriverFindings]:
     found = {
-        one.driver: _findings(old.get(one.driver), one, kept_out)
+        one.driver: _findings(old.get(one.driver), one, kept_out.get(one.driver, {}))
         for one in after.drivers
         if one.state is not DriverState.STOPPED
     }
@@ -118,7 +119,7 @@ def _findings(
         after.driver,
         after.state,
         **_counts(before.devices, after.devices, kept_out),
-        error=after.error,
+        error=after.error or "; ".join(sorted(set(kept_out.values()))) or None,
         backends=_backends(before, after, kept_out),
     )
 

@@ -11,7 +11,7 @@ from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.operations import Operations
 from cyborg.model import wire
 from cyborg.model.names import AGENT
-from cyborg.model.work import DiscoveryTask, HandleTask, InstallTask, ProgramTask
+from cyborg.model.work import DiscoveryTask, HandleTask, ImageOrder, InstallTask, ProgramTask
 from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
 
@@ -55,8 +55,9 @@ class Endpoint:
         return "pong"
 
     @_answering
-    def prepare(self, context: Context, *, task: Any) -> Any:
-        return wire.dump(self._operations.prepare(self._checked(HandleTask, task)))
+    def prepare(self, context: Context, *, task: Any, image: Any = None) -> Any:
+        order = None if image is None else wire.load(ImageOrder, image)
+        return wire.dump(self._operations.prepare(self._checked(HandleTask, task), order))
 
     @_answering
     def release(self, context: Context, *, task: Any) -> Any:

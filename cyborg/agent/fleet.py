@@ -26,8 +26,9 @@ class Fleet:
 
     ``drivers`` are those in force and ``failures`` the names that have none, with the reason;
     ``idle`` are drivers that are installed and not in force; ``hellos`` is what each of all these
-    says of itself. All are changed in place. ``refusals`` tells of what was wanted last and is not
-    in force; a driver whose new options cannot be used goes on with its old ones.
+    says of itself, ``accepts`` the options that operators may set of it. All are changed in place.
+    ``refusals`` tells of what was wanted last and is not in force; a driver whose new options
+    cannot be used goes on with its old ones.
     """
 
     def __init__(self, loaded: Sequence[Loaded], load: Load) -> None:
@@ -38,6 +39,7 @@ class Fleet:
         self.idle = _there(self._others)
         self.failures = {one.name: one.error for one in loaded if one.error is not None}
         self.hellos = {one.name: one.hello for one in loaded}
+        self.accepts = {one.name: one.accepts for one in loaded}
         self.refusals: dict[str, str] = {}
         self._made: dict[str, dict[str, Device]] = {}
         self._in_force: dict[str, Mapping[str, str]] = {name: {} for name in self.drivers}
@@ -82,6 +84,7 @@ class Fleet:
             LOG.info("Driver %s is loaded", name)
             self.drivers[name] = loaded.driver
             self.hellos[name] = loaded.hello
+            self.accepts[name] = loaded.accepts
             self._in_force[name] = dict(options)
             for known in (self.failures, self.refusals, self.idle):
                 known.pop(name, None)

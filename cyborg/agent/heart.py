@@ -9,12 +9,13 @@ reporting; the round after they return puts everything right.
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cyborg import exception
 from cyborg.agent.cache import Cache
 from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.fleet import Fleet
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.providers import Providers
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.tending import Tender
@@ -27,6 +28,9 @@ from cyborg.model.report import Desired, DriverState, Hello, Report, Welcome
 from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
+
+#: Characters of the sentence with which an agent tells why no driver works.
+_LONGEST_FAILURE = 2000
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,15 @@ class _Memory:
     tended: float | None = None
     #: The last hello was not answered.
     cut_off: bool = False
+    #: What of each driver the conductor did not keep of the last report: name → reason.
+    kept_out: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 class Heart:
-    """Beats once per call of ``beat``; ``clock`` is monotonic, in seconds."""
+    """Beats once per call of ``beat``; ``clock`` is monotonic, in seconds.
+
+    ``bus_error`` says why this agent receives no requests over the bus; empty while it does.
+    """
 
     def __init__(
         self,
@@ -70,6 +79,7 @@ class Heart:
         intervals: Intervals,
         fleet: Fleet,
         reporter: Reporter,
+        checks: HealthChecks,
         tender: Tender,
         discoveries: Discoveries,
         cache: Cache,
@@ -77,11 +87,14 @@ class Heart:
         placement: Placement,
         publisher: Publisher,
         clock: Callable[[], float],
+        bus_error: Callable[[], str] = str,
     ) -> None:
         self._identity = identity
+        self._bus_error = bus_error
         self._intervals = intervals
         self._fleet = fleet
         self._reporter = reporter
+        self._checks = checks
         self._tender = tender
         self._discoveries = discoveries
         self._cache = cache
@@ -117,7 +130,7 @@ class Heart:
             memory.scanned = None
         self._look()
         assert memory.report is not None
-        kept_out = self._report(welcome, memory.report)
+        kept_out = self._report(welcome, self._checks.applied(memory.report))
         refusals = self._fleet.refusals
         self._discoveries.answer(asked, before, memory.report, kept_out=kept_out, refusals=refusals)
         untended = self._tend(welcome.epoch)
@@ -162,9 +175,20 @@ class Heart:
     def _greet(self) -> Welcome:
         """Say hello, and fetch what is desired when that is news."""
         memory, me = self._memory, self._identity
+        failure = self._failure()
         names, drivers = self._providers.names, tuple(self._fleet.hellos.values())
         welcome = self._conductor.hello(
-            Hello(me.host, names, me.version, me.endpoint, memory.epoch, drivers=drivers)
+            Hello(
+                me.host,
+                names,
+                me.version,
+                me.endpoint,
+                memory.epoch,
+                drivers=drivers,
+                bus_error=self._bus_error(),
+                status=DriverState.FAILED if failure else DriverState.READY,
+                failure=failure,
+            )
         )
         if memory.epoch not in (None, welcome.epoch):
             # Another process had this host meanwhile: Placement may show what that one saw.
@@ -172,6 +196,29 @@ class Heart:
         memory.epoch = welcome.epoch
         self._want(welcome.desired_generation)
         return welcome
+
+    def _failure(self) -> str:
+        """Return why none of the enabled drivers works; empty while one does, or none is enabled.
+
+        Before the first look it counts whether the drivers were loaded.
+        """
+        report, fleet = self._memory.report, self._fleet
+        if report is not None:
+            known = {one.driver: (one.state, one.error) for one in report.drivers}
+        else:
+            known = {
+                name: (hello.status, fleet.failures.get(name))
+                for name, hello in fleet.hellos.items()
+            }
+        enabled = {
+            name: error or "no reason is known"
+            for name, (state, error) in known.items()
+            if state is not DriverState.STOPPED
+        }
+        if not enabled or any(known[name][0] is not DriverState.FAILED for name in enabled):
+            return ""
+        reasons = "; ".join(f"{name}: {error.rstrip('.')}" for name, error in enabled.items())
+        return f"No driver works: {reasons}."[:_LONGEST_FAILURE]
 
     def _greet_or_watch(self) -> Welcome:
         """Say hello; without an answer look on, then raise what kept it from coming."""
@@ -219,13 +266,17 @@ class Heart:
         if memory.report is None and self._cache.report is not None:
             for name in sorted(self._cache.report.deployables() - report.deployables()):
                 LOG.warning("%s was there when this host was last reported, and is not now", name)
+        self._checks.ask_first(report)
         memory.report, memory.scanned = report, self._clock()
 
-    def _report(self, welcome: Welcome, report: Report) -> dict[str, str]:
-        """Hand the report in unless the conductor has it already; answers what it does not keep."""
+    def _report(self, welcome: Welcome, report: Report) -> dict[str, dict[str, str]]:
+        """Hand the report in unless the conductor has it already.
+
+        Return what of each driver the conductor does not keep: driver → name → reason.
+        """
         if report.digest() == welcome.digest:
             self._cache.keep(report=report)
-            return {}
+            return self._memory.kept_out
         taken = self._conductor.report(self._identity.host, welcome.epoch, report)
         self._cache.keep(report=report)
         # What came back may have lost what was prepared on it.
@@ -234,7 +285,8 @@ class Heart:
         for name, reason in taken.refused.items():
             LOG.warning("The conductor does not keep %s: %s", name, reason)
         self._want(taken.desired_generation)
-        return taken.refused
+        self._memory.kept_out = report.kept_out(taken)
+        return self._memory.kept_out
 
     def _want(self, generation: int) -> None:
         memory = self._memory

@@ -6,6 +6,7 @@ what ended is remembered for a while, so that a lost answer is simply given agai
 """
 
 import logging
+import shutil
 import tempfile
 import threading
 from collections import OrderedDict
@@ -21,21 +22,36 @@ from cyborg.agent.journal import Journal
 from cyborg.agent.lanes import Lanes
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver
-from cyborg.model.work import HandleTask, InstallTask, Outcome, ProgramTask, Unit, WorkKind
+from cyborg.model.health import DeviceHealth
+from cyborg.model.work import (
+    HandleTask,
+    ImageOrder,
+    InstallTask,
+    Outcome,
+    ProgramTask,
+    Unit,
+    WorkKind,
+)
 
 LOG = logging.getLogger(__name__)
 
 Task = HandleTask | InstallTask | ProgramTask
-#: How many ended operations are remembered; a conductor asks again within seconds.
-_REMEMBERED = 1000
+
+
+def _unknown(_driver: str, _key: str) -> DeviceHealth | None:
+    """For a host whose drivers are not asked about health."""
+    return None
 
 
 class Operations:
     """Runs tasks.
 
     ``patience`` is how long, in seconds, one question waits for the end of a task; ``images`` is
-    the directory for images on their way into a device. ``threads`` is how many devices may be
-    worked on at a time. ``look_again`` is called when what the host shows may have changed.
+    the directory for images on their way into a device: it is this agent's alone, and images that
+    an earlier agent left there are removed. ``threads`` is how many devices may be worked on at a
+    time. ``look_again`` is called when what the host shows may have changed. ``health`` returns the
+    health of a device that was just set up, by driver and key, if known.
+    ``remembered`` is how many operations are kept by id; a conductor asks again within seconds.
     """
 
     def __init__(
@@ -48,18 +64,23 @@ class Operations:
         patience: float,
         look_again: Callable[[], None],
         threads: int = 32,
+        remembered: int = 1000,
         guard: Guard = guarded,
+        health: Callable[[str, str], DeviceHealth | None] = _unknown,
     ) -> None:
         self._drivers = drivers
         self._journal = journal
         self._glance = glance
         self._images = images
+        shutil.rmtree(images, ignore_errors=True)
         self._patience = patience
         self._look_again = look_again
+        self._remembered = remembered
         self._guard = guard
+        self._health = health
         self._lanes = Lanes(threads)
         self._lock = threading.Lock()
-        self._running: OrderedDict[str, Future[str | None]] = OrderedDict()
+        self._running: OrderedDict[str, Future[Outcome]] = OrderedDict()
         self._repairs: dict[Unit, Future[None]] = {}
         #: Order and moment of issue of what was last ordered for each unit.
         self._orders: dict[Unit, tuple[int, int]] = {}
@@ -67,19 +88,34 @@ class Operations:
         self._moment = 0
         self._changed_at: dict[Unit, int] = {}
 
-    def prepare(self, task: HandleTask) -> Outcome:
-        """Make a handle ready for its guest."""
+    def prepare(self, task: HandleTask, image: ImageOrder | None = None) -> Outcome:
+        """Make a handle ready for its guest, with this image in its deployable.
+
+        Raises what ``program`` raises.
+        """
         driver = self._driver(task.driver)
-        return self._run(
-            task, "prepare", lambda: self._in_turn(task, "prepare", lambda: driver.prepare(task))
-        )
+
+        def call() -> Outcome:
+            loaded = None
+            if image is not None:
+                # Before the download, too: a bind that was called off needs no image.
+                self._check_turn(task, "prepare")
+                loaded = self._load_for(driver, task, image)
+            if image is None or image.prepare:
+                self._in_turn(task, "prepare", lambda: driver.prepare(task))
+            return Outcome(task.operation, image=loaded)
+
+        return self._run(task, "prepare", call)
 
     def release(self, task: HandleTask) -> Outcome:
         """Take a handle back from its guest, and clean up."""
         driver = self._driver(task.driver)
-        return self._run(
-            task, "release", lambda: self._in_turn(task, "release", lambda: driver.release(task))
-        )
+
+        def call() -> Outcome:
+            self._in_turn(task, "release", lambda: driver.release(task))
+            return Outcome(task.operation)
+
+        return self._run(task, "release", call)
 
     def program(self, task: ProgramTask) -> Outcome:
         """Fetch an image with the service's own credentials and load it.
@@ -88,7 +124,12 @@ class Operations:
         ask again later.
         """
         driver = self._driver(task.driver)
-        return self._run(task, "program", lambda: self._program(driver, task))
+
+        def call() -> Outcome:
+            self._program(driver, task)
+            return Outcome(task.operation)
+
+        return self._run(task, "program", call)
 
     def install(self, task: InstallTask) -> Outcome:
         """Set a device up; succeeds only when the driver finds it ready after that."""
@@ -125,16 +166,16 @@ class Operations:
             raise exception.Unavailable(peer=f"driver {name}", reason="it is not loaded here")
         return driver
 
-    def _run(self, task: Task, verb: str, call: Callable[[], str | None]) -> Outcome:
+    def _run(self, task: Task, verb: str, call: Callable[[], Outcome]) -> Outcome:
         with self._lock:
             future = self._running.get(task.operation)
             if future is None:
                 future = self._lanes.submit((task.driver, task.device_key), call)
                 self._running[task.operation] = future
-                while len(self._running) > _REMEMBERED:
+                while len(self._running) > self._remembered:
                     self._running.popitem(last=False)
         try:
-            note = future.result(self._patience)
+            return future.result(self._patience)
         except FutureTimeout:
             return Outcome(task.operation, done=False)
         except exception.Unavailable:
@@ -145,18 +186,10 @@ class Operations:
             LOG.warning("%s of %s failed: %s", verb, what, error)
             self._forget(task.operation)
             return Outcome(task.operation, fault=str(error))
-        return Outcome(task.operation, note=note)
 
     def _in_turn(self, task: HandleTask | ProgramTask, verb: str, call: Callable[[], None]) -> None:
-        """Call the driver, unless something later has been done to the unit already.
-
-        A question may be on its way for long: what it asks for would be undone by nobody. One
-        with a lower order that was issued later is none of those: the database was restored.
-        """
-        order, issued = self._orders.get(task.unit, (0, 0))
-        restored = 0 < issued < task.issued_ms
-        if task.order < order and not restored:
-            raise exception.Conflict(reason=f"a later order than this {verb} has been carried out")
+        """Call the driver, unless something later has been done to the unit already."""
+        self._check_turn(task, verb)
         self._orders[task.unit] = task.order, task.issued_ms
         self._mark(task.unit)
         try:
@@ -165,6 +198,17 @@ class Operations:
             # Who looks in between sees something that is neither before nor after it.
             self._mark(task.unit)
         LOG.info("%s of %s is done", verb, task.deployable)
+
+    def _check_turn(self, task: HandleTask | ProgramTask, verb: str) -> None:
+        """Raise Conflict when something later has been done to the unit.
+
+        A request may be on its way for long, and nothing would undo it. A lower order that was
+        issued later is no such request: the database was restored.
+        """
+        order, issued = self._orders.get(task.unit, (0, 0))
+        restored = 0 < issued < task.issued_ms
+        if task.order < order and not restored:
+            raise exception.Conflict(reason=f"a later order than this {verb} has been carried out")
 
     def _mark(self, unit: Unit) -> None:
         with self._lock:
@@ -203,18 +247,48 @@ class Operations:
         with self._lock:
             self._running.pop(operation, None)
 
-    def _install(self, driver: Driver, task: InstallTask) -> str | None:
+    def _install(self, driver: Driver, task: InstallTask) -> Outcome:
         try:
             self._touch(task, "install", lambda: driver.install(task.device_key, task.operation))
-            return set_up(driver, task.device_key, self._guard)
+            note = set_up(driver, task.device_key, self._guard)
+            # Before the conductor enables the device: a faulty one must not be offered meanwhile.
+            health = self._health(task.driver, task.device_key)
+            return Outcome(task.operation, note=note, health=health)
         finally:
             self._look_again()
 
+    def _load_for(self, driver: Driver, task: HandleTask, image: ImageOrder) -> str:
+        """Have the image that a bind asks for in its deployable; return the image's UUID."""
+        uuid = image.bitstream_id
+        if uuid is None:
+            uuid = self._glance().with_function(image.function_id or "")
+        if uuid == image.loaded:
+            return uuid
+        if not image.alone:
+            raise exception.Conflict(
+                reason=f"{task.deployable} is in use with image {image.loaded or 'unknown'}, and "
+                f"image {uuid} is asked for"
+            )
+        order = ProgramTask(
+            operation=task.operation,
+            driver=task.driver,
+            device_key=task.device_key,
+            deployable=task.deployable,
+            image_uuid=uuid,
+            agent_epoch=task.agent_epoch,
+            order=task.order,
+            issued_ms=task.issued_ms,
+        )
+        self._program(driver, order)
+        return uuid
+
     def _program(self, driver: Driver, task: ProgramTask) -> None:
+        """Load an image from a file that nobody else can read and that is gone afterwards."""
         try:
-            self._images.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._images, suffix=".image") as image:
-                self._glance().download(task.image_uuid, Path(image.name))
-                self._in_turn(task, "program", lambda: driver.program(task, image.name))
+            self._images.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self._images) as place:
+                path = Path(place, "image")
+                self._glance().download(task.image_uuid, path)
+                self._in_turn(task, "program", lambda: driver.program(task, str(path)))
         except OSError as error:
             raise exception.Unavailable(peer=str(self._images), reason=str(error)) from error

@@ -72,7 +72,13 @@ class Reporter:
         hello = self._fleet.hellos.get(report.driver)
         if hello is None:
             return report
-        return replace(report, endpoint=hello.endpoint, type=hello.type, version=hello.version)
+        return replace(
+            report,
+            endpoint=hello.endpoint,
+            type=hello.type,
+            version=hello.version,
+            accepts=self._fleet.accepts.get(report.driver, ()),
+        )
 
     def _hardware(
         self, name: str, driver: Driver, surroundings: Surroundings, devices: Iterable[Device]

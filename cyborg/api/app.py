@@ -24,6 +24,7 @@ from cyborg.api.controllers.v2.deployables import Deployables
 from cyborg.api.controllers.v2.device_profiles import DeviceProfiles
 from cyborg.api.controllers.v2.devices import Devices
 from cyborg.api.controllers.v2.drivers import Drivers
+from cyborg.api.controllers.v2.events import Events
 from cyborg.api.controllers.v2.hardware import Hardware
 from cyborg.api.controllers.v2.instances import Instances
 from cyborg.api.controllers.v2.operations import Operations
@@ -34,12 +35,13 @@ from cyborg.api.health import Health
 from cyborg.api.hooks import Envelope
 from cyborg.api.metering import Metering, Shown
 from cyborg.api.middleware import auth_token
-from cyborg.api.presence import INTERVAL, Presence
+from cyborg.api.observing import down_after
+from cyborg.api.presence import Presence
 from cyborg.api.request import Request
 from cyborg.db.engine import Reader
 from cyborg.db.watch import Watch
 from cyborg.model.device_profile import Limits
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.names import API
 from cyborg.policy import Policy
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus
@@ -125,10 +127,11 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
             "devices": Devices(rules, reader, conductor),
             "backends": Backends(rules, reader),
             "drivers": Drivers(rules, reader, conductor),
+            "events": Events(rules, reader),
             "hardware": Hardware(rules, reader),
             "instances": Instances(rules, conductor),
             "operations": Operations(rules, reader),
-            "services": Services(rules, reader, conductor, down_after=_down_after(conf)),
+            "services": Services(rules, reader, conductor, down_after=down_after(conf)),
             "usage": Usage(rules, reader),
         },
         rules.public_endpoint,
@@ -149,17 +152,13 @@ def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
     return prefix.below(Metering(app) if conf.api.metrics else app, conf.api.public_endpoint)
 
 
-def _down_after(conf: cfg.ConfigOpts) -> dict[str, int]:
-    """After how many milliseconds of silence a process of a binary counts as down."""
-    return {
-        AGENT: int(3000 * conf.agent.heartbeat_interval),
-        API: int(3000 * INTERVAL),
-        CONDUCTOR: int(1000 * conf.conductor.lease),
-    }
-
-
 def _conductor(conf: cfg.ConfigOpts, watch: Watch) -> ConductorClient:
-    return ConductorClient(Bus(conf), timeout=conf.rpc_response_timeout, now_ms=watch.now_ms)
+    return ConductorClient(
+        Bus(conf),
+        timeout=conf.rpc_response_timeout,
+        sender=f"{API}@{conf.host}",
+        now_ms=watch.now_ms,
+    )
 
 
 def _present(

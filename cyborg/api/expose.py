@@ -5,7 +5,6 @@ Clients expect ``{"error_message": "<JSON text of faultcode, faultstring, debugi
 decodes the string a second time and shows ``faultstring``.
 """
 
-import functools
 import inspect
 import json
 import logging
@@ -82,7 +81,8 @@ def expose(
     It is called as ``method(self, call, *path, query, body)``, with ``query`` (a dict of what was
     given) and ``body`` only where they are declared, once the policy rule allowed it and
     everything that came in is what was declared; from microversion 2.4 on a body is checked by
-    ``strict`` where that is given. Below microversion 2.``since`` there is no such resource. From
+    ``strict`` where that is given. Below microversion 2.``since`` there is no such resource; a
+    parameter or field of a later microversion is declared as ``types.Field``. From
     2.4 on whoever ``rule`` refuses may still pass by the rule ``own``, for what the own project
     holds. What it returns becomes the JSON answer; None an answer without a body. Whatever it
     raises becomes an error answer (see ``fault``).
@@ -98,12 +98,14 @@ def expose(
             _check_since(req, since)
             call = _call(self.rules, req, rule, own, long=long)
             given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
-            asked = _checked(functools.partial(types.query, query), queries.read(req.GET))
+            asked = _checked(
+                lambda sent: types.query(query, sent, call.minor), queries.read(req.GET)
+            )
             if query is not types.NoQuery:
                 given.append(asked)
             if body is not None:
                 shape = strict if strict and call.minor >= microversion.STRICT_BODIES else body
-                given.append(_checked(shape.read, bodies.read(req)))
+                given.append(_checked(shape.at(call.minor).read, bodies.read(req)))
             result = method(self, call, *given)
             return _accepted(call, result) if long else answer(status, result)
 
@@ -134,7 +136,7 @@ def answer(status: int, content: Any) -> webob.Response:
 
 def _accepted(call: Call, begun: Operation) -> webob.Response:
     prefix = call.links.self_of(rendering.OPERATIONS)
-    response = answer(202, rendering.operation(begun, prefix))
+    response = answer(202, rendering.operation(begun, prefix, call.minor))
     response.headers["Location"] = prefix + begun.uuid
     return response
 
@@ -155,7 +157,7 @@ def fault(error: Exception, request_id: str) -> webob.Response:
     if isinstance(error, exception.CyborgError) and (
         error.status != 500 or isinstance(error, exception.PeerFault)
     ):
-        return _fault(error.status, str(error))
+        return _fault(error.status, error.public)
     LOG.error("Request %s failed", request_id, exc_info=error)
     return _fault(500, f"An unexpected error occurred; the log has the details of {request_id}.")
 

@@ -2,9 +2,13 @@
 """``/healthcheck``: whether this process reaches its database and a conductor; no token needed.
 
 ``GET /`` is the shallow check for load balancers, which must not take every API away when the
-database is; this one is for people and monitoring.
+database is; this one is for people and monitoring. With ``[healthcheck] detailed`` the answer
+has the reasons and the health view: every process and peer with state, cause and remedy.
 """
 
+import json
+import threading
+import time
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, Final
@@ -15,10 +19,14 @@ from oslo_middleware import healthcheck
 from oslo_middleware.healthcheck.pluginbase import HealthcheckResult
 
 from cyborg import exception
+from cyborg.api.observing import Observer
 from cyborg.db.engine import Reader
+from cyborg.model.health_view import Component
 from cyborg.rpc.conductor import ConductorClient
 
 PATH: Final = "/healthcheck"
+#: For so many seconds one observation answers all requests for details.
+_FRESH: Final = 5.0
 
 
 class DatabaseCheck:
@@ -33,7 +41,7 @@ class DatabaseCheck:
             with self._reader.reader() as tx:
                 tx.execute(sa.select(sa.literal(1)))
         except exception.CyborgError as error:
-            return HealthcheckResult(available=False, reason=str(error))
+            return HealthcheckResult(available=False, reason=error.public, details=str(error))
         return HealthcheckResult(available=True, reason="The database answers.")
 
 
@@ -50,7 +58,8 @@ class BusCheck:
         """
         if self._conductor.reached():
             return HealthcheckResult(available=True, reason="A conductor answers.")
-        return HealthcheckResult(available=False, reason="No conductor answers yet.")
+        reason = "No conductor answers yet."
+        return HealthcheckResult(available=False, reason=reason, details=self._conductor.trouble)
 
 
 class Health(healthcheck.Healthcheck):
@@ -66,6 +75,9 @@ class Health(healthcheck.Healthcheck):
     ) -> None:
         super().__init__(app, conf)
         self._app = app
+        self._observer = Observer(conf, reader=reader, conductor=conductor)
+        self._observing = threading.Lock()
+        self._observed: tuple[float, list[Component]] | None = None
         # Its own way to name checks, entry points, cannot hand them what they look at.
         self._backends: Any = [
             *self._backends,
@@ -77,3 +89,32 @@ class Health(healthcheck.Healthcheck):
         if environ.get("PATH_INFO", "").rstrip("/") == PATH:
             return super().__call__(environ, start_response)
         return self._app(environ, start_response)
+
+    def _make_json_response(
+        self, results: list[HealthcheckResult], healthy: bool
+    ) -> tuple[str, str]:
+        """Add the health view to the details, in place of the stacks of all threads."""
+        if not self._show_details:
+            return super()._make_json_response(results, healthy)
+        document = {
+            "detailed": True,
+            "reasons": [result.reason for result in results],
+            "components": [one.document for one in self._components()],
+        }
+        return json.dumps(document, indent=4), "application/json"
+
+    def _make_text_response(
+        self, results: list[HealthcheckResult], healthy: bool
+    ) -> tuple[str, str]:
+        body, kind = super()._make_text_response(results, healthy)
+        if self._show_details:
+            body = "\n".join([body, *(one.sentence for one in self._components())])
+        return body, kind
+
+    def _components(self) -> list[Component]:
+        """The health view, at most some seconds old: monitoring may ask often."""
+        with self._observing:
+            if self._observed is None or time.monotonic() - self._observed[0] > _FRESH:
+                components = self._observer.components()
+                self._observed = time.monotonic(), components
+            return self._observed[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""That this host serves the API: a sign of life through the conductor, from a thread of its own."""
+"""The API's heartbeat: a message to a conductor that this host serves the API."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from cyborg.model.names import API
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.service import Periodic
 
-#: Seconds between two signs of life of one process.
+#: Seconds between two heartbeats of one process.
 INTERVAL: Final = 10.0
 #: Workers of one host start together; they need not speak together.
 _JITTER: Final = 0.2
@@ -54,7 +54,7 @@ class Presence:
         return self._app(environ, start_response)
 
     def _begin(self) -> None:
-        mine = Periodic("sign of life", self._tell, interval=INTERVAL, jitter=_JITTER)
+        mine = Periodic("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
         if self._signs.setdefault(os.getpid(), mine) is mine:
             mine.start()
 

@@ -4,6 +4,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from cyborg.api import microversion
 from cyborg.model.operation import Operation
 
 #: Where operations are; their links and the Location of long verbs lead there.
@@ -30,9 +31,9 @@ def link(prefix: str, uuid: str, rel: str = "self") -> dict[str, str]:
     return {"href": prefix + uuid, "rel": rel}
 
 
-def operation(one: Operation, prefix: str) -> dict[str, Any]:
-    """The JSON of an operation; ``prefix`` starts its self link."""
-    return {
+def operation(one: Operation, prefix: str, minor: int) -> dict[str, Any]:
+    """Return the JSON of an operation at microversion 2.``minor``; ``prefix`` starts its link."""
+    rendered: dict[str, Any] = {
         "uuid": one.uuid,
         "verb": one.verb,
         "state": one.state.value,
@@ -54,3 +55,6 @@ def operation(one: Operation, prefix: str) -> dict[str, Any]:
         "finished_at": None if one.finished_ms is None else instant(one.finished_ms),
         "links": [link(prefix, one.uuid)],
     }
+    if minor >= microversion.OPERATOR_VIEWS:
+        rendered["subject"] = one.subject
+    return rendered

@@ -6,17 +6,23 @@ refuse what they do not mean with ``Wrong``, which tells where and why; ``cyborg
 that into the client's 400.
 """
 
+import copy
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Self
 from uuid import UUID
 
 import wsme
 import wsme.types
 from wsme.rest import args, json
 
+from cyborg.api.microversion import BASE, LATEST
+
 #: The largest value of an INT column.
 MAX_INT = 2**31 - 1
+#: The largest value of a BIGINT column.
+MAX_BIG_INT = 2**63 - 1
 _HEX = re.compile("[0-9a-fA-F]{32}")
 
 
@@ -53,6 +59,10 @@ class Strict(wsme.types.UserType):
     def read(self, value: Any) -> Any:
         """The value in its canonical form; raises Wrong."""
         return value
+
+    def at(self, minor: int) -> Self:
+        """Return this type as microversion 2.``minor`` has it."""
+        return self
 
 
 class Anything(Strict):
@@ -91,18 +101,36 @@ class Uuid(Strict):
 
 
 class Integer(Strict):
-    """A whole number from 0 that an INT column can hold, or its decimal digits."""
+    """A whole number from 0 to ``maximum``, or its decimal digits."""
 
     name = "integer"
 
+    def __init__(self, maximum: int = MAX_INT) -> None:
+        self.maximum = maximum
+
     def read(self, value: Any) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        digits = len(str(max(self.maximum, MAX_INT)))
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= digits:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise Wrong("a whole number is needed")
-        if not 0 <= value <= MAX_INT:
-            raise Wrong(f"it must be between 0 and {MAX_INT}")
+        if not 0 <= value <= self.maximum:
+            raise Wrong(f"it must be between 0 and {self.maximum}")
         return value
+
+
+class Moment(Strict):
+    """A time in ISO 8601, UTC without an offset; comes out in milliseconds since 1970."""
+
+    name = "time"
+
+    def read(self, value: Any) -> int:
+        try:
+            moment = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise Wrong("a time in ISO 8601 is needed, for example 2026-11-22T13:05:00Z") from None
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return int(zoned.timestamp() * 1000)
 
 
 class IntegerOrUuid(Strict):
@@ -126,6 +154,17 @@ class Word(Strict):
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or value not in self.words:
             raise Wrong(f"it must be one of {', '.join(self.words)}")
+        return value
+
+
+class Member(Strict):
+    """The name of a member of a JSON object: 1 to 64 letters, digits and . _ -"""
+
+    name = "string"
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value) is None:
+            raise Wrong("a name of 1 to 64 letters, digits and . _ - is needed")
         return value
 
 
@@ -175,6 +214,11 @@ class Items(Strict):
             raise Wrong(f"a list of {bound} is needed")
         return [located(f"[{index}]", self.item.read, one) for index, one in enumerate(value)]
 
+    def at(self, minor: int) -> Self:
+        changed = copy.copy(self)
+        changed.item = self.item.at(minor)
+        return changed
+
 
 class Names(Items):
     """A JSON list in which each item stands once; what is repeated falls away."""
@@ -205,6 +249,28 @@ class Members(Strict):
             found[key] = None if none else located(key, self.item.read, one)
         return found
 
+    def at(self, minor: int) -> Self:
+        changed = copy.copy(self)
+        changed.item = self.item.at(minor)
+        return changed
+
+
+class Field(wsme.wsattr):
+    """A member of an object or a query that exists from microversion 2.``since`` on.
+
+    Below it the member is treated like any other name that is not declared: a query or a closed
+    object refuses it, an open object ignores it.
+    """
+
+    def __init__(self, datatype: Strict, *, since: int, mandatory: bool = False) -> None:
+        super().__init__(datatype, mandatory=mandatory)
+        self.since = since
+
+
+def first_version(attribute: wsme.wsattr) -> int:
+    """Return the minor microversion from which on an attribute exists."""
+    return attribute.since if isinstance(attribute, Field) else BASE
+
 
 class Declared(wsme.types.Base):
     """Base of what declares the members of an object or of a query."""
@@ -234,15 +300,21 @@ class Object(Strict):
     """
 
     name = "object"
+    _minor = LATEST
 
     def __init__(self, declared: type[Declared], *, closed: bool = False) -> None:
         self.declared = declared
         self.closed = closed
 
+    def at(self, minor: int) -> Self:
+        changed = copy.copy(self)
+        changed._minor = minor
+        return changed
+
     def read(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise Wrong("an object is needed")
-        return members(self.declared, value, json.fromjson, closed=self.closed)
+        return members(self.declared, value, json.fromjson, self._minor, closed=self.closed)
 
 
 class Change(Object):
@@ -258,39 +330,54 @@ class Change(Object):
         found = super().read(value)
         found |= {name: None for name in value if value[name] is None}
         if not found:
-            known = ", ".join(sorted(one.name for one in wsme.types.list_attributes(self.declared)))
-            raise Wrong(f"at least one of {known} is needed")
+            names = ", ".join(
+                sorted(
+                    attribute.name
+                    for attribute in wsme.types.list_attributes(self.declared)
+                    if first_version(attribute) <= self._minor
+                )
+            )
+            raise Wrong(f"at least one of {names} is needed")
         return found
 
 
-def query(declared: type[Declared], given: Mapping[str, str]) -> dict[str, Any]:
-    """The query parameters that were given, checked; raises Wrong for one not declared."""
-    return members(declared, given, args.from_param, closed=True)
+def query(declared: type[Declared], given: Mapping[str, str], minor: int) -> dict[str, Any]:
+    """Return the query parameters that were given, checked, at microversion 2.``minor``.
+
+    Raises Wrong for a parameter that this microversion does not have.
+    """
+    return members(declared, given, args.from_param, minor, closed=True)
 
 
 def members(
     declared: type[Declared],
     given: Mapping[str, Any],
     convert: Callable[[Any, Any], Any],
+    minor: int,
     *,
     closed: bool,
 ) -> dict[str, Any]:
-    """Those of ``given`` that ``declared`` knows, converted; raises Wrong naming the member."""
-    found: dict[str, Any] = {}
-    attributes = wsme.types.list_attributes(declared)
-    for attribute in attributes:
-        name, kind = attribute.name, attribute.datatype
+    """Return the declared members of ``given``, converted; raises Wrong naming the member."""
+    result: dict[str, Any] = {}
+    unknown = set(given)
+    for attribute in wsme.types.list_attributes(declared):
+        name, since = attribute.name, first_version(attribute)
+        if minor < since:
+            if closed and name in given:
+                raise Wrong(f"there is no such parameter below microversion 2.{since}", name)
+            continue
+        unknown.discard(name)
         if name not in given or (given[name] is None and not attribute.mandatory):
             if attribute.mandatory:
                 raise Wrong("it is missing", name)
             continue
+        kind = attribute.datatype.at(minor)
         # wsme lets null pass for any type; here it is as wrong as any other.
         reader = kind.read if given[name] is None else lambda raw, kind=kind: convert(kind, raw)
-        found[name] = located(name, reader, given[name])
-    unknown = sorted(given.keys() - {attribute.name for attribute in attributes})
+        result[name] = located(name, reader, given[name])
     if closed and unknown:
-        raise Wrong("there is no such parameter here", unknown[0])
-    return found
+        raise Wrong("there is no such parameter here", min(unknown))
+    return result
 
 
 def located(place: str, reader: Callable[[Any], Any], value: Any) -> Any:
@@ -305,6 +392,7 @@ UUID_TYPE = Uuid()
 INTEGER = Integer()
 FLAG = Flag()
 NAME = Text(255)
+MEMBER = Member()
 ANYTHING = Anything()
 #: Compute hosts by name, each once.
 HOSTS = Names(Text(255, minimum=1), minimum=1, maximum=1000)

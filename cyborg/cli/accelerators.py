@@ -2,12 +2,14 @@
 """Accelerators: the devices that instances get."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cyborg import exception
 from cyborg.cli import waiting
-from cyborg.cli.base import Delete, List, Long, Pair, Show, Unset, count, given, shown
+from cyborg.cli.base import Delete, List, Long, Pair, Several, Show, Unset, count, given, shown
+from cyborg.model.health import CONDITIONS
 
 #: The status while a host sets a device up.
 _INSTALLING = "installing"
@@ -19,25 +21,44 @@ class AcceleratorList(List):
     route = "accelerator-list"
     columns = shown(
         "uuid",
-        "type",
-        "vendor",
-        "model",
         "hostname",
-        "driver",
+        "address",
+        "type",
+        "model",
         "status",
-        "in_use",
-        instance_name="instances.name",
-        instance_status="instances.status",
+        free="units.free",
+        total="units.total",
+        holder="holders.instance_name",
+    )
+    essential = ("hostname", "address", "status")
+    empty = (
+        "There are no accelerators. Run cyborg discover-services, and cyborg hardware-list to see "
+        "what the hosts have and why it is not offered."
     )
     more = shown(
+        "vendor",
+        "driver",
         "backend",
+        "numa_node",
+        "resource_classes",
+        "traits",
+        "in_use",
         "labels",
         "instances",
         "status_reason",
+        "health",
+        "health_reasons",
+        "health_since",
+        "holders",
         "std_board_info",
         "vendor_board_info",
         "created_at",
         "updated_at",
+        instance_name="instances.name",
+        instance_status="instances.status",
+        provider="providers.name",
+        reserved="providers.reserved",
+        reasons="units.reasons",
     )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -48,6 +69,11 @@ class AcceleratorList(List):
         parser.add_argument("--type", help="only this type, for example FPGA")
         parser.add_argument("--vendor", help="only this vendor, as the list spells it")
         parser.add_argument("--status", help="only in this status")
+        parser.add_argument(
+            "--health",
+            choices=CONDITIONS,
+            help="only in this health; the units of drain and dead are reserved",
+        )
         parser.add_argument("--instance", metavar="UUID", help="only what this instance holds")
         parser.add_argument(
             "--label",
@@ -148,21 +174,46 @@ class AcceleratorCreate(Long):
         return operation
 
 
-class AcceleratorUpdate(AcceleratorShow):
-    """Put an accelerator into service or out of it, label it, change what was created."""
+class AcceleratorUpdate(Several):
+    """Put accelerators into service or out of it, label them, change created ones."""
 
     route = "accelerator-update"
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one, and what about it."""
-        super().arguments(parser)
+        """The accelerators, and their changes."""
+        parser.add_argument(
+            "keys",
+            metavar="<accelerator>",
+            nargs="*",
+            help="a UUID; without any, --host, --driver and --label select accelerators",
+        )
+        parser.add_argument(
+            "--host", dest="hostname", metavar="HOST", help="select the accelerators of this host"
+        )
+        parser.add_argument("--driver", help="select the accelerators of this driver")
+        parser.add_argument(
+            "--yes", action="store_true", help="do not ask before selected accelerators change"
+        )
         parser.add_argument(
             "--status",
             choices=("ready", "enabled", "maintaining"),
             help="ready and enabled are the same: set up, then offered",
         )
         parser.add_argument(
+            "--reason",
+            dest="status_reason",
+            help="the reason for --status maintaining; accelerator-show has it as status_reason",
+        )
+        parser.add_argument(
             "--label",
+            dest="label",
+            metavar="KEY=VALUE",
+            action=Pair,
+            help="of accelerators named by UUID: add or change this label; without a UUID: select "
+            "the accelerators with this label; may be repeated",
+        )
+        parser.add_argument(
+            "--set-label",
             dest="labels",
             metavar="KEY=VALUE",
             action=Pair,
@@ -187,24 +238,93 @@ class AcceleratorUpdate(AcceleratorShow):
             "--wait", action="store_true", help="until its set-up has ended; fail if that fails"
         )
 
-    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The accelerator as it is now."""
-        wish = given(parsed)
-        if not wish.keys() & {"status", "labels", "model", "traits"}:
+    def keys(self, parsed: argparse.Namespace) -> Sequence[str]:
+        """The accelerators that are named, or those that are selected."""
+        selected = parsed.keys == []
+        if not selected and (parsed.hostname or parsed.driver):
             raise exception.CommandFailed(
-                reason="Nothing is to be changed: give --status, --label, --unset-label, --model "
-                "or --trait."
+                reason="Name accelerators by UUID, or select them with --host, --driver and "
+                "--label, but not both."
             )
-        thing = self.one(self.client.ask(self.route, parsed.key, given=wish))
-        if parsed.wait:
-            thing = waiting.until(
-                lambda: self.client.ask("accelerator-show", parsed.key),
-                lambda one: one.get("status") != _INSTALLING,
+        if not selected:
+            _merge_labels(parsed)
+        self._check(parsed)
+        return self._selected(parsed) if selected else super().keys(parsed)
+
+    def change(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Change one accelerator."""
+        return self.one(self.client.ask(self.route, key, given=given(parsed)))
+
+    def finished(
+        self, changed: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
+    ) -> dict[str, Mapping[str, Any]]:
+        """The accelerators; with ``--wait`` at the end of their set-up."""
+        for key in changed if parsed.wait else ():
+            changed[key] = waiting.until(
+                partial(self.client.ask, "accelerator-show", key),
+                lambda device: device.get("status") != _INSTALLING,
                 self.client.pause,
             )
-        if thing.get("status") == waiting.FAILED:
-            self.complain(f"{parsed.key}: {thing.get('status_reason') or 'The set-up failed.'}")
-        return thing
+        for key, device in changed.items():
+            if device.get("status") == waiting.FAILED:
+                self.complain(f"{key}: {device.get('status_reason') or 'The set-up failed.'}")
+        return changed
+
+    def _check(self, parsed: argparse.Namespace) -> None:
+        """Raise CommandFailed for a change of nothing and for a reason without its status."""
+        if not given(parsed).keys() & {"status", "labels", "model", "traits"}:
+            raise exception.CommandFailed(
+                reason="Nothing is to be changed: give --status, --set-label, --unset-label, "
+                "--model or --trait (with the UUIDs of accelerators --label, too)."
+            )
+        if parsed.status_reason is not None and parsed.status != "maintaining":
+            raise exception.CommandFailed(reason="--reason goes with --status maintaining only.")
+
+    def _selected(self, parsed: argparse.Namespace) -> list[str]:
+        """The UUIDs of the accelerators that the options select, once the user agrees."""
+        pairs = parsed.label or {}
+        filters = {
+            "hostname": parsed.hostname,
+            "driver": parsed.driver,
+            "labels": ",".join(f"{key}={value}" for key, value in pairs.items()) or None,
+        }
+        filters = {name: value for name, value in filters.items() if value is not None}
+        if not filters:
+            raise exception.CommandFailed(
+                reason="No accelerator is named: give UUIDs, or select some with --host, --driver "
+                "or --label."
+            )
+        words = ", ".join(f"{name} {value}" for name, value in filters.items())
+        devices = self.client.ask("accelerator-list", given=filters)
+        if not devices:
+            raise exception.CommandFailed(
+                reason=f"No accelerator matches {words}; cyborg accelerator-list shows all."
+            )
+        count = f"{len(devices)} accelerator{'' if len(devices) == 1 else 's'}"
+        if not parsed.yes:
+            self._ask_back(count, len(devices), words)
+        return [device["uuid"] for device in devices]
+
+    def _ask_back(self, count: str, number: int, words: str) -> None:
+        """Ask the user whether to change so many accelerators; raises CommandFailed for a no."""
+        if not (self.app.stdin.isatty() and self.app.stdout.isatty()):
+            raise exception.CommandFailed(
+                reason=f"{count} with {words} would change; give --yes to change them without a "
+                "question."
+            )
+        self.app.stderr.write(f"Change {count} with {words}? [y/N or {number}] ")
+        self.app.stderr.flush()
+        if self.app.stdin.readline().strip().lower() not in ("y", "yes", str(number)):
+            raise exception.CommandFailed(reason="Nothing was changed.")
+
+
+def _merge_labels(parsed: argparse.Namespace) -> None:
+    """Count ``--label`` among the labels to set; raises CommandFailed for a key given twice."""
+    twice = sorted((parsed.label or {}).keys() & (parsed.labels or {}).keys())
+    if twice:
+        raise exception.CommandFailed(reason=f"Label {twice[0]} is given twice.")
+    if parsed.label:
+        parsed.labels = {**parsed.label, **(parsed.labels or {})}
 
 
 class AcceleratorDelete(Delete):

@@ -21,6 +21,11 @@ class ArqList(List):
         "attach_handle_info",
     )
     more = shown("hostname", "device_rp_uuid")
+    essential = ("state", "device_profile_name")
+    empty = (
+        "There are no accelerator requests. Nova makes them for instances whose flavor has "
+        "accel:device_profile."
+    )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters."""

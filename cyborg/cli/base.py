@@ -13,7 +13,8 @@ from cliff.show import ShowOne
 from cyborg import exception
 from cyborg.cli import terminal, waiting
 from cyborg.cli.client import Client
-from cyborg.cli.routes import ROUTES
+from cyborg.cli.layout import FittedTable
+from cyborg.cli.routes import PAGING, ROUTES
 
 #: The attribute of a program's client manager that is the Client.
 ATTRIBUTE = "cyborg"
@@ -87,6 +88,10 @@ class List(Spoken, Lister):
 
     columns: ClassVar[Mapping[str, str]]
     more: ClassVar[Mapping[str, str]] = {}
+    #: Columns that stay columns on a narrow terminal; others move below the first one.
+    essential: ClassVar[Sequence[str]] = ()
+    #: What an empty list means, and what to do next.
+    empty: ClassVar[str]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Paging where the list has pages, and ``--long`` where there is more to see."""
@@ -100,13 +105,35 @@ class List(Spoken, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Ask for the list."""
-        found = self.client.ask(self.route, given=vars(parsed_args))
+        objects = self.client.ask(self.route, given=vars(parsed_args))
+        if not objects:
+            self.say(self._nothing(parsed_args))
         columns = {**self.columns, **(self.more if getattr(parsed_args, "long", False) else {})}
         rows = [
-            self.cells(parsed_args, {name: _at(one, place) for name, place in columns.items()})
-            for one in found
+            self.cells(parsed_args, {name: _at(item, place) for name, place in columns.items()})
+            for item in objects
         ]
         return list(columns), rows
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+    ) -> int:
+        """Write the list; a table fits the terminal."""
+        if parsed_args.formatter == "table":
+            self.formatter = FittedTable(self.essential)
+        return super().produce_output(parsed_args, column_names, data)
+
+    def _nothing(self, parsed: argparse.Namespace) -> str:
+        """What to do about an empty list."""
+        if getattr(parsed, "marker", None):
+            return "There are no more."
+        filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir"}
+        if any(getattr(parsed, name, None) is not None for name in filters):
+            return "Nothing matches. Leave filters out to see more."
+        return self.empty
 
 
 class Show(Spoken, ShowOne):
@@ -130,6 +157,55 @@ class Show(Spoken, ShowOne):
         """Names and values, without the links that are for programs."""
         values = {name: value for name, value in thing.items() if name != "links"}
         return list(values), self.cells(parsed, values)
+
+    def produce_output(
+        self,
+        parsed_args: argparse.Namespace,
+        column_names: Sequence[str],
+        data: Any,
+    ) -> int:
+        """Write the object; a table fits the terminal."""
+        if parsed_args.formatter == "table":
+            self.formatter = FittedTable()
+        return super().produce_output(parsed_args, column_names, data)
+
+
+class Several(Show):
+    """A change of one object or of several; an object that refuses it does not stop the others.
+
+    One object is shown whole. Of several the status is shown, by UUID.
+    """
+
+    def keys(self, parsed: argparse.Namespace) -> Sequence[str]:
+        """The keys of the objects."""
+        keys: list[str] = parsed.keys
+        return list(dict.fromkeys(keys))
+
+    def change(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Change one object and return it; raises CommandFailed."""
+        raise NotImplementedError
+
+    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Change all of them."""
+        keys = self.keys(parsed)
+        changed: dict[str, Mapping[str, Any]] = {}
+        for key in keys:
+            try:
+                changed[key] = self.change(key, parsed)
+            except exception.CommandFailed as fault:
+                if len(keys) == 1:
+                    raise
+                self.complain(f"{key}: {fault}")
+        changed = self.finished(changed, parsed)
+        if len(keys) == 1:
+            return next(iter(changed.values()))
+        return {str(item.get("uuid", key)): item.get("status") for key, item in changed.items()}
+
+    def finished(
+        self, changed: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
+    ) -> dict[str, Mapping[str, Any]]:
+        """The changed objects, once their changes are done."""
+        return changed
 
 
 class Delete(Spoken):

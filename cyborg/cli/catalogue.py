@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cyborg.cli import accelerators, arqs, drivers, operations, profiles, services
+from cyborg.cli import accelerators, arqs, drivers, events, operations, profiles, services
 from cyborg.cli.base import Spoken
 
 
@@ -51,6 +51,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "arq-show": Entry(arqs.ArqShow),
     "operation-list": Entry(operations.OperationList, "accelerator operation list"),
     "operation-show": Entry(operations.OperationShow, "accelerator operation show"),
+    "event-list": Entry(events.EventList, "accelerator event list"),
     "attach-instance": Entry(arqs.Attach, "accelerator attach"),
     "detach-instance": Entry(arqs.Detach, "accelerator detach"),
     "usage-show": Entry(drivers.UsageShow, "accelerator usage show"),

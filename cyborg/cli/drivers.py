@@ -23,6 +23,11 @@ class DriverList(List):
         in_use="devices.in_use",
     )
     more = shown("version", "type", "endpoint", "options", "error", "discovered_at")
+    essential = ("host", "name", "state")
+    empty = (
+        "There are no drivers: no cyborg-agent ever reported. Start cyborg-agent on the compute "
+        "hosts; cyborg service-list shows those that report."
+    )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters."""
@@ -122,12 +127,18 @@ class BackendList(List):
     route = "backend-list"
     columns = shown("uuid", "host", "driver", "name", "state", "services", "creates")
     more = shown("capabilities", "discovered_at")
+    essential = ("host", "name", "state")
+    empty = (
+        "There are no accelerator backends. Run cyborg discover-services; cyborg driver-list shows "
+        "the drivers that look for them."
+    )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters."""
         parser.add_argument("--host", help="only those on this host")
         parser.add_argument("--driver", help="only those of this driver")
         parser.add_argument("--name", help="only of this name")
+        parser.add_argument("--capability", help="only those with this capability")
 
 
 class BackendShow(Show):
@@ -160,6 +171,11 @@ class HardwareList(List):
         acc_capability="acc_specs.acc_capability",
         reason="acc_status.reason",
     )
+    essential = ("hostname", "key", "offered")
+    empty = (
+        "There are no physical devices. Run cyborg discover-services; cyborg driver-list shows "
+        "which drivers look for hardware, and their errors."
+    )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters."""
@@ -172,6 +188,12 @@ class HardwareList(List):
             const="true",
             help="only what has to be set up first",
         )
+        parser.add_argument(
+            "--remote",
+            choices=("true", "false"),
+            help="only hardware with (true) or without (false) units that are not local",
+        )
+        parser.add_argument("--capability", help="only hardware with this capability")
 
 
 class HardwareShow(Show):
@@ -185,10 +207,22 @@ class HardwareShow(Show):
 
 
 class UsageShow(List):
-    """Count accelerators that are offered, bound, reserved and lost."""
+    """Count the units of accelerators by resource class: used, free and out of service."""
 
     route = "usage-show"
-    columns = shown("type", "host", "project_id", "offered", "bound", "reserved", "lost")
+    columns = shown(
+        "resource_class",
+        "type",
+        "host",
+        "project_id",
+        "total",
+        "used",
+        "free",
+        "out_of_service",
+        "reasons",
+    )
+    essential = ("total", "used", "free", "out_of_service")
+    empty = "There are no accelerators to count. Run cyborg discover-services."
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters."""
@@ -196,6 +230,14 @@ class UsageShow(List):
         parser.add_argument("--host", help="only those on this host")
         parser.add_argument(
             "--project", dest="project_id", metavar="PROJECT_ID", help="only what this one holds"
+        )
+        parser.add_argument("--resource-class", metavar="CLASS", help="only this resource class")
+        parser.add_argument(
+            "--by",
+            dest="group_by",
+            metavar="COLUMNS",
+            help="count apart by type, host or project_id, or by several of them with commas "
+            "between; only operators count by host",
         )
 
 

@@ -10,12 +10,15 @@ from keystoneauth1 import exceptions as ks_exceptions
 
 from cyborg import exception
 
-MICROVERSION: Final = "2.4"
 _MAXIMUM: Final = "OpenStack-API-Maximum-Version"
 
 _NO_ACCOUNT = (
     "There is no usable account: {reason}. Name a cloud with --os-cloud, set OS_AUTH_URL and "
     "what belongs to it, or use --os-auth-type none --os-endpoint URL for an API without Keystone."
+)
+_NO_KEYSTONE = (
+    "Keystone cannot be reached at {url}: {reason}. The command got no token and asked nothing of "
+    "the accelerator service. Check OS_AUTH_URL (or --os-cloud), and that Keystone runs."
 )
 _REFUSED = (
     "Keystone refuses the account: {reason}. Check user, password and project (--os-cloud, or "
@@ -51,8 +54,11 @@ _ADVICE: Final = {
 }
 
 
-def unsent(fault: Exception, url: str) -> exception.CommandFailed:
-    """The sentence for a request that got no answer; its fields are those of ``refused``."""
+def unsent(fault: Exception, url: str, *, identity: bool = False) -> exception.CommandFailed:
+    """The sentence for a request that got no answer; its fields are those of ``refused``.
+
+    ``url`` is where it was sent; ``identity``: to Keystone, for a token.
+    """
     cause = _root(fault)
     reason = (cause.strerror or str(cause)) if cause else _first_line(fault)
     if isinstance(fault, ks_exceptions.Unauthorized):
@@ -66,12 +72,16 @@ def unsent(fault: Exception, url: str) -> exception.CommandFailed:
         | ks_exceptions.MissingRequiredOptions,
     ):
         sentence = _NO_ACCOUNT
+    elif identity:
+        sentence = _NO_KEYSTONE
     else:
         sentence = _UNREACHABLE
     lost = isinstance(fault, ks_exceptions.ConnectionError | requests.RequestException)
     return exception.CommandFailed(
         reason=sentence.format(reason=reason, url=url),
-        unknown=lost and not isinstance(cause, ConnectionRefusedError | socket.gaierror),
+        unknown=lost
+        and not identity
+        and not isinstance(cause, ConnectionRefusedError | socket.gaierror),
         passing=lost,
     )
 
@@ -81,19 +91,20 @@ def no_account(fault: Exception) -> exception.CommandFailed:
     return exception.CommandFailed(reason=_NO_ACCOUNT.format(reason=_first_line(fault)))
 
 
-def refused(answer: requests.Response) -> exception.CommandFailed:
+def refused(answer: requests.Response, needed: int | None) -> exception.CommandFailed:
     """The sentence for an answer that is an error.
 
-    Its field ``unknown`` says that the request may have been carried out all the same, ``passing``
-    that the next answer may be another.
+    ``needed`` is the minor version that the request needs, None for the latest. The field
+    ``unknown`` of the result says that the request may have been carried out all the same,
+    ``passing`` that the next answer may be another.
     """
     status, said = answer.status_code, _said(answer)
     passing = status in _PASSING
     # The service itself says so when it does not know; whoever else answers for it cannot know.
     unknown = passing and (not said or _OUTCOME in said)
     maximum = answer.headers.get(_MAXIMUM, "")
-    if status == 406 and _number(maximum) < _number(MICROVERSION):
-        sentence = _OLD.format(maximum=maximum or "below that", needed=MICROVERSION)
+    if status == 406 and needed is not None and _number(maximum) < (2, needed):
+        sentence = _OLD.format(maximum=maximum or "below that", needed=f"2.{needed}")
     elif not said:
         sentence = _FOREIGN.format(url=answer.url.partition("?")[0], status=status)
     else:

@@ -10,14 +10,18 @@ from cyborg.cli.base import List, Show, shown
 
 
 class OperationList(List):
-    """List operations; who is no operator sees those of the own project."""
+    """List operations, newest first; users who are not operators see those of their project."""
 
     route = "operation-list"
-    columns = shown("uuid", "verb", "state", "created_at", "finished_at")
+    columns = shown("uuid", "verb", "subject", "state", "created_at", "finished_at")
     more = shown("error", "results", "project_id", "user_id", "request_id")
+
+    essential = ("subject", "verb", "state")
+    empty = "There are no operations. Commands such as cyborg discover-services begin them."
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters."""
+        parser.set_defaults(sort_key="created_at", sort_dir="desc")
         # A program's own --verbose would take --verb for itself.
         parser.add_argument(
             "--action", dest="verb", metavar="VERB", help="only of this verb, for example discover"

@@ -15,6 +15,8 @@ class ProfileList(List):
     route = "profile-list"
     columns = shown("uuid", "name", "groups", "description")
     more = shown("created_at", "updated_at")
+    essential = ("name", "groups")
+    empty = "There are no device profiles. Create one with cyborg profile-create."
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters."""
@@ -31,7 +33,18 @@ class ProfileShow(Show):
         parser.add_argument("key", metavar="<profile>", help="its name or UUID")
 
 
-class ProfileCreate(Show):
+class _ProfileWrite(Show):
+    """A command that stores a profile, and shows it without the warnings that came with it."""
+
+    def one(self, found: Any) -> Mapping[str, Any]:
+        """The profile; each warning is a line beside the output."""
+        profile = dict(super().one(found))
+        for sentence in profile.pop("warnings", ()):
+            self.app.stderr.write(f"Warning: {sentence}\n")
+        return profile
+
+
+class ProfileCreate(_ProfileWrite):
     """Create a device profile."""
 
     route = "profile-create"
@@ -47,14 +60,14 @@ class ProfileCreate(Show):
         return self.one(self.client.ask(self.route, given=given(parsed)))
 
 
-class ProfileUpdate(ProfileShow):
+class ProfileUpdate(_ProfileWrite):
     """Change a device profile; requests that were made from it keep what they asked for."""
 
     route = "profile-update"
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which one, and what about it."""
-        super().arguments(parser)
+        parser.add_argument("key", metavar="<profile>", help="its name or UUID")
         parser.add_argument("--name", help="its new name")
         _add_group(parser, required=False)
         group = parser.add_mutually_exclusive_group()

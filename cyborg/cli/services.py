@@ -4,11 +4,11 @@
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from cyborg import exception
-from cyborg.cli.base import List, Long, Show, given, shown
+from cyborg.cli.base import List, Long, Several, Show, given, shown
 from cyborg.cli.client import Client
 
 AGENT = "cyborg-agent"
@@ -19,9 +19,18 @@ class ServiceList(List):
 
     route = "service-list"
     columns = shown(
-        "uuid", "kind", "host", "binary", "driver", "backend", "name", "state", "status"
+        *("uuid", "kind", "host", "binary", "driver", "backend", "name"),
+        *("state", "status", "listening", "cause"),
     )
-    more = shown("disabled_reason", "version", "endpoint", "last_seen_at", "last_discovered_at")
+    essential = ("host", "binary", "state", "status")
+    empty = (
+        "There are no services: no cyborg-conductor and no cyborg-agent ever reported. Start them, "
+        "and check transport_url and the database connection of cyborg-conductor."
+    )
+    more = shown(
+        *("remedy", "bus_error", "bus_error_since", "disabled_reason"),
+        *("version", "endpoint", "last_seen_at", "last_discovered_at"),
+    )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Filters, and the file of the hosts that there should be."""
@@ -63,32 +72,38 @@ class ServiceShow(Show):
         return self.one(self.client.ask(self.route, _service(self.client, parsed.key)))
 
 
-class ServiceEnable(ServiceShow):
-    """Enable a service."""
+class ServiceEnable(Several):
+    """Put the hosts of agents back into service."""
 
     route = "service-enable"
-
-    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The service, enabled."""
-        key = _service(self.client, parsed.key)
-        return self.one(self.client.ask(self.route, key, given={"status": "enabled"}))
-
-
-class ServiceDisable(ServiceShow):
-    """Disable a service."""
-
-    route = "service-disable"
+    status_word: ClassVar[str] = "enabled"
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one, and why."""
-        super().arguments(parser)
-        parser.add_argument("--reason", dest="disabled_reason", help="why, for colleagues")
+        """The hosts."""
+        parser.add_argument(
+            "keys",
+            metavar="<host>",
+            nargs="+",
+            help="a host, or the UUID of its cyborg-agent in service-list",
+        )
 
-    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The service, disabled."""
-        key = _service(self.client, parsed.key)
-        wish = given(parsed) | {"status": "disabled"}
-        return self.one(self.client.ask(self.route, key, given=wish))
+    def change(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Change the agent of one host."""
+        uuid = _service(self.client, key, binary=AGENT)
+        wish = given(parsed) | {"status": self.status_word}
+        return self.one(self.client.ask(self.route, uuid, given=wish))
+
+
+class ServiceDisable(ServiceEnable):
+    """Take the hosts of agents out of service; instances keep the accelerators that they have."""
+
+    route = "service-disable"
+    status_word = "disabled"
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The hosts, and the reason."""
+        super().arguments(parser)
+        parser.add_argument("--reason", dest="disabled_reason", help="the reason, for colleagues")
 
 
 class ServiceDelete(Long):
@@ -120,18 +135,37 @@ class Discover(Long):
             help="only there; may be repeated",
         )
         parser.add_argument("--driver", help="only with this driver")
+        parser.add_argument(
+            "--setup",
+            action="store_const",
+            const=True,
+            help="set up the devices that the driver finds and that need it (requires --driver)",
+        )
 
     def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
         """None: it is about all hosts."""
+        if parsed.setup and not parsed.driver:
+            raise exception.CommandFailed(
+                reason="--setup sets up the devices of one driver: name it with --driver."
+            )
         return ()
 
 
-def _service(client: Client, key: str) -> str:
-    """The UUID of a service that was named by UUID or, if there is one only, by host."""
+def _service(client: Client, key: str, binary: str | None = None) -> str:
+    """The UUID of a service that was named by UUID or, if there is one only, by host.
+
+    With ``binary`` only the services of that program count.
+    """
     try:
         return str(UUID(key))
     except ValueError:
-        found = client.ask("service-list", given={"kind": "process", "host": key})
+        services = client.ask("service-list", given={"kind": "process", "host": key})
+    found = [item for item in services if binary in (None, item["binary"])]
+    if services and not found:
+        raise exception.CommandFailed(
+            reason=f"Host {key} has no {binary}: {', '.join(one['binary'] for one in services)} "
+            "gives out no units and cannot be disabled or enabled."
+        )
     if len(found) == 1:
         return str(found[0]["uuid"])
     if not found:

@@ -21,7 +21,7 @@ from openstack.config import OpenStackConfig
 from cyborg import exception, version
 from cyborg.cli import faults
 from cyborg.cli.catalogue import COMMANDS
-from cyborg.cli.client import SERVICE_TYPE, Client
+from cyborg.cli.client import SERVICE_TYPE, Client, chosen_version
 
 PROG: Final = "cyborg"
 _LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
@@ -104,9 +104,9 @@ class Shell(App):
             logging.getLogger().removeHandler(handler)
             handler.close()
 
-    def _connect(self) -> Adapter:
+    def _connect(self) -> tuple[Adapter, str]:
         region = self._config.get_one(argparse=self.options)
-        return Adapter(
+        adapter = Adapter(
             region.get_session(),
             service_type=SERVICE_TYPE,
             interface=region.get_interface(SERVICE_TYPE),
@@ -114,6 +114,7 @@ class Shell(App):
             endpoint_override=region.get_endpoint(SERVICE_TYPE)
             or region.config.get("endpoint_override"),
         )
+        return adapter, chosen_version(region)
 
 
 def main(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request to a peer: whatever keeps it from being answered becomes exception.Unavailable."""
+"""One request to a peer: an error on the way becomes Unavailable, and names who failed."""
 
-from typing import Any
+from typing import Any, Final
 
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
@@ -9,24 +9,60 @@ from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 
+#: The name of the identity service in errors.
+KEYSTONE: Final = "Keystone"
+_REFUSALS = frozenset({401, 403})
+
 
 def ask(peer: str, adapter: Adapter, method: str, path: str, **arguments: Any) -> requests.Response:
     """Send one request and return the answer, whatever its status below 500.
 
     Raises exception.Unavailable, naming ``peer``, when there is no connection, no endpoint, no
-    token, no right to be there (401, 403) or a 5xx; its field ``http`` holds the status then.
+    right to be there (401, 403) or a 5xx; its field ``http`` holds the status then. The error
+    names Keystone when Keystone gives no token.
     """
+    fetch_token(adapter)
     try:
         answer = adapter.request(path, method, raise_exc=False, **arguments)
+    except ks_exceptions.HttpError as fault:
+        # An error answer of the peer is returned; Keystone's is raised, as when a token expired.
+        raise _without_token(adapter, fault) from fault
     except (ks_exceptions.ClientException, requests.RequestException) as fault:
-        raise exception.Unavailable(peer=peer, reason=_first_line(str(fault)), http=None) from fault
-    if answer.status_code in (401, 403) or answer.status_code >= 500:
+        raise exception.Unavailable(peer=peer, reason=_reason(fault), http=None) from fault
+    if answer.status_code in _REFUSALS or answer.status_code >= 500:
         raise exception.Unavailable(
             peer=peer,
             reason=f"{method} {path.partition('?')[0]} was answered {answer.status_code}",
             http=answer.status_code,
         )
     return answer
+
+
+def fetch_token(adapter: Adapter) -> None:
+    """Fetch the token of an account, unless a valid one is at hand.
+
+    Raises exception.Unavailable, naming Keystone, its URL and the reason.
+    """
+    if (adapter.auth or adapter.session.auth) is None:
+        return
+    try:
+        adapter.get_token()
+    except (ks_exceptions.ClientException, requests.RequestException) as fault:
+        raise _without_token(adapter, fault) from fault
+
+
+def _without_token(adapter: Adapter, fault: Exception) -> exception.Unavailable:
+    url = getattr(adapter.auth or adapter.session.auth, "auth_url", None) or "the identity service"
+    status = getattr(fault, "http_status", None)
+    words = _reason(fault)
+    refused = status in _REFUSALS
+    reason = f"{url} refuses the account: {words}" if refused else f"no token from {url}: {words}"
+    return exception.Unavailable(
+        peer=KEYSTONE,
+        reason=reason,
+        http=status,
+        public="The identity service (Keystone) is not available.",
+    )
 
 
 def document(peer: str, answer: requests.Response) -> Any:
@@ -39,5 +75,14 @@ def document(peer: str, answer: requests.Response) -> Any:
         ) from fault
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
+def _reason(fault: BaseException) -> str:
+    """The first line of an error; of a failed connection what the operating system says."""
+    words = str(fault).strip().partition("\n")[0]
+    step: BaseException | None = fault
+    while step is not None:
+        if isinstance(step, OSError) and step.errno is not None:
+            # requests puts the names of its classes and of urllib3's around it.
+            place = words.partition(": HTTP")[0]
+            return f"{place}: {step.strerror or step}"
+        step = step.__cause__ or step.__context__
+    return words

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from cyborg import context, exception, tracing
 
-#: Seconds without a sign of life after which a request is given up, unless ``timeout`` is set: a
+#: Seconds without a heartbeat after which a request is given up, unless ``timeout`` is set: a
 #: peer that accepts and never answers must not keep a thread for ever.
 _TIMEOUT = 60.0
 
@@ -73,6 +73,24 @@ class Sessions:
         Raises exception.ConfigError when neither can be used.
         """
         return self._adapter("glance", fallback="service_user")
+
+    def keystone(self) -> Adapter:
+        """An adapter with the account of [keystone_authtoken], whose options must be registered.
+
+        Raises exception.ConfigError when that group cannot be used.
+        """
+        with self._lock:
+            plugin = self._plugin("keystone_authtoken")
+        if plugin is None:
+            raise exception.ConfigError(reason="[keystone_authtoken] auth_type is not set.")
+        options = self._conf.keystone_authtoken
+        made = Session(
+            auth=plugin,
+            verify=not options.insecure and (options.cafile or True),
+            cert=(options.certfile, options.keyfile) if options.certfile else None,
+            timeout=options.http_connect_timeout or _TIMEOUT,
+        )
+        return Adapter(made, service_type="identity")
 
     def _adapter(self, group: str, fallback: str | None = None) -> Adapter:
         with self._lock:

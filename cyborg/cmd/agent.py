@@ -33,6 +33,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
         rpc_timeout=conf.rpc_response_timeout,
         state_path=Path(conf.state_path),
         usage=conf.agent.usage_interval,
+        health=conf.agent.health_interval,
     )
 
 
@@ -44,8 +45,9 @@ def _drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.Loaded]:
 
 def main() -> int:
     """Run until told to end; answers the exit status."""
+    conf = cfg.CONF
     try:
-        conf = configuration.prepare(sys.argv[1:], prog=AGENT)
+        configuration.prepare(sys.argv[1:], prog=AGENT, conf=conf)
         sessions = Sessions(conf)
         machine = LocalHost()
         with configuration.checked(conf):
@@ -59,12 +61,14 @@ def main() -> int:
                 placement=Placement(placement),
                 load=lambda name, options: loader.load_with(name, machine, conf, options=options),
                 glance=lambda: Glance(
-                    meters.adapter("glance", sessions.glance()), conf.glance.num_retries
+                    meters.adapter("glance", sessions.glance()),
+                    conf.glance.num_retries,
+                    max_size=conf.glance.max_image_size,
                 ),
                 notifier=Notifier(conf, f"{AGENT}:{conf.host}"),
                 meters=meters,
             )
     except exception.ConfigError as error:
-        print(f"{AGENT}: {error}", file=sys.stderr)
+        print(f"{AGENT}: {configuration.explained(error, conf)}", file=sys.stderr)
         return 1
     return daemon.run()

@@ -7,6 +7,8 @@ Large set-ups run ``cyborg.wsgi.api:application`` in a server of their choice.
 import logging
 import sys
 
+from oslo_config import cfg
+
 from cyborg import conf as configuration
 from cyborg import exception, service, tracing
 from cyborg.api import app
@@ -18,13 +20,14 @@ LOG = logging.getLogger(__name__)
 
 def main() -> int:
     """Run until told to end; answers the exit status."""
+    conf = cfg.CONF
     try:
-        conf = configuration.prepare(sys.argv[1:], prog=API)
+        configuration.prepare(sys.argv[1:], prog=API, conf=conf)
         with configuration.checked(conf):
             tracing.start(conf, API)
             server = HttpServer(app.load(conf), conf)
     except exception.ConfigError as error:
-        print(f"{API}: {error}", file=sys.stderr)
+        print(f"{API}: {configuration.explained(error, conf)}", file=sys.stderr)
         return 1
     daemon = service.Daemon(API)
     daemon.serve(server, alive=lambda: server.alive)

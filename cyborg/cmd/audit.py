@@ -33,7 +33,7 @@ PROG = "cyborg-audit"
 UNKNOWN = 3
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
 _NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
-_HEAD = ("SEVERITY", "BREAKS", "HOST", "WHAT", "FOUND", "CAUSE", "REMEDY")
+_HEAD = ("SEVERITY", "INVARIANT", "HOST", "WHAT", "FOUND", "CAUSE", "REMEDY")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             limit=conf.audit.max_changes,
         )
     except exception.CyborgError as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        print(f"{PROG}: {configuration.explained(error, conf)}", file=sys.stderr)
         return UNKNOWN
     show = show_json if wanted.format == "json" else show_table
     show(report, sys.stdout)
@@ -144,7 +144,7 @@ def show_json(report: Report, out: TextIO) -> None:
     findings = [
         {
             "severity": one.severity.name.lower(),
-            "invariant": one.invariant,
+            "invariant": one.invariant.value,
             "kind": one.kind.value,
             "host": one.host,
             "noun": one.noun,
@@ -184,7 +184,7 @@ def _row(report: Report, one: Finding) -> tuple[str, ...]:
     what = f"{one.noun} {one.key}"
     return (
         one.severity.name.lower(),
-        one.invariant,
+        one.invariant.value,
         one.host or "-",
         what,
         one.kind.value,

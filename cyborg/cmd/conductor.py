@@ -47,8 +47,9 @@ def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
 
 def main() -> int:
     """Run until told to end; answers the exit status."""
+    conf = cfg.CONF
     try:
-        conf = configuration.prepare(sys.argv[1:], prog=CONDUCTOR)
+        configuration.prepare(sys.argv[1:], prog=CONDUCTOR, conf=conf)
         sessions = Sessions(conf)
         with configuration.checked(conf):
             tracing.start(conf, CONDUCTOR)
@@ -68,6 +69,6 @@ def main() -> int:
                 meters=meters,
             )
     except exception.ConfigError as error:
-        print(f"{CONDUCTOR}: {error}", file=sys.stderr)
+        print(f"{CONDUCTOR}: {configuration.explained(error, conf)}", file=sys.stderr)
         return 1
     return daemon.run()

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run: Callable[[Database, cfg.ConfigOpts], int] = conf.command.run
         return run(db, conf)
     except exception.CyborgError as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        print(f"{PROG}: {configuration.explained(error, conf)}", file=sys.stderr)
         return 1
 
 

@@ -186,7 +186,8 @@ def _silent(seen: list[services.Seen]) -> Result:
         return SUCCESS
     listing = _listed([f"{name} (for {minutes} minutes)" for name, minutes in silent.items()])
     return warning(
-        f"No sign of life of {listing}. Start them; one that will not come back is removed with "
+        f"No heartbeat of {listing}. Run 'cyborg-status check' for the likely cause, then start "
+        "what is down. A process that will not come back is removed with "
         "'openstack accelerator service delete' (its uuid: 'openstack accelerator service list')."
     )
 

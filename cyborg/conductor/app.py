@@ -42,7 +42,7 @@ from cyborg.conductor.settings import Settings as Settings
 from cyborg.conductor.work import DATABASE_LIMIT, Ledger, Worker
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
-from cyborg.metrics.meters import Meters
+from cyborg.metrics.meters import Listening, Meters
 from cyborg.model.arq import State
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
@@ -96,15 +96,18 @@ def assemble(
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
+    # After the worker has ended: work is a conductor's for as long as it has a row.
+    daemon.at_end(lease.end)
     daemon.at_end(worker.stop)
     _tell(daemon, worker, _herald(settings, db, notifier), listened=notifier.enabled)
     # First: work that waits for a host's answer is given back, not waited for.
     daemon.at_end(agents.close)
-    daemon.serve(bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases))))
+    server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
+    daemon.serve(server, trouble=lambda: server.trouble)
     if meters.shown:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
-        daemon.serve(meters.listener(cloud))
-    daemon.every(renewal(settings, lease))
+        daemon.serve(meters.listener(cloud, Listening(lambda: daemon.bus_error)))
+    daemon.every(renewal(settings, lease, lambda: daemon.bus_error))
     daemon.every(worker.turns(settings.heartbeat))
     daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
     daemon.every(keep_house(settings, db, lease, cases.retirement))
@@ -115,9 +118,14 @@ def assemble(
     return daemon
 
 
-def renewal(settings: Settings, lease: Lease) -> Periodic:
-    """The sign of life of this conductor."""
-    return Periodic("lease", lease.renew, interval=settings.heartbeat, limit=DATABASE_LIMIT)
+def renewal(settings: Settings, lease: Lease, bus_error: Callable[[], str]) -> Periodic:
+    """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
+    return Periodic(
+        "lease",
+        lambda: lease.renew(bus_error()),
+        interval=settings.heartbeat,
+        limit=DATABASE_LIMIT,
+    )
 
 
 def _process(settings: Settings) -> Process:

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.nova import Server
+from cyborg.conductor import images
 from cyborg.db import arq_moves, attach_handles, attaching, events, offers, profile_moves, work
 from cyborg.db.bulk import Record
-from cyborg.model import device_profile
+from cyborg.model import device_profile, health
 from cyborg.model.arq import State, arq_uuids
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
@@ -46,11 +47,13 @@ class Unit:
     group: int
     offer: Record
     handle: attach_handles.Claimed
+    #: Whether an image is loaded, or being loaded, before the guest may have it.
+    loads: bool
 
     @property
     def prepares(self) -> bool:
         """Whether its host has work to do before it is the guest's."""
-        return bool(self.offer.prepare) or self.handle.waits
+        return bool(self.offer.prepare) or self.handle.waits or self.loads
 
 
 def claim(tx: sa.Connection, asked: Asked) -> list[Unit]:
@@ -64,6 +67,20 @@ def claim(tx: sa.Connection, asked: Asked) -> list[Unit]:
         for index in sorted(way)
         for _ in range(device_profile.units(asked.wanted.groups[index]))
     ]
+    uuids = arq_uuids(asked.operation, len(groups))
+    wishes = [images.wish_of(asked.wanted.groups[index]) for index in groups]
+    loading = {
+        offer.id: images.admit(
+            tx,
+            offer,
+            {
+                uuid: wish
+                for uuid, wish, index in zip(uuids, wishes, groups, strict=True)
+                if way[index] == offer.rp_uuid
+            },
+        )
+        for offer in sorted(found.values(), key=lambda one: int(one.id))
+    }
     free: dict[int, list[attach_handles.Claimed]] = {}
     for offer in sorted(found.values(), key=lambda one: int(one.id)):
         count = sum(1 for index in groups if way[index] == offer.rp_uuid)
@@ -71,9 +88,14 @@ def claim(tx: sa.Connection, asked: Asked) -> list[Unit]:
         free[offer.id] = attach_handles.claim(tx, offer.id, count, wait=True)
         if len(free[offer.id]) < count:
             raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=count)
-    uuids = arq_uuids(asked.operation, len(groups))
     units = [
-        Unit(uuid, index, found[way[index]], free[found[way[index]].id].pop(0))
+        Unit(
+            uuid,
+            index,
+            found[way[index]],
+            free[found[way[index]].id].pop(0),
+            loading[found[way[index]].id],
+        )
         for uuid, index in zip(uuids, groups, strict=True)
     ]
     _check_types(tx, asked, units)
@@ -98,7 +120,14 @@ def keep(
     begun = State.BIND_STARTED.value
     server = asked.server
     entries = [
-        events.Entry("arq", one.uuid, begun, instance_uuid=server.uuid, hostname=server.node)
+        events.Entry(
+            "arq",
+            one.uuid,
+            begun,
+            instance_uuid=server.uuid,
+            hostname=server.node,
+            device_uuid=one.offer.device_uuid,
+        )
         for one in units
     ]
     events.record(tx, now, entries, caller=asked.caller, operation=asked.operation)
@@ -137,6 +166,7 @@ def _is_offered(offer: Record | None) -> bool:
         and offer.device_lost_ms is None
         and offer.publish_error is None
         and not offer.host_disabled
+        and health.offered(offer.health)
     )
 
 

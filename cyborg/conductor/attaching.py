@@ -179,7 +179,8 @@ class Attacher:
             rows = [one for one in rows if one.origin == attaching.ATTACHED]
             if not rows:
                 self._record(tx, caller, operation, _entry(server, "nothing to detach"))
-                return [Done(Place(_node(server)), {"arqs": []})]
+                about = {"instance": server.uuid}
+                return [Done(Place(_node(server)), {"arqs": []}, about)]
             attachable.check_ready(server)
             arq_moves.hide(tx, [one.id for one in rows], hidden=True)
             self._record(tx, caller, operation, _entry(server, "detach"))
@@ -203,7 +204,9 @@ def _node(server: Server) -> str:
 def _task(server: Server, kind: WorkKind, plan: Plan) -> Task:
     """The work of an instance, which may take as long as it takes."""
     spec = wire.dump(plan)
-    return Task(Place(_node(server)), kind, spec, patient=True, instance=server.uuid)
+    about = {"instance": server.uuid}
+    place = Place(_node(server))
+    return Task(place, kind, spec, patient=True, instance=server.uuid, about=about)
 
 
 def _entry(server: Server, action: str) -> events.Entry:

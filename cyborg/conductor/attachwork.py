@@ -121,7 +121,7 @@ class AttachWork:
                 arq_moves.move(tx, Event.FINISH, ids)
                 arq_moves.hide(tx, ids, hidden=False)
                 entries = [_entry(row, one, State.BOUND.value) for one in arqs]
-                events.record(tx, self._db.now, entries, operation=row.operation_id)
+                self._record(tx, row, entries)
                 self._reach(tx, row, going_on)
         return going_on if complete else self._turn_back(row, plan, _GONE)
 
@@ -176,7 +176,7 @@ class AttachWork:
             arq_moves.delete(tx, [one.id for one in arqs])
             instances.release(tx, self._db.now, [row.instance_uuid])
             entries = [_entry(row, one, "detached") for one in arqs]
-            events.record(tx, self._db.now, entries, operation=row.operation_id)
+            self._record(tx, row, entries)
             self._reach(tx, row, going_on)
         self._wake()
         return going_on
@@ -267,6 +267,16 @@ class AttachWork:
             if not plan.told:
                 self._conclude(tx, row, plan)
 
+    def _record(self, tx: sa.Connection, row: Record, entries: Sequence[events.Entry]) -> None:
+        """Append events with the operation and the ids of the request that ordered it."""
+        events.record(
+            tx,
+            self._db.now,
+            entries,
+            operation=row.operation_id,
+            ordered_by=work.origin(row),
+        )
+
     def _conclude(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
         """Write down how it ended."""
         done = "attached" if row.kind == WorkKind.ATTACH else "detached"
@@ -278,7 +288,7 @@ class AttachWork:
             hostname=plan.node,
             reason=plan.fault,
         )
-        events.record(tx, self._db.now, [entry], operation=row.operation_id)
+        self._record(tx, row, [entry])
         state = ResultState.SUCCEEDED if plan.fault is None else ResultState.FAILED
         result = HostResult(plan.node, state, {"arqs": list(plan.arqs)}, plan.fault)
         operations.end(tx, self._db.now, row.operation_id, result)
@@ -286,7 +296,12 @@ class AttachWork:
 
 def _entry(row: Record, arq: Record, action: str) -> events.Entry:
     return events.Entry(
-        "arq", arq.uuid, action, instance_uuid=row.instance_uuid, hostname=arq.hostname
+        "arq",
+        arq.uuid,
+        action,
+        instance_uuid=row.instance_uuid,
+        hostname=arq.hostname,
+        device_uuid=arq.device_uuid,
     )
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor import releasing
+from cyborg.conductor import images, releasing
 from cyborg.db import arq_moves, attach_handles, events, instances, offers, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
-from cyborg.model import device_profile
+from cyborg.model import device_profile, health
 from cyborg.model.arq import MOVES, Binding, Event, State
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
@@ -42,10 +42,12 @@ class _Claim:
     offer: Record
     handle_id: int
     waits: bool
+    #: Whether an image is loaded, or being loaded, before the guest may have it.
+    loads: bool
 
     @property
     def state(self) -> State:
-        event = Event.START if self.waits or self.offer.prepare else Event.BIND
+        event = Event.START if self.waits or self.loads or self.offer.prepare else Event.BIND
         return MOVES[event].target
 
 
@@ -160,7 +162,23 @@ class Binder:
         wait: bool,
     ) -> list[_Claim]:
         claims: list[_Claim] = []
-        for offer in sorted(found.values(), key=lambda one: int(one.id)):
+        wishes = {uuid: images.wish_of(row.group_spec) for uuid, row in rows.items()}
+        # Units without a wish come last, so that their work waits for the image.
+        bindings = sorted(bindings, key=lambda one: wishes[one.arq_uuid] is None)
+        offers_by_id = sorted(found.values(), key=lambda one: int(one.id))
+        loading = {
+            offer.id: images.admit(
+                tx,
+                offer,
+                {
+                    one.arq_uuid: wishes[one.arq_uuid]
+                    for one in bindings
+                    if one.device_rp_uuid == offer.rp_uuid
+                },
+            )
+            for offer in offers_by_id
+        }
+        for offer in offers_by_id:
             wanted = [one for one in bindings if one.device_rp_uuid == offer.rp_uuid]
             # Placement gave these units away already: one that is being cleaned up is as good.
             handles = attach_handles.claim(tx, offer.id, len(wanted), wait=wait)
@@ -169,7 +187,7 @@ class Binder:
                     raise _Scarce
                 raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=len(wanted))
             claims += [
-                _Claim(rows[one.arq_uuid], one, offer, handle.id, handle.waits)
+                _Claim(rows[one.arq_uuid], one, offer, handle.id, handle.waits, loading[offer.id])
                 for one, handle in zip(wanted, handles, strict=True)
             ]
         return claims
@@ -197,6 +215,7 @@ class Binder:
                 one.state.value,
                 instance_uuid=one.binding.instance_uuid,
                 hostname=one.binding.hostname,
+                device_uuid=one.offer.device_uuid,
             )
             for one in claims
         ]
@@ -246,6 +265,8 @@ def _check(row: Record, binding: Binding, found: Mapping[str, Record]) -> None:
         status = "refused by Placement"
     elif offer.host_disabled:
         status = "out of service with its host"
+    elif not health.offered(offer.health):
+        status = f"not healthy ({offer.health})"
     if status != DeviceStatus.ENABLED:
         raise exception.DeviceUnavailable(
             uuid=offer.device_uuid, provider=binding.device_rp_uuid, status=status

@@ -55,7 +55,8 @@ class Creator:
             new = self._new(tx, host, order, wanted, attach_type=attach_type)
             entry = events.Entry("device", new.uuid, "ordered", hostname=host.name)
             events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
-            return [Task(host, WorkKind.CREATE, new.spec())]
+            about = {"device": new.uuid, "driver": wanted.driver, "backend": wanted.backend}
+            return [Task(host, WorkKind.CREATE, new.spec(), about=about)]
 
         return self._operations.begin(order, plan)
 
@@ -127,13 +128,18 @@ def _attach_type(backends: Sequence[Record], wanted: Creation) -> AttachType:
             reason=f"Driver {wanted.driver} is {backends[0].state} on {wanted.host}: {why}"
         )
     if all(one.creates is None for one in backends):
-        raise exception.Conflict(reason=f"Driver {wanted.driver} cannot create accelerators.")
+        raise exception.Conflict(
+            reason=f"Driver {wanted.driver} has no backend on {wanted.host} on which accelerators "
+            "can be created. The field creates of the backends (backend-list on the command line) "
+            "tells where that is possible."
+        )
     for one in backends:
         if one.backend == wanted.backend:
             if one.creates is None:
                 raise exception.Conflict(
-                    reason=f"Driver {wanted.driver} cannot create accelerators on its backend "
-                    f"{wanted.backend}."
+                    reason=f"Accelerators cannot be created on backend {wanted.backend} of driver "
+                    f"{wanted.driver}. The field creates of the backends (backend-list on the "
+                    "command line) tells where that is possible."
                 )
             return AttachType(one.creates)
     raise exception.NotFound(noun="Backend", key=wanted.backend)
@@ -147,6 +153,7 @@ def _refusal(tx: sa.Connection, row: Record, new: Ordered, answer: Discovered) -
     holders = trees.taken_names(tx, [one.name for one in new.facts.deployables])
     if holders:
         (name, *_) = holders
-        return f"{name} is already a deployable of another device on {holders[name].hostname}"
+        holder = holders[name]
+        return f"{name} is already a deployable of driver {holder.driver} on {holder.hostname}"
     said = creations.reason(tx, row.host_id, new.driver, new.facts.key)
     return said or f"{new.driver} does not show it on its backend {new.facts.backend}"

@@ -35,7 +35,8 @@ class Wishes:
 
         ``total`` counts every unit known, lost ones too, because allocations may hang on them;
         ``reserved`` takes back what must not be given out: everything of a device that is not
-        enabled, is lost or has a driver in trouble, else units lost or in quarantine.
+        enabled, is lost, is not healthy or has a driver in trouble, else units lost or in
+        quarantine.
         """
         with self._db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
@@ -198,4 +199,5 @@ def _standing(
         lost=device.lost_ms is not None or deployable.lost_ms is not None,
         driver=driver.state if driver is not None else None,
         disabled=disabled,
+        health=device.health,
     )

@@ -3,13 +3,14 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor import installing
+from cyborg.conductor import images, installing
 from cyborg.conductor.retirement import Retirement
 from cyborg.db import creations, device_moves, events, hosts, offers, work
 from cyborg.db.bulk import Record
@@ -65,16 +66,25 @@ class Operator:
         labels: Mapping[str, str | None] = _NOTHING,
         project: str | None = None,
         facts: Mapping[str, Any] = _NOTHING,
+        reason: str | None = None,
     ) -> None:
         """Set status, labels and facts, all or none; a label of None is taken away.
 
+        ``reason`` is kept with a status that takes the device out of service.
         ``facts`` are the model and the traits of a device that an operator created. With
         ``project`` the device must be held by requests of it, and only labels may change. Raises
         NotFound, Forbidden, Invalid (too many labels), Conflict (facts of what was discovered),
         and what ``set_status`` raises.
         """
         agent = self._update(
-            caller, operation, uuid, status=status, labels=labels, project=project, facts=facts
+            caller,
+            operation,
+            uuid,
+            status=status,
+            labels=labels,
+            project=project,
+            facts=facts,
+            reason=reason,
         )
         self._wake()
         if agent is not None:
@@ -91,6 +101,7 @@ class Operator:
         labels: Mapping[str, str | None],
         project: str | None,
         facts: Mapping[str, Any],
+        reason: str | None,
     ) -> str | None:
         """Answers the agent to poke; None when it has nothing to hear."""
         with self._db.writer() as tx:
@@ -104,14 +115,23 @@ class Operator:
                 return None
             if facts:
                 self._tell(tx, row, facts)
-            now = None if status is None else self._order(tx, row, status, operation)
+            now = None if status is None else self._order(tx, row, status, operation, reason=reason)
             if labels:
                 kept = changed(device_moves.labels(tx, row.id), labels)
                 device_moves.label(tx, row.id, kept)
             done = [now] if now else []
             done += ["changed"] if facts else []
             done += ["labelled"] if labels else []
-            entries = [events.Entry("device", uuid, one, hostname=row.hostname) for one in done]
+            entries = [
+                events.Entry(
+                    "device",
+                    uuid,
+                    one,
+                    hostname=row.hostname,
+                    reason=reason if one == now else None,
+                )
+                for one in done
+            ]
             events.record(tx, self._db.now, entries, caller=caller, operation=operation)
             agent: str | None = row.service_host
         for one in done:
@@ -132,7 +152,13 @@ class Operator:
             creations.set_traits(tx, row.id, facts["traits"])
 
     def _order(
-        self, tx: sa.Connection, row: Record, status: DeviceStatus, operation: str
+        self,
+        tx: sa.Connection,
+        row: Record,
+        status: DeviceStatus,
+        operation: str,
+        *,
+        reason: str | None,
     ) -> str | None:
         """Carry out an order; answers the new status, None when a set-up is going on already."""
         hosts.want_anew(tx, self._db.now, row.host_id)
@@ -141,7 +167,7 @@ class Operator:
             _check_unused(tx, row)
         elif event is DeviceEvent.DISABLE:
             work.cancel_install(tx, row.id)
-        if not device_moves.move(tx, row.id, event):
+        if not device_moves.move(tx, row.id, event, reason):
             return None
         if event is DeviceEvent.INSTALL:
             installing.begin(tx, self._db.now, [row], operation)
@@ -154,7 +180,7 @@ class Operator:
             self._agents.poke(agent)
 
     def program(self, caller: Caller, operation: str, uuid: str, image_uuid: str) -> None:
-        """Note that an image is to be loaded; raises NotFound, CannotProgram.
+        """Note that an image is to be loaded; raises NotFound, CannotProgram, DeviceInUse.
 
         What was to be loaded before, and is not known to be, counts as failed: the last order
         holds.
@@ -172,6 +198,7 @@ class Operator:
                 raise exception.CannotProgram(uuid=uuid, driver=offer.driver)
             if events.done_by(tx, operation, "program", [uuid]):
                 return
+            images.check_unused(tx, offer)
             work.add(
                 tx,
                 self._db.now,
@@ -186,11 +213,18 @@ class Operator:
                     }
                 ],
             )
-            entry = events.Entry("deployable", uuid, "program", reason=image_uuid)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+            begun = events.Entry(
+                "deployable",
+                uuid,
+                "program",
+                hostname=offer.hostname,
+                reason=image_uuid,
+                device_uuid=offer.device_uuid,
+            )
+            events.record(tx, self._db.now, [begun], caller=caller, operation=operation)
             # Their ends might come in another order than the host carried them out.
             for older in work.supersede_program(tx, offer.id, operation):
-                entry = events.Entry("deployable", uuid, "program failed", reason=_SUPERSEDED)
+                entry = replace(begun, action="program failed", reason=_SUPERSEDED)
                 events.record(tx, self._db.now, [entry], operation=older)
 
 

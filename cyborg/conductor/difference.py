@@ -137,7 +137,7 @@ class Difference:
     def see_made(self, row: Record, device: facts.Device, known: Known) -> None:
         """A device that an operator created is there: facts are the operator's.
 
-        But whether a bind needs the host's work is for its driver to say.
+        But whether a bind needs the host's work, and whether it takes images, its driver tells.
         """
         self.moved[row.driver, row.device_key] = row.uuid
         if row.leaving:
@@ -146,7 +146,9 @@ class Difference:
         told = {one.name: one for one in device.deployables}
         for one in known.deployables:
             if one.device_id == row.id and one.name in told:
-                self._compare(Deployable, one, {"prepare": told[one.name].prepare})
+                new = told[one.name]
+                values = {"prepare": new.prepare, "programmable": new.programmable}
+                self._compare(Deployable, one, values)
 
     def _find(self, row: Record) -> None:
         if row.lost_ms is not None:

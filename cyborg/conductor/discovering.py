@@ -15,12 +15,12 @@ from cyborg import exception
 from cyborg.conductor import installing
 from cyborg.conductor.operations import Operations, Order, Task
 from cyborg.conductor.work import Ledger
-from cyborg.db import device_moves, drivers, events, hosts, operations
+from cyborg.db import device_moves, drivers, events, hosts, operations, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Device
-from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
+from cyborg.model.device_life import DeviceEvent
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, DiscoveryTask, WorkKind
@@ -37,6 +37,10 @@ Undo = Callable[[sa.Connection], None]
 _ASK_AGAIN_MS = 500
 #: How soon it is looked again whether an agent that is down is back, in milliseconds.
 _LOOK_AGAIN_MS = 1000
+#: How many questions in a row an agent may leave unanswered before a discovery fails.
+_UNANSWERED = 2
+#: Where work keeps how many there were.
+_SILENCE = "unanswered"
 
 
 class Explorer:
@@ -46,26 +50,23 @@ class Explorer:
         self._operations = operations
 
     def discover(
-        self,
-        caller: Caller,
-        operation: str,
-        *,
-        hosts: Sequence[str] | None,
-        driver: str | None,
-        wait: bool,
+        self, order: Order, *, hosts: Sequence[str] | None, driver: str | None, setup: bool = False
     ) -> Operation:
         """Have hosts (None: all that are up) look now, through one driver or all.
 
+        With ``setup`` the hosts set up the devices of the driver that are inactive and need it.
         Raises NotFound (host, driver), Unavailable (an agent is down), Conflict.
         """
 
         def plan(tx: sa.Connection) -> list[Task]:
-            chosen = self._operations.hosts(tx, hosts, wait=wait)
+            chosen = self._operations.hosts(tx, hosts, wait=order.wait)
             if driver is not None and not drivers.on_hosts(tx, driver, [one.id for one in chosen]):
                 raise exception.NotFound(noun="Driver", key=driver)
-            return [Task(one, WorkKind.DISCOVER, {"driver": driver}) for one in chosen]
+            spec = {"driver": driver, "setup": setup}
+            about = {"driver": driver} if driver else {}
+            return [Task(one, WorkKind.DISCOVER, spec, about=about) for one in chosen]
 
-        return self._operations.begin(Order(caller, operation, VERB, wait), plan)
+        return self._operations.begin(order, plan)
 
 
 class Asker:
@@ -99,11 +100,40 @@ class Asker:
                 status = DeviceStatus.INSTALLING.value
                 name = row.spec["host"]
                 entries = [events.Entry("device", one, status, hostname=name) for one in again]
-                events.record(tx, self._db.now, entries, operation=row.operation_id)
+                events.record(
+                    tx,
+                    self._db.now,
+                    entries,
+                    operation=row.operation_id,
+                    ordered_by=work.origin(row),
+                )
+            if row.spec.get("setup"):
+                self._set_up(tx, row, which)
             busy = device_moves.being_set_up(tx, row.host_id, sure)
             told = replace(told, result={**(told.result or {}), "installing": busy})
             operations.end(tx, self._db.now, row.operation_id, told)
         _tell(row, told)
+
+    def _set_up(self, tx: sa.Connection, row: Record, which: sa.ColumnElement[bool]) -> None:
+        """Begin to set up the devices that nobody has put into service and that need it."""
+        devices = device_moves.unready(tx, which, status=DeviceStatus.INACTIVE)
+        if devices:
+            hosts.want_anew(tx, self._db.now, row.host_id)
+            device_moves.move_all(tx, [one.id for one in devices], DeviceEvent.INSTALL)
+            installing.begin(tx, self._db.now, devices, row.operation_id)
+            entries = [
+                events.Entry(
+                    "device", one.uuid, DeviceStatus.INSTALLING.value, hostname=row.spec["host"]
+                )
+                for one in devices
+            ]
+            events.record(
+                tx,
+                self._db.now,
+                entries,
+                operation=row.operation_id,
+                ordered_by=work.origin(row),
+            )
 
     def ask(self, row: Record, phase: str = VERB, undo: Undo | None = None) -> Discovered | None:
         """What the agent of a work row answers; None: not yet, or never, and that is noted.
@@ -124,10 +154,41 @@ class Asker:
         except (exception.UnknownVerb, exception.Invalid) as fault:
             self.refused(row, fault, undo)
             return None
+        except exception.NoAnswer:
+            self._unanswered(row, agent)
+            return None
+        except exception.Unavailable as fault:
+            self.pause(row, ResultState.WAITING, str(fault))
+            raise
+        self._note_silence(row, 0)
         if not answer.done:
             self._ledger.later([row], None, pause_ms=_ASK_AGAIN_MS)
             return None
         return answer
+
+    def _unanswered(self, row: Record, agent: Record) -> None:
+        """Ask later an agent that lives and does not answer; a discovery ends after the second.
+
+        What operators want of drivers reaches such an agent with its heartbeat, so that work on
+        drivers goes on, and so does what was asked to wait.
+        """
+        silence = 1 + int(row.spec.get(_SILENCE, 0))
+        reason = agent.bus_error or "it does not answer"
+        fault = f"its agent sends heartbeats but receives no requests: {reason}"
+        if row.kind == WorkKind.DISCOVER and row.deadline_ms is not None:
+            if agent.bus_error or silence >= _UNANSWERED:
+                self.end(row, _failed(row, fault))
+                return
+            self._note_silence(row, silence)
+        self.pause(row, ResultState.WAITING, fault)
+        self._ledger.later([row], fault)
+
+    @retried
+    def _note_silence(self, row: Record, silence: int) -> None:
+        """Keep how many questions in a row were not answered; writes only what is new."""
+        if silence != int(row.spec.get(_SILENCE, 0)):
+            with self._ledger.going_on([row]) as tx:
+                work.note(tx, row, {**row.spec, _SILENCE: silence})
 
     def agent(self, row: Record) -> Record | None:
         """The agent of a work row, when it is up; None: not now, or never, and that is noted."""
@@ -179,13 +240,15 @@ class Asker:
 def outcome(row: Record, answer: Discovered) -> HostResult:
     """What an agent's answer means for its host.
 
-    It failed with any driver that did; one that was asked for by name must be there as well.
+    It failed with any driver that did, or that shows what another one has; one that was asked for
+    by name must be there as well.
     """
     faults = [
         f"{one.name}: {one.error}"
         for one in answer.drivers
         if not one.accepted
         or one.state is DriverState.FAILED
+        or (one.failed and one.error)
         or (one.name == row.spec.get("driver") and one.state is not DriverState.READY)
     ]
     state = ResultState.FAILED if faults else ResultState.SUCCEEDED

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from cyborg.conductor import difference, installing
+from cyborg.conductor import difference, health, installing
 from cyborg.conductor.difference import Difference, Known
 from cyborg.conductor.equipment import Equipment
 from cyborg.conductor.services import check_epoch
@@ -59,24 +59,31 @@ class Discovery:
             known = Known.read(tx, host.id) if host.has_devices else Known()
             equipment = Equipment.read(tx, host.id) if host.has_drivers else Equipment(host.id)
             new = Difference(host.id, host.name, self._auto_enable)
-            refused = self._compare(tx, report, known, new, equipment=equipment)
+            keepers: dict[str, str] = {}
+            refused = self._compare(tx, report, known, new, equipment=equipment, keepers=keepers)
             changed = equipment.note_drivers(tx, self._db.now, report)
+            uuids = _uuids(known, new)
+            healths = health.of_report(report, uuids, known.devices)
+            changed |= any(one.moves_offer for one in healths)
             difference.write(tx, self._db.now, new)
-            unready = equipment.note_hardware(tx, self._db.now, report, _uuids(known, new))
+            health.write(tx, self._db.now, healths)
+            unready = equipment.note_hardware(tx, self._db.now, report, uuids)
             set_up = self._set_up(tx, new, unready) if _is_unready(report) else []
             entries = [
                 events.Entry("device", uuid, what, hostname=host.name, state=state)
                 for uuid, what, state in new.history
             ]
+            entries += health.entries(healths, host.name)
             events.record(tx, self._db.now, entries)
             desired = hosts.acknowledge(
                 tx, self._db.now, host, report.digest(), changed=bool(new or set_up) or changed
             )
         for uuid, what, _ in new.history:
             LOG.info("Device %s on %s: %s", uuid, host.name, what)
+        health.log(healths, host.name)
         if new.waiting:
             LOG.info("%d device(s) of %s wait to be enabled", new.waiting, host.name)
-        return Acknowledged(desired, refused), bool(set_up)
+        return Acknowledged(desired, refused, keepers), bool(set_up)
 
     def _set_up(self, tx: sa.Connection, new: Difference, lately: set[str]) -> list[str]:
         """Begin to set up what is in service and needs it: new devices, and those that lately do.
@@ -112,15 +119,19 @@ class Discovery:
         new: Difference,
         *,
         equipment: Equipment,
+        keepers: dict[str, str],
     ) -> dict[str, str]:
-        """Fill the difference; answers the refused deployables by name."""
+        """Fill the difference; answers the refused deployables by name.
+
+        ``keepers`` gets the driver of this report that keeps such a name, where there is one.
+        """
         seen = list(_devices(report))
         names = {one.name for _, device in seen for one in device.deployables}
         taken = trees.taken_names(tx, names)
         matched = _match(seen, known.devices)
         ordered = self._ordered(tx, known, new.host_id, seen)
         refused: dict[str, str] = {}
-        used: set[object] = set()
+        used: dict[object, str] = {}
         taken_uuids = {row.uuid for row in known.devices}
         for index, (driver, device) in enumerate(seen):
             row = matched.get(index)
@@ -129,7 +140,8 @@ class Discovery:
                 LOG.warning("Device %s of %s is refused: %s", device.key, driver, reason)
                 refused |= {one.name: reason for one in device.deployables}
                 continue
-            used |= {(driver, device.key), *(one.name for one in device.deployables)}
+            used |= {(driver, device.key): driver}
+            used |= {one.name: driver for one in device.deployables}
             if row is not None and _is_made(row):
                 new.see_made(row, device, known)
             elif row is not None:
@@ -140,6 +152,7 @@ class Discovery:
             elif (order := ordered.get((driver, device.key))) is not None:
                 new.add_device(driver, device, order.uuid, order.labels)
             # Else it has been deleted, and its agent has not heard of that yet.
+        keepers |= {name: used[name] for name in refused if name in used}
         kept = {row.id for row in matched.values()}
         # What is not enabled any more offers nothing; who only fails may see it again.
         sure = (DriverState.READY, DriverState.STOPPED)
@@ -217,11 +230,12 @@ def _refusal(
     row: Record,
     *,
     taken: Mapping[str, Record],
-    used: set[object],
+    used: Mapping[object, str],
 ) -> str | None:
     """Why a device cannot be kept; None when it can.
 
-    ``taken`` are the names that stand in the database, ``used`` those of this report.
+    ``taken`` are the names that stand in the database, ``used`` those of this report with the
+    driver of each.
     """
     flaw = device.flaw()
     if flaw is not None:
@@ -231,9 +245,18 @@ def _refusal(
     if device.made and row is not None and not _is_made(row):
         return f"{device.key} was discovered before it could be created"
     for one in device.deployables:
-        if one.name in used:
+        other = used.get(one.name)
+        if other == driver:
             return f"{one.name} is reported twice"
+        if other is not None:
+            return (
+                f"{one.name} is claimed by driver {other} as well; disable one of the two drivers "
+                "on this host, or limit what it offers"
+            )
         holder = taken.get(one.name)
         if holder is not None and (row is None or holder.device_id != row.id):
-            return f"{one.name} is already a deployable of another device on {holder.hostname}"
+            return (
+                f"{one.name} is already a deployable of driver {holder.driver} on "
+                f"{holder.hostname}; disable one of the two drivers there"
+            )
     return None

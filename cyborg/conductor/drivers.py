@@ -129,7 +129,10 @@ class Drivers:
             events.record(tx, self._db.now, told, caller=order.caller, operation=order.operation)
             patient = drain or order.wait
             spec = {"driver": name, "served": served}
-            return [Task(one, WorkKind.UNINSTALL, spec, patient=patient) for one in chosen]
+            about = {"driver": name}
+            return [
+                Task(one, WorkKind.UNINSTALL, spec, patient=patient, about=about) for one in chosen
+            ]
 
         return self._operations.begin(order, plan)
 
@@ -169,6 +172,7 @@ class Drivers:
                 one,
                 WorkKind.DRIVER,
                 {**spec, "before": {}, "epoch": one.epoch, "enabled": enabled[one.id]},
+                about={"driver": name},
             )
             for one in chosen
         ]
@@ -203,6 +207,7 @@ class Drivers:
                         "before": old,
                         "enabled": wanted.get("enabled", row is None or row.enabled),
                     },
+                    about={"driver": name},
                 )
             )
         self._record(tx, order, chosen, drivers.on_hosts(tx, name, ids))

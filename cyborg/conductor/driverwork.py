@@ -206,7 +206,13 @@ class DriverWork:
 
     def _tell(self, tx: sa.Connection, row: Record, devices: Sequence[Record], action: str) -> None:
         entries = device_history(devices, action)
-        events.record(tx, self._db.now, entries, operation=row.operation_id)
+        events.record(
+            tx,
+            self._db.now,
+            entries,
+            operation=row.operation_id,
+            ordered_by=work.origin(row),
+        )
 
     def _again(self, row: Record) -> None:
         self._ledger.later([row], None, pause_ms=1)

@@ -14,13 +14,14 @@ from cyborg.conductor.binding import Binder
 from cyborg.conductor.creating import CREATE, Creator
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.devices import Operator
+from cyborg.conductor.discovering import VERB as DISCOVER
 from cyborg.conductor.discovering import Explorer
 from cyborg.conductor.discovery import Discovery
 from cyborg.conductor.drivers import INSTALL, UNINSTALL, UPDATE, Drivers
 from cyborg.conductor.forgetting import Processes
 from cyborg.conductor.holdings import Custodian
 from cyborg.conductor.operations import Order
-from cyborg.conductor.peers import hearing
+from cyborg.conductor.peers import Verb, hearing, named
 from cyborg.conductor.profiles import Profiles
 from cyborg.conductor.readings import Readings
 from cyborg.conductor.releasing import Deleter
@@ -39,9 +40,16 @@ from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
 
 Context = Mapping[str, Any]
-_answering = answering(CONDUCTOR)
+#: For ``ping`` alone.
+_answering_anybody = answering(CONDUCTOR)
+_named = named()
 #: For the verbs of agents.
 _hearing = hearing()
+
+
+def _answering(method: Verb) -> Verb:
+    """Answer a request whose sender is named."""
+    return _answering_anybody(_named(method))
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class Endpoint:
     def __init__(self, cases: UseCases) -> None:
         self._cases = cases
 
-    @_answering
+    @_answering_anybody
     def ping(self, context: Context) -> str:
         return "pong"
 
@@ -182,6 +190,7 @@ class Endpoint:
         labels: Mapping[str, str | None],
         project: str | None,
         facts: Mapping[str, Any],
+        reason: str | None = None,
     ) -> None:
         self._cases.operator.update(
             wire.load(Caller, caller),
@@ -191,6 +200,7 @@ class Endpoint:
             labels=labels,
             project=project,
             facts=facts,
+            reason=reason,
         )
 
     @_answering
@@ -239,9 +249,13 @@ class Endpoint:
         hosts: Sequence[str] | None,
         driver: str | None,
         wait: bool,
+        setup: bool | None = None,
     ) -> Any:
         begun = self._cases.explorer.discover(
-            wire.load(Caller, caller), operation, hosts=hosts, driver=driver, wait=wait
+            Order(wire.load(Caller, caller), operation, DISCOVER, wait),
+            hosts=hosts,
+            driver=driver,
+            setup=bool(setup),
         )
         return wire.dump(begun)
 

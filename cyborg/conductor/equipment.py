@@ -8,7 +8,7 @@ but for what it only could not tell. A piece of hardware that is a device has th
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -225,6 +225,7 @@ def _driver_columns(one: DriverReport) -> Row:
         "version": one.version,
         "device_type": one.type,
         "endpoint": one.endpoint,
+        "accepts": [asdict(option) for option in one.accepts],
     }
 
 

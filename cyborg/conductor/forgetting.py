@@ -81,7 +81,8 @@ class Processes:
                 )
             place = Place(row.host) if row.host_id is None else self._leave(tx, row)
             self._record(tx, row, "forgotten", None, caller=caller, operation=operation)
-            return [Task(place, WorkKind.FORGET, {"service": uuid}, patient=True)]
+            about = {"service": str(row.binary)}
+            return [Task(place, WorkKind.FORGET, {"service": uuid}, patient=True, about=about)]
 
         return self._operations.begin(Order(caller, operation, VERB), plan)
 

@@ -10,16 +10,20 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+import sqlalchemy as sa
+
 from cyborg import exception
-from cyborg.conductor import resolving
+from cyborg.conductor import images, resolving
 from cyborg.conductor.work import Ledger
-from cyborg.db import arq_moves, attach_handles, device_moves, events, hosts, offers, work
+from cyborg.db import arq_moves, attach_handles, events, hosts, offers, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
+from cyborg.db.images import note as note_image
 from cyborg.db.models import Arq
 from cyborg.model.arq import Event, State
 from cyborg.model.device import UNRELEASED, HandleState
-from cyborg.model.work import HandleTask, ProgramTask
+from cyborg.model.device_profile import image_wish
+from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +68,8 @@ class HostWork:
         (row,) = rows
         begun = time.monotonic() - row.age_ms / 1000
         if row.overdue:
-            self._fail(row, _TIMED_OUT, begun)
+            # What kept the agent from it is the better answer, where there is one.
+            self._fail(row, f"{_TIMED_OUT}: {row.error}" if row.error else _TIMED_OUT, begun)
             return
         handle = self._handle(row)
         if handle is not None and handle.state in UNRELEASED:
@@ -73,21 +78,50 @@ class HostWork:
         if handle is None or handle.state != HandleState.HELD:
             self._fail(row, "its attach handle is gone", begun)
             return
-        if handle.prepare:
-            with self._ledger.going_on(rows) as tx:
-                for arq in arq_moves.lock(tx, Arq.uuid == row.arq_uuid):
-                    arq_moves.mark_prepared(tx, arq.id)
-            outcome = self._agents.prepare(
-                _agent_of(handle), _task(row, handle, row.spec or {}), within=row.left_ms / 1000
-            )
+        if image_wish(row.spec or {}) is not None and not handle.programmable:
+            self._fail(row, f"driver {handle.driver} cannot load images any more", begun)
+            return
+        turn = self._turn(row, handle)
+        if turn.waits:
+            reason = f"other work on {handle.name} may be loading an image"
+            self._ledger.later(rows, reason, pause_ms=_ASK_AGAIN_MS)
+            return
+        outcome = Outcome(row.uuid)
+        if handle.prepare or turn.image is not None:
+            try:
+                outcome = self._agents.prepare(
+                    _agent_of(handle),
+                    _task(row, handle, row.spec or {}),
+                    image=turn.image,
+                    within=row.left_ms / 1000,
+                )
+            except exception.UnknownVerb as error:
+                if turn.image is None:
+                    raise
+                self._fail(row, f"no image can be loaded for a bind yet: {error}", begun)
+                return
             if not outcome.done:
                 self._ledger.later(rows, None, pause_ms=_ASK_AGAIN_MS)
                 return
             if outcome.fault is not None:
                 self._fail(row, outcome.fault, begun)
                 return
-        self._resolve(row, Event.FINISH, None)
+        self._resolve(row, Event.FINISH, None, image=outcome.image, clean=not handle.prepare)
         self._bound(State.BOUND, time.monotonic() - begun)
+
+    @retried
+    def _turn(self, row: Record, handle: Record) -> images.Turn:
+        """Decide what is done now, and mark the ARQ before its agent is asked."""
+        turn = images.Turn()
+        if handle.prepare or handle.programmable:
+            with self._ledger.going_on([row]) as tx:
+                locked = arq_moves.lock(tx, Arq.uuid == row.arq_uuid)
+                if handle.programmable:
+                    turn = images.turn(tx, row, handle)
+                if not turn.waits and (handle.prepare or turn.image is not None):
+                    for arq in locked:
+                        arq_moves.mark_prepared(tx, arq.id)
+        return turn
 
     def release(self, rows: Sequence[Record]) -> None:
         """Have the host clean up; the handle is free (or its next holder's) after that.
@@ -114,10 +148,12 @@ class HostWork:
         with self._ledger.done([row]) as tx:
             if shut:
                 hosts.want_anew(tx, self._db.now, handle.host_id)
+            if handle is not None:
+                images.forget_released(tx, handle)
             attach_handles.end_release(tx, row.attach_handle_id)
             work.due_now(tx, self._db.now, row.attach_handle_id)
             if shut:
-                events.record(tx, self._db.now, [_entry(handle, "out of quarantine")])
+                self._note(tx, row, _entry(handle, "out of quarantine"))
         if shut:
             LOG.info("%s of %s is released after all", handle.handle_key, handle.name)
         self._wake()
@@ -131,8 +167,8 @@ class HostWork:
             if shut:
                 hosts.want_anew(tx, self._db.now, handle.host_id)
                 if attach_handles.quarantine(tx, handle.id):
-                    events.record(tx, self._db.now, [_entry(handle, "quarantined", fault)])
-            work.note(tx, row, {_REFUSALS: refusals})
+                    self._note(tx, row, _entry(handle, "quarantined", fault))
+            work.note(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
         if shut:
             LOG.warning(
                 "%s of %s on %s is in quarantine: its host refused to release it %d times: %s",
@@ -151,8 +187,13 @@ class HostWork:
         fault: str | None = "the deployable is gone"
         if row.overdue:
             fault = "image or host could not be reached in time"
+            fault = f"{fault}: {row.error}" if row.error else fault
         elif offer is not None:
             image = row.spec["image_uuid"]
+            if offer.bitstream_id is not None:
+                # From now on nobody knows, until the agent has answered.
+                with self._ledger.going_on(rows) as tx:
+                    note_image(tx, row.deployable_id, None)
             task = ProgramTask(
                 row.uuid,
                 offer.driver,
@@ -170,10 +211,24 @@ class HostWork:
             fault = outcome.fault
         with self._ledger.done(rows) as tx:
             action = "programmed" if fault is None else "program failed"
-            entry = events.Entry("deployable", row.spec["deployable"], action, reason=fault)
-            events.record(tx, self._db.now, [entry], operation=row.operation_id)
+            entry = events.Entry(
+                "deployable",
+                row.spec["deployable"],
+                action,
+                hostname=offer and offer.hostname,
+                reason=fault,
+                device_uuid=offer and offer.device_uuid,
+            )
+            self._note(tx, row, entry, operation=row.operation_id)
             if fault is None:
-                device_moves.note_image(tx, row.deployable_id, row.spec["image_uuid"])
+                note_image(tx, row.deployable_id, row.spec["image_uuid"])
+
+    def _note(
+        self, tx: sa.Connection, row: Record, entry: events.Entry, *, operation: str | None = None
+    ) -> None:
+        """Record one event with the ids of the request that ordered the work."""
+        ordered_by = work.origin(row)
+        events.record(tx, self._db.now, [entry], operation=operation, ordered_by=ordered_by)
 
     def _handle(self, row: Record) -> Record:
         with self._db.reader() as tx:
@@ -185,15 +240,37 @@ class HostWork:
         self._bound(State.BIND_FAILED, time.monotonic() - begun)
 
     @retried
-    def _resolve(self, row: Record, event: Event, fault: str | None) -> None:
+    def _resolve(
+        self,
+        row: Record,
+        event: Event,
+        fault: str | None,
+        *,
+        image: str | None = None,
+        clean: bool = False,
+    ) -> None:
         """End a started bind and have Nova told, in one transaction.
 
-        An ARQ that has been unbound or deleted meanwhile took its work row along: Fenced.
+        ``image`` is what the deployable holds now; ``clean`` tells that nothing of the bind has to
+        be undone on the host. Raises Fenced for an ARQ that has been unbound or deleted meanwhile:
+        its work row is gone.
         """
         with self._ledger.done([row]) as tx:
             rows = arq_moves.lock(tx, Arq.uuid == row.arq_uuid)
+            if image is not None:
+                note_image(tx, row.deployable_id, image)
+            if clean:
+                for arq in rows:
+                    if arq.prepared:
+                        arq_moves.mark_prepared(tx, arq.id, prepared=False)
             resolving.resolve(
-                tx, self._db.now, rows, event, fault=fault, operation=row.operation_id
+                tx,
+                self._db.now,
+                rows,
+                event,
+                fault=fault,
+                operation=row.operation_id,
+                ordered_by=work.origin(row),
             )
         if fault is None:
             LOG.info("ARQ %s is bound: its host has prepared the device", row.arq_uuid)
@@ -208,7 +285,14 @@ def _agent_of(row: Record) -> str:
 
 
 def _entry(handle: Record, action: str, reason: str | None = None) -> events.Entry:
-    return events.Entry("handle", handle.uuid, action, hostname=handle.hostname, reason=reason)
+    return events.Entry(
+        "handle",
+        handle.uuid,
+        action,
+        hostname=handle.hostname,
+        reason=reason,
+        device_uuid=handle.device_uuid,
+    )
 
 
 def _task(row: Record, handle: Record, spec: dict[str, str]) -> HandleTask:

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor import health
 from cyborg.conductor.work import Ledger
 from cyborg.db import device_moves, events, hosts, retirement, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import MOVES, DeviceEvent
+from cyborg.model.health import DeviceHealth
 from cyborg.model.work import InstallTask, WorkKind
 from cyborg.rpc.agent import AgentClient
 
@@ -117,7 +119,7 @@ class Installer:
         elif outcome.fault is not None:
             self._end(row, device, DeviceEvent.FAIL, outcome.fault)
         else:
-            self._end(row, device, DeviceEvent.FINISH, outcome.note)
+            self._end(row, device, DeviceEvent.FINISH, outcome.note, told=outcome.health)
 
     def _await_guests(self, row: Record, device: Record) -> None:
         """Have a device set up as soon as no guest has it; one that is ready by itself is left."""
@@ -153,15 +155,34 @@ class Installer:
             begin(tx, self._db.now, [device], row.operation_id, wait=taken)
 
     @retried
-    def _end(self, row: Record, device: Record, event: DeviceEvent, reason: str | None) -> None:
+    def _end(
+        self,
+        row: Record,
+        device: Record,
+        event: DeviceEvent,
+        reason: str | None,
+        *,
+        told: DeviceHealth | None = None,
+    ) -> None:
         status = MOVES[event].target.value
+        change = health.of_device(device.uuid, device, told) if told is not None else None
+        changes = [change] if change is not None else []
         with self._ledger.done([row]) as tx:
             hosts.want_anew(tx, self._db.now, device.host_id)
             if device_moves.move(tx, device.id, event, reason):
                 entry = events.Entry(
                     "device", device.uuid, status, hostname=device.hostname, reason=reason
                 )
-                events.record(tx, self._db.now, [entry], operation=row.operation_id)
+                # In the same transaction: a device that is faulty is never offered in between.
+                health.write(tx, self._db.now, changes)
+                events.record(
+                    tx,
+                    self._db.now,
+                    [entry, *health.entries(changes, device.hostname)],
+                    operation=row.operation_id,
+                    ordered_by=work.origin(row),
+                )
+        health.log(changes, device.hostname)
         level = logging.INFO if event is DeviceEvent.FINISH else logging.WARNING
         LOG.log(
             level,

@@ -13,7 +13,7 @@ from cyborg.conductor import releasing, resolving
 from cyborg.db import arq_moves, attach_handles, attaching, events, hosts, instances, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
-from cyborg.db.models import Arq, AttachHandle, Deployable, Host, Work
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
 from cyborg.model.arq import Event, State
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.work import WorkKind
@@ -32,6 +32,7 @@ class _Leaked:
     prepared: bool
     uuid: None = None
     instance_uuid: None = None
+    state: None = None
 
 
 @retried
@@ -58,7 +59,10 @@ def release_handle(db: Database, uuid: str) -> bool:
         else:
             attach_handles.end_release(tx, row.id)
             work.due_now(tx, db.now, row.id)
-        events.record(tx, db.now, [events.Entry("handle", uuid, "released by audit")])
+        entry = events.Entry(
+            "handle", uuid, "released by audit", hostname=row.hostname, device_uuid=row.device_uuid
+        )
+        events.record(tx, db.now, [entry])
     return True
 
 
@@ -77,7 +81,10 @@ def hold_handle(db: Database, uuid: str) -> bool:
             attach_handles.end_release(tx, row.id)
         else:
             return False
-        events.record(tx, db.now, [events.Entry("handle", uuid, "held by audit")])
+        entry = events.Entry(
+            "handle", uuid, "held by audit", hostname=row.hostname, device_uuid=row.device_uuid
+        )
+        events.record(tx, db.now, [entry])
     return True
 
 
@@ -94,7 +101,11 @@ def drop_handle(db: Database, arq_uuid: str) -> bool:
             return False
         releasing.free_handles(tx, db.now, rows, operation=None)
         arq_moves.drop_handle(tx, [one.id for one in rows])
-        events.record(tx, db.now, [events.Entry("arq", arq_uuid, "handle taken by audit")])
+        entries = [
+            events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=one.device_uuid)
+            for one in rows
+        ]
+        events.record(tx, db.now, entries)
     return True
 
 
@@ -164,9 +175,15 @@ def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
     # Not in the same statement: a locking read joins nothing.
     return tx.execute(
         sa.select(
-            AttachHandle.id, AttachHandle.state, AttachHandle.deployable_id, Deployable.prepare
+            AttachHandle.id,
+            AttachHandle.state,
+            AttachHandle.deployable_id,
+            Deployable.prepare,
+            Device.uuid.label("device_uuid"),
+            Device.hostname,
         )
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
         .where(AttachHandle.uuid == uuid)
     ).one_or_none()
 

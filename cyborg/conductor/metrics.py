@@ -79,6 +79,7 @@ class Cloud(Collector):
             yield _filled(catalogue.UNITS, _with_zeros(found.units, _offered(found.units)))
             yield _filled(catalogue.LEAKED, {(): found.leaked})
             yield _filled(catalogue.DEVICES, found.devices)
+            yield _filled(catalogue.DEVICE_HEALTHY, found.healthy)
             yield _filled(catalogue.DRIVERS, found.drivers)
             yield _filled(catalogue.WORK, _waiting(found.work))
             yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(found.ages)))

@@ -147,6 +147,7 @@ class Herald:
                 messages.append(notification.arq_state(one, owners.get(one.uuid)))
             elif one.noun == "device":
                 messages.append(notification.device_state(one, facts.get(one.uuid)))
+                messages.append(notification.device_health(one, facts.get(one.uuid)))
         for (binary, host), seen_ms in sorted(back.items()):
             messages.append(
                 notification.service(binary, host, up=True, at_ms=now_ms, seen_ms=seen_ms)
@@ -164,7 +165,7 @@ class Herald:
     def _gone(self, silent: Mapping[tuple[str, str], int], now_ms: int) -> set[tuple[str, str]]:
         """Which services are down beyond doubt.
 
-        After an outage of the database all seem to be, until their next sign of life: so one must
+        After an outage of the database all seem to be, until their next heartbeat: so one must
         have been silent for half of its time again since it was first seen to be.
         """
         known = self._suspects

@@ -53,6 +53,8 @@ class Task:
     patient: bool = False
     #: The instance to which the work is done, rather than to the host.
     instance: str | None = None
+    #: What the operation is about besides the host: driver, device and so on.
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Done:
 
     host: Place
     result: Mapping[str, Any]
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 #: Checks what was asked for and changes what begins with it; answers what is left to do.
@@ -111,6 +114,7 @@ class Operations:
                 uuid=order.operation,
                 verb=order.verb,
                 hosts=[one.host.name for one in parts],
+                subject=_subject(parts),
             )
             work.add(tx, self._db.now, [_row(order, one) for one in parts if isinstance(one, Task)])
             for one in parts:
@@ -155,6 +159,13 @@ class Operations:
                 reason="it is down; nothing was changed. Repeat it when the agent is back, or ask "
                 "with wait=true (--no-wait on the command line) to have it done then.",
             )
+
+
+def _subject(parts: Sequence[Task | Done]) -> dict[str, Any]:
+    """What an operation is about: driver, device and so on, and its hosts."""
+    about = {key: value for part in parts for key, value in part.about.items()}
+    names = sorted({part.host.name for part in parts} - {""})
+    return {**about, "hosts": names} if names else about
 
 
 def _row(order: Order, task: Task) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cyborg import exception
 from cyborg.clients.nova import BindEvent, EventVerdict, Nova
 from cyborg.conductor.work import Ledger
-from cyborg.db import arq_moves
+from cyborg.db import arq_moves, work
 from cyborg.db import events as history
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
@@ -34,8 +34,8 @@ class Outbox:
     def notify(self, rows: Sequence[Record]) -> None:
         """Send the states that stand now; raises Unavailable to be called again later.
 
-        ARQs that are gone need no event. When Nova has stopped waiting, the rest is given up, and
-        that stands in the ARQs' history.
+        ARQs that are gone need no event. A row for which Nova has stopped waiting is given up, and
+        that stands in the ARQ's history; the other rows of the instance are kept.
         """
         with self._db.reader() as tx:
             states = arq_moves.states(tx, [row.arq_uuid for row in rows])
@@ -49,10 +49,14 @@ class Outbox:
         try:
             verdicts = self._nova.send_events(events) if events else []
         except exception.Unavailable as error:
-            if max(row.age_ms for row in rows) < _NOVA_WAITS_MS:
+            if expired := [row for row in rows if row.age_ms >= _NOVA_WAITS_MS]:
+                instance = rows[0].instance_uuid
+                LOG.error("Gave up telling Nova about instance %s: %s", instance, error)
+                uuids = {row.arq_uuid for row in expired}
+                given_up = [_given_up(one, error) for one in events if one.arq_uuid in uuids]
+                self._finish(expired, given_up)
+            if len(expired) < len(rows):
                 raise
-            LOG.error("Gave up telling Nova about instance %s: %s", rows[0].instance_uuid, error)
-            self._finish(rows, [_given_up(event, error) for event in events])
             return
         for event, verdict in zip(events, verdicts, strict=True):
             level = logging.WARNING if verdict is EventVerdict.REFUSED else logging.DEBUG
@@ -63,7 +67,7 @@ class Outbox:
     def _finish(self, rows: Sequence[Record], entries: Sequence[history.Entry] = ()) -> None:
         # Repeated by itself, lest a deadlock here has Nova told twice.
         with self._ledger.done(rows) as tx:
-            history.record(tx, self._db.now, entries)
+            history.record(tx, self._db.now, entries, ordered_by=work.origin(rows[0]))
 
 
 def _given_up(event: BindEvent, error: Exception) -> history.Entry:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What agents say is heard when it is about their own host, in words that can be read."""
+"""Checks of requests to the conductor: who sends them, and for which host an agent speaks."""
 
 import functools
 import logging
@@ -18,8 +18,38 @@ _TYPES = {"host": str, "epoch": int}
 Verb = Callable[..., Any]
 
 
+def named() -> Callable[[Verb], Verb]:
+    """Make an endpoint's methods refuse requests without a sender; for all verbs but ``ping``.
+
+    Raises Forbidden. The first refusal of each verb is logged.
+    """
+    logged: set[str] = set()
+
+    def wrap(method: Verb) -> Verb:
+        @functools.wraps(method)
+        def checked(self: object, context: Mapping[str, Any], **arguments: Any) -> Any:
+            sender = context.get("sender")
+            if isinstance(sender, str) and sender:
+                return method(self, context, **arguments)
+            verb = method.__name__
+            if verb not in logged:
+                logged.add(verb)
+                LOG.warning(
+                    "Request %s over the message bus refused: it names no sender. Later requests "
+                    "of this kind are refused without a log line.",
+                    verb,
+                )
+            raise exception.Forbidden(reason=f"The request {verb} names no sender.")
+
+        return checked
+
+    return wrap
+
+
 def hearing() -> Callable[[Verb], Verb]:
     """Make endpoint's methods refuse what an agent must not say; for all verbs of one endpoint.
+
+    Below ``named``, which sees that there is a sender.
 
     Raises Invalid for a host or epoch of a wrong type, Forbidden for a host that is not the
     sender's. Each refusal is logged, but not again while an agent goes on saying the same.
@@ -29,7 +59,7 @@ def hearing() -> Callable[[Verb], Verb]:
     def wrap(method: Verb) -> Verb:
         @functools.wraps(method)
         def checked(self: object, context: Mapping[str, Any], **arguments: Any) -> Any:
-            sender = str(context.get("sender") or arguments.get("host") or "an agent")
+            sender = str(context["sender"])
             try:
                 _check(context, arguments)
                 answer = method(self, context, **arguments)
@@ -50,7 +80,6 @@ def _check(context: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     for name, kind in _TYPES.items():
         if name in arguments and type(arguments[name]) is not kind:
             raise exception.Invalid(field=name, reason=f"{kind.__name__} is needed")
-    sender, host = context.get("sender"), arguments.get("host")
-    # Agents of the release before this one do not say who they are.
-    if sender and host is not None and str(sender).rpartition("@")[2] != host:
+    sender, host = str(context["sender"]), arguments.get("host")
+    if host is not None and sender.rpartition("@")[2] != host:
         raise exception.Forbidden(reason=f"{sender} cannot speak for host {host}.")

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.conductor import images
 from cyborg.db import arq_moves, attach_handles, attaching, events, instances, work
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
@@ -99,6 +100,7 @@ def release_work(row: Record, operation: str | None) -> dict[str, Any]:
         "deployable_id": row.deployable_id,
         "attach_handle_id": row.attach_handle_id,
         "operation_id": operation,
+        "spec": {images.LOADING: True} if images.is_called_off(row) else None,
     }
 
 
@@ -214,4 +216,5 @@ def _entry(row: Record, action: str) -> events.Entry:
         action,
         instance_uuid=row.instance_uuid,
         hostname=row.hostname,
+        device_uuid=row.device_uuid,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a bind that was started: Bound or BindFailed, and Nova told of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -20,12 +20,14 @@ def resolve(
     *,
     fault: str | None = None,
     operation: str | None = None,
+    ordered_by: Mapping[str, str] | None = None,
 ) -> bool:
     """Let a bind FINISH or FAIL inside the caller's transaction; ``rows`` are locked ARQs.
 
     Those that are not being bound any more are left as they are; False when that is all of them.
     A failed one lets go of its handle, and ``fault`` says why it failed. One that an attach is
-    preparing is bound by that, in its own time, and no Nova waits for it.
+    preparing is bound by that, in its own time, and no Nova waits for it. ``ordered_by`` are the
+    ids of the request that began the bind.
     """
     attached = {one.instance_uuid for one in rows if one.hidden}
     attaching.wake(tx, now, attached)
@@ -57,8 +59,9 @@ def resolve(
             instance_uuid=one.instance_uuid,
             hostname=one.hostname,
             reason=fault,
+            device_uuid=one.device_uuid,
         )
         for one in started
     ]
-    events.record(tx, now, entries, operation=operation)
+    events.record(tx, now, entries, operation=operation, ordered_by=ordered_by)
     return True

@@ -12,7 +12,7 @@ What an operator created is lost by the order to delete it, and goes the same wa
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -33,11 +33,13 @@ _DAY_MS = 24 * 3600 * 1000
 class Gone:
     """What was given up: a 'device', a 'deployable' or a 'handle'; and why, in a clause.
 
-    ``made`` tells of a device that an operator had created.
+    ``made`` tells of a device that an operator had created. ``device_uuid`` is the device that it
+    is, or is a part of.
     """
 
     noun: str
     uuid: str
+    device_uuid: str
     reason: str
     made: bool = False
 
@@ -157,24 +159,28 @@ class Retirement:
         return [*_gone("device", devices), *_gone("deployable", parts)], not names <= known
 
     def _remove_units(self, tx: sa.Connection, host_id: int) -> list[Gone]:
-        """Remove single units, under the host's lock."""
-        found = self._units(tx, host_id)
-        if not found:
-            return []
-        retirement.lock_handles(tx, [one.id for one in found])
-        # Nobody can claim a lost one, but who had it may still be letting go of it.
-        going = self._units(tx, host_id)
-        retirement.remove_handles(tx, [one.id for one in going])
-        return _gone("handle", going)
+        """Remove single units, under the host's lock.
 
-    def _units(self, tx: sa.Connection, host_id: int) -> Sequence[Record]:
-        return retirement.handles(
+        That lock keeps them lost, no bind claims a lost unit, and a unit that is held is not among
+        them: what is read here stays true until the commit.
+        """
+        going = retirement.handles(
             tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
         )
+        if going:
+            retirement.remove_handles(tx, [one.id for one in going])
+        return _gone("handle", going)
 
     def _record(self, tx: sa.Connection, going: list[Gone], host: str) -> None:
         entries = [
-            events.Entry(one.noun, one.uuid, "retired", hostname=host, reason=one.reason)
+            events.Entry(
+                one.noun,
+                one.uuid,
+                "retired",
+                hostname=host,
+                reason=one.reason,
+                device_uuid=one.device_uuid,
+            )
             for one in going
         ]
         events.record(tx, self._db.now, entries)
@@ -185,7 +191,10 @@ class Retirement:
 
 
 def _gone(noun: str, rows: Iterable[Record]) -> list[Gone]:
-    return [Gone(noun, one.uuid, _why(one), noun == "device" and one.made) for one in rows]
+    return [
+        Gone(noun, one.uuid, one.device_uuid, _why(one), noun == "device" and one.made)
+        for one in rows
+    ]
 
 
 def _why(row: Record) -> str:

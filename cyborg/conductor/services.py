@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signs of life: agents say hello, APIs that they serve, conductors keep their own lease."""
+"""Heartbeats: of agents (hello), of APIs, and the lease of each conductor."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.equipment import introduce
-from cyborg.db import hosts, services
+from cyborg.db import hosts, images, services
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
@@ -22,7 +22,7 @@ _FORGET_MS = 24 * 3600 * 1000
 
 
 class Greeter:
-    """Takes agents' hellos and the APIs' signs of life.
+    """Takes the heartbeats of agents and APIs.
 
     ``down_after`` is how long, in milliseconds, an epoch may be silent before another process
     that claims the same host may take it over.
@@ -73,19 +73,39 @@ class Greeter:
             if hello.epoch is None and host.digest is not None:
                 # Of a host that is news, the report that follows tells all.
                 introduce(tx, host.id, hello.drivers)
+                images.forget_unused(tx, host.id)
         return Welcome(epoch, host.digest, host.desired_generation)
 
     def _epoch(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
         if hello.epoch is None:
-            return services.register(tx, self._db.now, process, hello.status.value)[1]
-        if services.beat(tx, self._db.now, process, epoch=hello.epoch, status=hello.status.value):
+            return self._register(tx, hello, process)
+        if services.beat(
+            tx,
+            self._db.now,
+            process,
+            epoch=hello.epoch,
+            status=hello.status.value,
+            status_reason=hello.failure,
+            bus_error=hello.bus_error,
+        ):
             return hello.epoch
         row = services.current(tx, self._db.now, process)
         if row is None or row.silent_ms > self._down_after:
-            return services.register(tx, self._db.now, process, hello.status.value)[1]
+            return self._register(tx, hello, process)
         raise exception.StaleEpoch(
             epoch=hello.epoch, binary=AGENT, host=hello.host, current=row.epoch
         )
+
+    def _register(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
+        """Begin a new epoch of the agent; answers the epoch."""
+        return services.register(
+            tx,
+            self._db.now,
+            process,
+            hello.status.value,
+            status_reason=hello.failure,
+            bus_error=hello.bus_error,
+        )[1]
 
 
 def check_epoch(host: Record, service_host: str, epoch: int) -> None:
@@ -121,8 +141,11 @@ class Lease:
             return services.first(tx, self._db.now, CONDUCTOR, lease_ms) == self._owner[0]
 
     @retried
-    def renew(self) -> None:
-        """Write the sign of life; begins a new epoch when the old one is over."""
+    def renew(self, bus_error: str = "") -> None:
+        """Write the heartbeat; begin a new epoch when the old one is over.
+
+        ``bus_error`` says why this conductor receives no requests; it is empty while it does.
+        """
         with self._db.writer() as tx:
             if self._owner is not None and services.beat(
                 tx,
@@ -130,8 +153,30 @@ class Lease:
                 self._process,
                 epoch=self._owner[1],
                 status=DriverState.READY.value,
+                bus_error=bus_error,
             ):
                 return
-            owner = services.register(tx, self._db.now, self._process, DriverState.READY.value)
+            owner = services.register(
+                tx, self._db.now, self._process, DriverState.READY.value, bus_error=bus_error
+            )
             services.forget_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)
         self._owner = owner
+
+    def end(self) -> None:
+        """Delete the row of this conductor, which ends as it was told to.
+
+        Only a conductor that failed then shows as down. Other conductors may take work that is
+        still this one's at once. While the database is away the row stays; it is deleted a day
+        after another conductor has started on this host.
+        """
+        if self._owner is None:
+            return
+        try:
+            with self._db.writer() as tx:
+                services.end(tx, self._process, epoch=self._owner[1])
+        except exception.CyborgError as error:
+            LOG.warning(
+                "%s on %s could not delete its row at its end and will show as down: %s",
+                *(CONDUCTOR, self._process.host, error),
+            )
+        self._owner = None

@@ -15,7 +15,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class _Absence:
-    """A host whose agent is silent, since its last sign of life; ``providers`` by uuid."""
+    """A host whose agent is silent, since its last heartbeat; ``providers`` by uuid."""
 
     name: str
     since: int
@@ -45,7 +45,7 @@ class Withholder:
         self._publisher: Publisher | None = None
         self._grace = grace
         self._lease_ms = lease_ms
-        # By host id the agent's last sign of life: those that were silent at the last look, and
+        # By host id the agent's last heartbeat: those that were silent at the last look, and
         # those whose devices are withheld.
         self._silent: dict[int, int] = {}
         self._done: dict[int, int] = {}

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration: every option is declared here, read from files once, and checked at start."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
 from oslo_log import log
 
 from cyborg import exception, version
-from cyborg.conf import conductor, database, opts
+from cyborg.conf import conductor, database, log_limit, opts
 
 PROJECT = "cyborg"
+#: Errors that name the file which could not be read.
+_UNREADABLE = (
+    cfg.ConfigFileParseError,
+    cfg.ConfigFilesNotFoundError,
+    cfg.ConfigFilesPermissionDeniedError,
+)
 
 
 def prepare(
@@ -57,6 +65,24 @@ def prepare(
     with checked(conf):
         _log(conf, prog)
     return conf
+
+
+def explained(error: exception.CyborgError, conf: cfg.ConfigOpts) -> str:
+    """Return the text of an error; a ConfigError also tells which files ``conf`` was read from."""
+    # Only a call of ``conf`` registers the option.
+    unread = "config_file" not in conf or isinstance(error.__cause__, _UNREADABLE)
+    if unread or not isinstance(error, exception.ConfigError):
+        return str(error)
+    files = [os.fspath(file) for file in conf.config_file or []]
+    for directory in conf.config_dir or []:
+        files += [os.fspath(file) for file in sorted(Path(directory).glob("*.conf"))]
+    if files:
+        return f"{error} Configuration files read: {', '.join(files)}."
+    home = Path("~").expanduser()
+    places = ", ".join(
+        os.fspath(place) for place in (home / f".{PROJECT}", home, f"/etc/{PROJECT}", "/etc")
+    )
+    return f"{error} No configuration file was found in {places}. Name the file with --config-file."
 
 
 def validate(conf: cfg.ConfigOpts) -> None:
@@ -137,6 +163,7 @@ def _log(conf: cfg.ConfigOpts, prog: str) -> None:
         raise exception.ConfigError(
             reason=f"Option [DEFAULT] log_dir or log_file cannot be used: {fault}."
         ) from fault
+    log_limit.limit()
 
 
 def _sentence(fault: cfg.Error) -> str:

@@ -70,6 +70,17 @@ def _watching() -> list[cfg.Opt]:
             "[oslo_messaging_notifications] driver names none but noop, and told to a conductor, "
             "for its metrics. 0: nobody is asked.",
         ),
+        cfg.FloatOpt(
+            "health_interval",
+            default=60,
+            min=0,
+            help="Interval, in seconds, between polls of the health of the devices. Each driver is "
+            "polled in a thread of its own. A device that its driver reports as faulty is reserved "
+            "in Placement within seconds, and is offered again when the driver reports it as "
+            "healthy. A small value finds faults sooner and runs the health checks of drivers more "
+            "often. 0 turns polling off: the health of all devices is unknown, and no device is "
+            "reserved because of it.",
+        ),
         metrics_listen(),
     ]
 

@@ -20,13 +20,13 @@ def _leases() -> list[cfg.Opt]:
             "heartbeat",
             default=1,
             min=0.1,
-            help="Seconds between two signs of life that a conductor writes to the database.",
+            help="Interval, in seconds, between two heartbeats of a conductor in the database.",
         ),
         cfg.FloatOpt(
             "lease",
             default=3,
             min=0.2,
-            help="Seconds without a sign of life after which other conductors take over the work "
+            help="Seconds without a heartbeat after which other conductors take over the work "
             "of one. It must be longer than heartbeat; longer values tolerate a slow database, "
             "shorter ones recover sooner.",
         ),
@@ -97,7 +97,7 @@ def _retentions() -> list[cfg.Opt]:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Refuse a lease that would expire between two signs of life, and a grace that would too.
+    """Refuse a lease that would expire between two heartbeats, and a grace that would too.
 
     Raises ``exception.ConfigError``.
     """

@@ -30,9 +30,7 @@ def options() -> list[cfg.Opt]:
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register all options of [database] on ``conf``; calling twice does no harm."""
-    oslo_db.set_defaults(
-        conf, connection="sqlite:///$state_path/cyborg.sqlite", max_pool_size=_MAX_POOL_SIZE
-    )
+    oslo_db.set_defaults(conf, max_pool_size=_MAX_POOL_SIZE)
     conf.register_opts(options(), group=GROUP)
 
 

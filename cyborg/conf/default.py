@@ -63,9 +63,11 @@ def _paths() -> list[cfg.Opt]:
     return [
         cfg.StrOpt(
             "state_path",
-            default="$pybasedir",
-            help="Directory for files that a process keeps between two starts. It must be "
-            "writable for the user who runs the service; packages use /var/lib/cyborg.",
+            default="/var/lib/cyborg",
+            help="Directory in which the agent keeps its cache, its journal and images that it "
+            "loads. The user who runs the agent must be able to write there. The systemd unit "
+            "creates the default directory. Without a writable directory the agent runs, but it "
+            "forgets its state at a restart and cannot load images.",
         ),
         cfg.StrOpt(
             "pybasedir",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the groups that single drivers read: [pci], [gpu_devices], [nic_devices], [nvme].
+"""Options of the groups that single drivers read: [pci], [fake_driver], [gpu_devices] and others.
 
 The groups of drivers that this release does not have stand here too, so that the configuration
 of an existing deployment stays valid and a bad value in it is reported at start.
@@ -20,6 +20,19 @@ def _pci() -> list[cfg.Opt]:
             "function that the host itself needs is refused with its reason unless the entry "
             'says "force": true. Network cards for ports of Neutron need "physical_network", '
             "the network's name in Neutron, besides.",
+        ),
+    ]
+
+
+def _fake() -> list[cfg.Opt]:
+    return [
+        cfg.StrOpt(
+            "fault",
+            default="",
+            help="Reason with which the fake_driver reports its device as faulty, to show what "
+            "becomes of a device that is not healthy. Empty: the device is healthy. An operator "
+            "can set the option for one host with 'cyborg install-driver fake_driver --host HOST "
+            "--option fault=REASON'.",
         ),
     ]
 
@@ -73,6 +86,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return fresh option objects by group."""
     return [
         ("pci", _pci()),
+        ("fake_driver", _fake()),
         ("gpu_devices", _gpu()),
         ("nic_devices", _nic()),
         ("nvme", _nvme()),

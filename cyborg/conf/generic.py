@@ -92,12 +92,22 @@ def _offering() -> list[cfg.Opt]:
         cfg.ListOpt(
             "services",
             default=[],
-            help="Names of the engines or functions on this backend, for the list of services.",
+            help="Names of the engines or functions on this backend, for the list of services. "
+            "Their state is unknown unless service_file or service_command tells it.",
         ),
         cfg.StrOpt(
             "capabilities",
             default="{}",
-            help="What the backend can do, as a JSON object for the list of backends.",
+            help="What the backend can do, as a JSON object. The lists of backends and hardware "
+            "show it and filter by its members.",
+        ),
+        cfg.IntOpt(
+            "remote_units",
+            default=0,
+            min=0,
+            max=255,
+            help="How many units of each device are not local to the host, for example because "
+            "the host reaches them over a network. The list of hardware shows it. At most units.",
         ),
     ]
 
@@ -154,6 +164,14 @@ def _commands() -> list[cfg.Opt]:
             "unit whose reset fails is given to nobody.",
         ),
         cfg.StrOpt(
+            "program_command",
+            help="Loads an image into a device, for operators who program it and for device "
+            "profiles with accel:bitstream_id or accel:function_id; {image} is the path of the "
+            "image, which the agent has fetched from Glance and verified, and which only the "
+            "agent's user can read. Calling it twice must do no harm. Without it the devices "
+            "cannot be programmed.",
+        ),
+        cfg.StrOpt(
             "ready_command",
             help="Tells whether a device is set up: status 0 means yes. It runs at every scan, "
             "so that ready_file is better where there is such a file. It must change nothing.",
@@ -162,6 +180,14 @@ def _commands() -> list[cfg.Opt]:
         cfg.StrOpt(
             "stats_command",
             help="Prints figures of a device, one line with a name and a number each.",
+        ),
+        cfg.StrOpt(
+            "service_command",
+            help="Tells whether the service {service} of this backend runs: status 0 means READY, "
+            "any other status STOPPED. It runs once per service at every scan, so service_file is "
+            "better where such a file exists. It must change nothing. After a command that does "
+            "not answer within check_timeout, the state of the backend's remaining services is "
+            "unknown until the next scan.",
         ),
     ]
 
@@ -183,6 +209,12 @@ def _files() -> list[cfg.Opt]:
             "{address} is prepared. With it a unit is prepared again after a reboot of the "
             "host.",
         ),
+        cfg.StrOpt(
+            "service_file",
+            help="Absolute path of a file that exists while the service {service} of this backend "
+            "runs, for example its pid file or socket. The state of the service is READY while "
+            "the file exists, otherwise STOPPED.",
+        ),
     ]
 
 
@@ -202,11 +234,19 @@ def _timeouts() -> list[cfg.Opt]:
             "killed.",
         ),
         cfg.FloatOpt(
+            "program_timeout",
+            default=600,
+            min=1,
+            help="Time, in seconds, after which program_command is killed. A bind fails sooner "
+            "when [DEFAULT] bind_timeout passes; raise both for devices that take long.",
+        ),
+        cfg.FloatOpt(
             "check_timeout",
             default=10,
             min=0.1,
             max=30,
-            help="Seconds after which ready_command, health_command and stats_command are killed.",
+            help="Seconds after which ready_command, health_command, stats_command and "
+            "service_command are killed.",
         ),
     ]
 

@@ -18,6 +18,14 @@ def options() -> list[cfg.Opt]:
             min=0,
             help="How many times a download that failed is tried again.",
         ),
+        cfg.IntOpt(
+            "max_image_size",
+            default=1 << 30,
+            min=1,
+            help="Largest image, in bytes, that an agent downloads in order to load it into a "
+            "device. An agent needs this much free space below state_path for each image that it "
+            "loads at the same time. Raise it when a bind fails because its image is larger.",
+        ),
     ]
 
 

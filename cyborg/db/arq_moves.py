@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.db import bulk
 from cyborg.db.bulk import Record
-from cyborg.db.models import Arq
+from cyborg.db.models import Arq, Deployable, Device
 from cyborg.model.arq import MOVES, Event, State
 from cyborg.model.caller import Caller
 
@@ -117,9 +117,9 @@ def _check_moved(ids: Sequence[int], result: sa.CursorResult[Any]) -> None:
         )
 
 
-def mark_prepared(tx: sa.Connection, id_: int) -> None:
-    """From now on the host may have begun, so that a release has something to undo."""
-    tx.execute(sa.update(Arq).where(Arq.id == id_).values(prepared=True))
+def mark_prepared(tx: sa.Connection, id_: int, *, prepared: bool = True) -> None:
+    """Store whether the host may have begun, so that a release has something to undo."""
+    tx.execute(sa.update(Arq).where(Arq.id == id_).values(prepared=prepared))
 
 
 def hide(tx: sa.Connection, ids: Sequence[int], *, hidden: bool) -> None:
@@ -140,6 +140,14 @@ def drop_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
 # to execute it.
 
+#: The device that an ARQ has a unit of; a subquery takes no locks.
+_DEVICE = (
+    sa.select(Device.uuid)
+    .join(Deployable, Deployable.device_id == Device.id)
+    .where(Deployable.id == Arq.deployable_id)
+    .correlate(Arq)
+    .scalar_subquery()
+)
 _LOCK = (
     sa.select(
         Arq.id,
@@ -156,6 +164,7 @@ _LOCK = (
         Arq.origin,
         Arq.hidden,
         Arq.fault,
+        _DEVICE.label("device_uuid"),
     )
     .order_by(Arq.id)
     .with_for_update()

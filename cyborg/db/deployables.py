@@ -58,6 +58,12 @@ def show(tx: sa.Connection, uuid: str) -> Found | None:
     return found[0] if found else None
 
 
+def programmable_classes(tx: sa.Connection) -> frozenset[str]:
+    """Return the resource classes of the deployables into which images can be loaded."""
+    classes = sa.select(_D.resource_class).where(_D.programmable, _D.lost_ms.is_(None)).distinct()
+    return frozenset(tx.execute(classes).scalars())
+
+
 def page(tx: sa.Connection, wanted: listing.Page, name: str | None = None) -> list[Found]:
     """A page of all deployables, or of the one with this name."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)

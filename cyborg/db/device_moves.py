@@ -26,6 +26,8 @@ _COLUMNS = (
     Device.hostname,
     Device.status,
     Device.status_reason,
+    Device.health,
+    Device.health_reason,
     Device.driver,
     Device.device_key,
     Device.origin,
@@ -57,9 +59,13 @@ def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
     ).one_or_none()
 
 
-def unready(tx: sa.Connection, *which: sa.ColumnElement[bool]) -> Sequence[Record]:
-    """Those of these devices that are in service, and have to be set up before they can be used."""
-    in_service = (Device.status == DeviceStatus.ENABLED.value, Device.lost_ms.is_(None))
+def unready(
+    tx: sa.Connection,
+    *which: sa.ColumnElement[bool],
+    status: DeviceStatus = DeviceStatus.ENABLED,
+) -> Sequence[Record]:
+    """Return those of these devices that have this status and need set-up before use."""
+    in_service = (Device.status == status.value, Device.lost_ms.is_(None))
     return tx.execute(
         sa.select(*_COLUMNS)
         .join(Hardware, _ENTRY)
@@ -162,10 +168,3 @@ def let_go(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
         .values(lost_ms=now)
     )
     return True
-
-
-def note_image(tx: sa.Connection, deployable_id: int, image_uuid: str) -> None:
-    """Remember which image a deployable holds from now on."""
-    tx.execute(
-        sa.update(Deployable).where(Deployable.id == deployable_id).values(bitstream_id=image_uuid)
-    )

@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import listing, models
+from cyborg.db import listing, models, units
+from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import LOST
 
@@ -28,12 +29,17 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _D.std_board_info,
     _D.vendor_board_info,
     _D.hostname,
+    _D.device_key,
+    _D.numa_node,
     _D.driver,
     _D.backend,
     _D.labels,
     _D.status,
     _D.status_reason,
     _D.lost_ms,
+    _D.health,
+    _D.health_reason,
+    _D.health_ms,
     _D.created_at,
     _D.updated_at,
 )
@@ -95,6 +101,80 @@ def page(
 
 
 @dataclass(frozen=True)
+class Part:
+    """A deployable of a device, which is a provider in Placement.
+
+    ``reserved`` of its ``total`` units are not to be given out by Placement; ``error`` is why
+    Placement refuses the provider.
+    """
+
+    uuid: str
+    name: str
+    rp_uuid: str | None
+    resource_class: str
+    error: str | None
+    total: int
+    reserved: int
+    #: How many of its units count as what, see ``units.WORD``.
+    words: Mapping[str, int]
+    traits: tuple[str, ...]
+
+
+def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
+    """The deployables of these devices with units and traits, by device, in two statements."""
+    if not ids:
+        return {}
+    traits: dict[str, set[str]] = {}
+    for row in tx.execute(_traits(ids)):
+        traits.setdefault(row.uuid, set()).add(row.value)
+    by_uuid: dict[str, list[units.Row]] = {}
+    for row in units.of_devices(tx, ids):
+        by_uuid.setdefault(row.uuid, []).append(row)
+    result: dict[int, list[Part]] = {}
+    for uuid, rows in by_uuid.items():
+        words: dict[str, int] = {}
+        for row in rows:
+            if row.word is not None:
+                words[row.word] = words.get(row.word, 0) + row.amount
+        part = Part(
+            uuid=uuid,
+            name=rows[0].name,
+            rp_uuid=rows[0].rp_uuid,
+            resource_class=rows[0].resource_class,
+            error=rows[0].publish_error,
+            total=sum(words.values()),
+            reserved=sum(row.amount for row in rows if row.word is not None and not row.offered),
+            words=words,
+            traits=tuple(sorted(traits.get(uuid, ()))),
+        )
+        result.setdefault(rows[0].device_id, []).append(part)
+    return result
+
+
+def _traits(ids: Sequence[int]) -> sa.Select[*tuple[Any, ...]]:
+    """The traits that the providers of devices have in Placement."""
+    return (
+        sa.select(_U.uuid, models.Attribute.value)
+        .select_from(models.Attribute)
+        .join(models.Deployable, _U.id == models.Attribute.deployable_id)
+        .where(
+            _U.device_id.in_(ids),
+            models.Attribute.key.startswith("trait"),
+            models.Attribute.origin == Origin.DISCOVERED.value,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Holder:
+    """An ARQ that holds a unit; ``instance`` is None while the ARQ shows none."""
+
+    arq_uuid: str
+    project_id: str | None
+    instance: "User | None"
+
+
+@dataclass(frozen=True)
 class User:
     """An instance that holds units, and what Nova said of it at ``seen_ms`` (None: nothing yet)."""
 
@@ -104,30 +184,28 @@ class User:
     seen_ms: int | None
 
 
-def instances(
+def holders(
     tx: sa.Connection, ids: Sequence[int], project_id: str | None
-) -> dict[int, list[User | None]]:
-    """Whose requests hold units of these devices: device id → instances, by uuid.
+) -> dict[int, list[Holder]]:
+    """The ARQs that hold units of these devices: device id → holders, by instance.
 
-    None stands for requests that show no instance: unbound ones and hidden ones. ``project_id``
-    keeps those of one project.
+    ``project_id`` keeps those of one project.
     """
     query = (
-        sa.select(_U.device_id, _SHOWN, _I.name, _I.status, _I.seen_ms)
+        sa.select(_U.device_id, _R.uuid, _R.project_id, _SHOWN, _I.name, _I.status, _I.seen_ms)
         .select_from(models.Arq)
         .join(models.Deployable, _U.id == _R.deployable_id)
         .outerjoin(models.Instance, _I.uuid == _SHOWN)
         .where(_U.device_id.in_(ids))
-        .distinct()
-        .order_by(_SHOWN)
+        .order_by(_SHOWN, _R.id)
     )
     if project_id is not None:
         query = query.where(_R.project_id == project_id)
-    found: dict[int, list[User | None]] = {}
+    result: dict[int, list[Holder]] = {}
     for row in tx.execute(query) if ids else ():
         user = None if row.shown is None else User(row.shown, row.name, row.status, row.seen_ms)
-        found.setdefault(row.device_id, []).append(user)
-    return found
+        result.setdefault(row.device_id, []).append(Holder(row.uuid, row.project_id, user))
+    return result
 
 
 def _terms(which: Wanted) -> Iterator[sa.ColumnElement[bool]]:

@@ -37,6 +37,7 @@ COLUMNS = (
     Driver.wanted,
     Driver.enabled,
     Driver.options,
+    Driver.accepts,
 )
 
 

@@ -36,6 +36,31 @@ _sqlite_writers: dict[tuple[int, str], threading.Lock] = {}
 _open = threading.local()
 
 
+#: Seconds that may pass between the last look at the clock and COMMIT without another look.
+_COMMIT_WITHIN = 0.5
+
+
+@dataclass(frozen=True)
+class _Expiry:
+    """When the request of a transaction expires, and when that was last compared, in seconds."""
+
+    expires_ms: int
+    seen: float
+
+
+def _seconds() -> float:
+    """This machine's time since it was booted; time in which it was suspended counts."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def expires(expires_ms: int) -> None:
+    """Note that the open transaction of this thread must not be committed after a moment.
+
+    The caller has just compared that moment with the database's clock.
+    """
+    _open.expiry = _Expiry(expires_ms, _open.seconds())
+
+
 def _in_transaction() -> set[int]:
     if not hasattr(_open, "databases"):
         _open.databases = set()
@@ -47,6 +72,7 @@ class Reader:
     """Reads only: a write through it is refused by the database.
 
     ``now`` is the database's clock as an SQL expression in milliseconds; a test passes a literal.
+    ``seconds`` is a clock of this machine that goes on while the machine is suspended.
     Raises ConfigError when the URL cannot be used.
     """
 
@@ -58,8 +84,10 @@ class Reader:
         *,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         now: sa.ColumnElement[int] | None = None,
+        seconds: Callable[[], float] = _seconds,
     ) -> None:
         self._url = parse_url(url)
+        self._seconds = seconds
         self._settings = settings
         self._made: tuple[int, sa.Engine] | None = None
         self._making: dict[int, threading.Lock] = {}
@@ -70,7 +98,10 @@ class Reader:
         """Build it from oslo.db's ``[database]`` options."""
         options = conf.database
         if not options.connection:
-            raise exception.ConfigError(reason="[database] connection is not set.")
+            raise exception.ConfigError(
+                reason="[database] connection is not set; it has the form "
+                "mysql+pymysql://user:password@host/cyborg."
+            )
         return cls(
             options.connection,
             settings=Settings(
@@ -86,6 +117,15 @@ class Reader:
                 connection_parameters=options.connection_parameters,
             ),
         )
+
+    @property
+    def place(self) -> str:
+        """Where the database is, for sentences: host:port of a server, or the file of SQLite."""
+        url = self._url
+        if url.get_backend_name() == "sqlite":
+            return url.database or ""
+        port = url.port or (3306 if url.get_backend_name() == "mysql" else 5432)
+        return f"{url.host or url.query.get('host', 'localhost')}:{port}"
 
     @property
     def engine(self) -> sa.Engine:
@@ -108,7 +148,7 @@ class Reader:
 
         Raises Unavailable when the database cannot be reached.
         """
-        with faults.translated(), self._connect() as connection:
+        with faults.translated(self.place), self._connect() as connection:
             yield connection
 
     def wait(
@@ -138,7 +178,7 @@ class Reader:
         return make_engine(self._url, self._settings, read_only=self._read_only)
 
     def _connect(self) -> sa.Connection:
-        with faults.connecting():
+        with faults.connecting(self.place):
             return self.engine.connect()
 
 
@@ -157,13 +197,28 @@ class Database(Reader):
         held = _in_transaction()
         if id(self) in held:
             raise RuntimeError("this thread has a transaction open already")
-        with faults.translated(), self._alone(), self._connect() as connection:
+        translated = faults.translated(self.place, writes=True)
+        with translated, self._alone(), self._connect() as connection:
             held.add(id(self))
             try:
                 with connection.execution_options(**{WRITES: True}).begin():
+                    _open.expiry, _open.seconds = None, self._seconds
                     yield connection
+                    self._check_expiry(connection)
             finally:
                 held.discard(id(self))
+
+    def _check_expiry(self, tx: sa.Connection) -> None:
+        """Raise Unavailable when the transaction's request has expired since its last look.
+
+        The history looks at the database's clock (see ``events.record``). A process that is frozen
+        after that must not commit when it wakes up.
+        """
+        expiry = _open.expiry
+        if expiry is None or self._seconds() - expiry.seen <= _COMMIT_WITHIN:
+            return
+        if int(tx.execute(sa.select(self.now)).scalar_one()) >= expiry.expires_ms:
+            raise exception.Unavailable(peer="The conductor", reason=faults.EXPIRED)
 
     def _alone(self) -> AbstractContextManager[object]:
         if self._url.get_backend_name() != "sqlite":

@@ -84,6 +84,7 @@ def _with_agents(now: sa.ColumnElement[int], down_after: int) -> sa.Select[*tupl
             Host.name,
             Host.service_host,
             Service.epoch,
+            Service.bus_error,
             (Service.last_seen_ms >= now - down_after).label("up"),
         )
         .join(Service, IS_AGENT)
@@ -100,7 +101,7 @@ def forsaken(tx: sa.Connection, now: sa.ColumnElement[int], silent_ms: int) -> S
     """The providers of units to be prepared on hosts whose agents are silent for so long.
 
     One row for each provider that Placement took from us, with its host's id and name and the
-    agent's last sign of life.
+    agent's last heartbeat.
     """
     return tx.execute(
         sa.select(Host.id, Host.name, Service.last_seen_ms, Deployable.rp_uuid)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drivers, backends and hardware of all hosts in SQL: how operators find and read them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import listing
+from cyborg.db import listing, units
+from cyborg.db.hosts import DISABLED
 from cyborg.db.models import Arq, AttachHandle, Backend, Deployable, Device, Driver, Hardware, Host
-from cyborg.model.device import DeviceStatus
-from cyborg.model.report import DriverState
 
 Row = sa.Row[*tuple[Any, ...]]
 
@@ -38,7 +37,17 @@ _USED = (
     )
     .correlate(Device)
 )
-_READY = Driver.state == DriverState.READY.value
+#: Placement may give out a unit of the device, used or not; the driver and its host aside.
+_OFFERED = (
+    sa.exists()
+    .where(
+        Deployable.device_id == Device.id,
+        Deployable.publish_error.is_(None),
+        AttachHandle.deployable_id == Deployable.id,
+        units.PART_IN_SERVICE,
+    )
+    .correlate(Device)
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,26 @@ class Kind:
     visible: sa.Select[*tuple[Any, ...]]
     sortable: listing.Sortable
     filters: Mapping[str, sa.SQLColumnExpression[Any]]
+    #: Filters that are more than a comparison for equality.
+    conditions: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = field(default_factory=dict)
+
+
+def _has_remote(remote: bool) -> sa.ColumnElement[bool]:
+    """Whether some units of the hardware are not local to its host, or none are."""
+    units = Hardware.acc_specs["remote"].as_integer()
+    return units > 0 if remote else sa.or_(units.is_(None), units == 0)
+
+
+def _has_capability(name: str) -> sa.ColumnElement[bool]:
+    """Whether the capabilities of the hardware have a member of this name."""
+    member: sa.ColumnElement[Any] = Hardware.acc_specs["acc_capability", name].as_string()
+    return member.is_not(None)
+
+
+def _backend_has_capability(name: str) -> sa.ColumnElement[bool]:
+    """Whether the capabilities of the backend have a member of this name."""
+    member: sa.ColumnElement[Any] = Backend.capabilities[name].as_string()
+    return member.is_not(None)
 
 
 def _sortable(model: Any, **columns: sa.SQLColumnExpression[Any]) -> listing.Sortable:
@@ -69,10 +98,17 @@ DRIVERS = Kind(
         Driver.endpoint,
         Driver.enabled,
         Driver.options,
+        Driver.accepts,
         Driver.error,
         Driver.discovered_ms,
         _count(*_THERE).label("found"),
-        _count(*_THERE, _READY, Device.status == DeviceStatus.ENABLED.value).label("offered"),
+        sa.case(
+            (
+                sa.and_(units.DRIVER_WORKS, sa.not_(DISABLED)),
+                _count(*_MINE, units.IN_SERVICE, units.HEALTHY, _OFFERED),
+            ),
+            else_=0,
+        ).label("offered"),
         _count(*_MINE, _USED).label("in_use"),
     ).join(Host, Host.id == Driver.host_id),
     _sortable(Driver, name=Driver.name, state=Driver.state),
@@ -94,6 +130,7 @@ BACKENDS = Kind(
     .join(Host, Host.id == Driver.host_id),
     _sortable(Backend, driver=Driver.name, name=Backend.name, state=Backend.state),
     {"driver": Driver.name, "name": Backend.name},
+    {"capability": _backend_has_capability},
 )
 HARDWARE = Kind(
     sa.select(
@@ -116,6 +153,7 @@ HARDWARE = Kind(
         "type": Hardware.device_type,
         "setup_required": Hardware.setup_required,
     },
+    {"remote": _has_remote, "capability": _has_capability},
 )
 
 
@@ -130,7 +168,8 @@ def page(
     """A page of those that are as ``asked``; a ``host`` goes by either of its names."""
     query = listing.paged(tx, kind.visible, kind.sortable, wanted)
     query = query.where(
-        *(kind.filters[name] == asked[name] for name in kind.filters if name in asked)
+        *(kind.filters[name] == asked[name] for name in kind.filters if name in asked),
+        *(kind.conditions[name](asked[name]) for name in kind.conditions if name in asked),
     )
     if "host" in asked:
         query = query.where(named(asked["host"]))

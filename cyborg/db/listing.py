@@ -21,7 +21,7 @@ class Page:
     """What the caller asked for; ``sort_key`` and ``marker`` are the words of the query string."""
 
     limit: int | None = None
-    marker: str | None = None
+    marker: str | int | None = None
     sort_key: str | None = None
     sort_dir: str | None = None
 
@@ -31,11 +31,12 @@ class Sortable:
     """How a noun may be sorted.
 
     ``columns`` maps the API's words to columns; without a sort key, rows come in the order in
-    which they were made (``id``). ``uuid`` is the column that markers name.
+    which they were made (``id``). ``uuid`` is the column that markers name: ``id`` where rows have
+    no uuid.
     """
 
     id: sa.SQLColumnExpression[int]
-    uuid: sa.SQLColumnExpression[str]
+    uuid: sa.SQLColumnExpression[Any]
     columns: Mapping[str, sa.SQLColumnExpression[Any]]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much there is of everything, counted for metrics: eight statements, whatever there is."""
+"""How much there is of everything, counted for metrics: nine statements, whatever there is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from cyborg.db.models import (
     Service,
     Work,
 )
+from cyborg.model import health
 from cyborg.model.device import HandleState
 from cyborg.model.device_life import LOST
 
@@ -34,13 +35,15 @@ class Totals:
     hosts), ``operations`` (state); of ``work`` (kind) also the age of the oldest, in ``ages``, and
     what failed when it was last tried, in ``failing``; of services (binary, host) the ``silence``
     of the process that was heard of last; ``untold`` is how long the oldest event waits to be told.
-    Times are in milliseconds.
+    ``healthy`` (host, driver, type, device) is 1 or 0 for the devices whose health is known and
+    that are there. Times are in milliseconds.
     """
 
     arqs: Counts
     units: Counts
     leaked: int
     devices: Counts
+    healthy: Counts
     drivers: Counts
     operations: Counts
     work: Counts
@@ -71,6 +74,10 @@ def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
         units={(row.name, row.resource_class, row.word): int(row.amount) for row in units},
         leaked=sum(row.amount - row.owned for row in units if row.word == HandleState.HELD),
         devices=_counts(tx, _DEVICES),
+        healthy={
+            (row.hostname, row.driver, row.type, row.uuid): int(health.offered(row.health))
+            for row in tx.execute(_HEALTH)
+        },
         drivers=_counts(tx, _DRIVERS),
         operations=_counts(tx, _OPERATIONS),
         work={(row.kind,): int(row.amount) for row in work},
@@ -108,6 +115,9 @@ _UNITS: Final[Any] = (
 _DEVICES: Final[Any] = sa.select(Device.type, _DEVICE_STATE.label("word"), _COUNT).group_by(
     Device.type, sa.text("word")
 )
+_HEALTH: Final[Any] = sa.select(
+    Device.hostname, Device.driver, Device.type, Device.uuid, Device.health
+).where(Device.health.is_not(None), Device.lost_ms.is_(None))
 _OPERATIONS: Final[Any] = sa.select(Operation.state, _COUNT).group_by(Operation.state)
 _DRIVERS: Final[Any] = sa.select(Driver.name, Driver.state, _COUNT).group_by(
     Driver.name, Driver.state

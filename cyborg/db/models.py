@@ -65,10 +65,15 @@ class Service(Base):
     version: Mapped[String64 | None]
     endpoint: Mapped[String255 | None]
     status: Mapped[Word]
+    #: Why the status is FAILED.
+    status_reason: Mapped[Text | None]
     disabled: Mapped[bool] = mapped_column(server_default=sa.false())
     disabled_reason: Mapped[Text | None]
     epoch: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
     last_seen_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)
+    #: Why the process receives no requests over the message bus, and since when; NULL: it does.
+    bus_error: Mapped[Text | None]
+    bus_error_ms: Mapped[Milliseconds | None]
 
 
 class Device(Dated, Base):
@@ -96,6 +101,10 @@ class Device(Dated, Base):
     origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
     leaving: Mapped[bool] = mapped_column(server_default=sa.false())
     device_state: Mapped[str | None] = mapped_column(sa.String(32))
+    #: What the driver last said of the device's health; NULL: it has not said anything.
+    health: Mapped[Word | None]
+    health_reason: Mapped[Text | None]
+    health_ms: Mapped[Milliseconds | None]
 
 
 class Deployable(Dated, Base):
@@ -289,9 +298,14 @@ class Event(Base):
     hostname: Mapped[String255 | None]
     reason: Mapped[Text | None]
     detail: Mapped[Any | None] = mapped_column(Json)
+    #: The device that the event is about, whatever its noun.
+    device_uuid: Mapped[str | None] = mapped_column(sa.String(36))
 
 
 sa.Index(None, Event.subject_uuid, Event.id)
+sa.Index(None, Event.device_uuid, Event.id)
+sa.Index(None, Event.hostname, Event.id)
+sa.Index(None, Event.request_id)
 
 
 class Driver(Base):
@@ -311,6 +325,8 @@ class Driver(Base):
     wanted: Mapped[bool | None]
     enabled: Mapped[bool] = mapped_column(server_default=sa.true())
     options: Mapped[Any | None] = mapped_column(Json)
+    #: What operators may set: a list of objects with name, group, type, default and help.
+    accepts: Mapped[Any | None] = mapped_column(Json)
     error: Mapped[Text | None]
     discovered_ms: Mapped[Milliseconds | None]
 
@@ -367,6 +383,8 @@ class Operation(Base):
     error: Mapped[Text | None]
     created_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)
     finished_ms: Mapped[Milliseconds | None]
+    #: What it is about: driver, device, instance ..., by name.
+    subject: Mapped[Any | None] = mapped_column(Json)
 
 
 class OperationResult(Base):

@@ -38,6 +38,7 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _O.error,
     _O.created_ms,
     _O.finished_ms,
+    _O.subject,
 )
 _OPEN = sorted(one.value for one in OPEN)
 _OF_INSTANCES = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
@@ -81,6 +82,7 @@ def begin(
     uuid: str,
     verb: str,
     hosts: Collection[str],
+    subject: Mapping[str, Any] | None = None,
 ) -> None:
     """Store a new operation that runs on these hosts; Conflict when the uuid is taken."""
     moment = int(tx.execute(sa.select(now)).scalar_one())
@@ -93,6 +95,7 @@ def begin(
             user_id=caller.user_id,
             request_id=caller.request_id,
             steps=[{"name": "begun", "at_ms": moment}],
+            subject=None if subject is None else dict(subject),
             created_ms=moment,
         )
     )
@@ -219,6 +222,7 @@ def _with_results(tx: sa.Connection, rows: Sequence[Record]) -> list[Operation]:
             results=tuple(results[row.id]),
             error=row.error,
             finished_ms=row.finished_ms,
+            subject=row.subject,
         )
         for row in rows
     ]

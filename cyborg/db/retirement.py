@@ -38,6 +38,8 @@ from cyborg.model.report import DriverState
 UNHELD = (HandleState.FREE.value, HandleState.QUARANTINED.value)
 #: The moment since which parts have been lost that an operator has forgotten.
 FORGOTTEN = 0
+#: The device that goes, or that a part goes of.
+_DEVICE = Device.uuid.label("device_uuid")
 #: The driver of a device has been uninstalled.
 _UNINSTALLED = sa.exists().where(
     Driver.host_id == Device.host_id, Driver.name == Device.driver, Driver.wanted.is_(False)
@@ -60,15 +62,16 @@ def due(
 ) -> Sequence[Record]:
     """The devices of a host that are to be forgotten, or have been lost for ``age_ms`` (0: never).
 
-    (id, uuid, lost_for, leaving, uninstalled, made), ``lost_for`` in milliseconds. Those that are
-    to be forgotten, or whose driver has been uninstalled, are due at once. Not while anybody has a
-    unit of them or work is under way there. Those that nobody asked to forget stay while their
-    driver fails, too: nobody can see then whether they are back.
+    (id, uuid, device_uuid, lost_for, leaving, uninstalled, made), ``lost_for`` in milliseconds.
+    Those that are to be forgotten, or whose driver has been uninstalled, are due at once. Not while
+    anybody has a unit of them or work is under way there. Those that nobody asked to forget stay
+    while their driver fails, too: nobody can see then whether they are back.
     """
     return tx.execute(
         sa.select(
             Device.id,
             Device.uuid,
+            _DEVICE,
             (now - Device.lost_ms).label("lost_for"),
             Device.leaving,
             _UNINSTALLED.label("uninstalled"),
@@ -88,7 +91,7 @@ def deployables(
     """
     why = _why(now, Deployable)
     return tx.execute(
-        _deployable_rows(Deployable.id, Deployable.uuid, Deployable.name, *why)
+        _deployable_rows(Deployable.id, Deployable.uuid, Deployable.name, _DEVICE, *why)
         .where(Device.host_id == host_id, *_deployables_due(now, age_ms))
         .order_by(Deployable.id)
     ).all()
@@ -103,7 +106,7 @@ def handles(
     ``silent_ms``: nobody would look whether they are back, nor tell Placement.
     """
     return tx.execute(
-        _handle_rows(AttachHandle.id, AttachHandle.uuid, *_why(now, AttachHandle))
+        _handle_rows(AttachHandle.id, AttachHandle.uuid, _DEVICE, *_why(now, AttachHandle))
         .where(Device.host_id == host_id, *_handles_due(now, age_ms, silent_ms))
         .order_by(AttachHandle.id)
     ).all()
@@ -133,11 +136,6 @@ def lock_handles_of(tx: sa.Connection, deployable_ids: Collection[int]) -> None:
 def lock_handles_of_device(tx: sa.Connection, device_id: int) -> None:
     """Lock the attach handles of a device, by id: no bind takes one after that."""
     attach_handles.lock(tx, AttachHandle.deployable_id.in_(_of_device(device_id)))
-
-
-def lock_handles(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Lock attach handles by id."""
-    attach_handles.lock(tx, AttachHandle.id.in_(sorted(ids)))
 
 
 def _of_device(id_: int) -> sa.Select[Any]:

@@ -184,7 +184,7 @@ def _config() -> Config:
 @contextmanager
 def _alembic(db: Database) -> Iterator[Config]:
     config = _config()
-    with faults.connecting():
+    with faults.connecting(db.place):
         connection = db.engine.connect().execution_options(**{WRITES: True})
     with connection:
         _prepare(connection)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from cyborg.db.bulk import Record
 from cyborg.db.models import Host, Service
+from cyborg.model import health_view
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,18 @@ class Process:
 
 
 def register(
-    tx: sa.Connection, now: sa.ColumnElement[int], process: Process, status: str
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    process: Process,
+    status: str,
+    *,
+    status_reason: str = "",
+    bus_error: str = "",
 ) -> tuple[int, int]:
     """Begin a new epoch of this process; answers (id, epoch).
 
     What an older epoch did or does under the same name no longer counts from now on.
+    ``status_reason`` and ``bus_error`` are stored as by ``beat``.
     """
     row = tx.execute(
         sa.select(Service.id, Service.epoch).where(*_named(process)).with_for_update()
@@ -37,6 +45,9 @@ def register(
         "endpoint": process.endpoint,
         "status": status,
         "last_seen_ms": now,
+        "status_reason": status_reason or None,
+        "bus_error": bus_error or None,
+        "bus_error_ms": now if bus_error else None,
     }
     if row is None:
         fresh = {"host": process.host, "binary": process.binary, "process": process.process}
@@ -49,13 +60,33 @@ def register(
 
 
 def beat(
-    tx: sa.Connection, now: sa.ColumnElement[int], process: Process, *, epoch: int, status: str
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    process: Process,
+    *,
+    epoch: int,
+    status: str,
+    status_reason: str = "",
+    bus_error: str = "",
 ) -> bool:
-    """Renew the lease of an epoch; False when it is over."""
+    """Renew the lease of an epoch; False when it is over.
+
+    ``status_reason`` says why the status is FAILED.
+    ``bus_error`` says why the process receives no requests over the bus, and is empty while it
+    does. The row keeps the time since which it has had such an error.
+    """
+    since = sa.func.coalesce(Service.bus_error_ms, now) if bus_error else None
     result = tx.execute(
         sa.update(Service)
         .where(*_named(process), Service.epoch == epoch)
-        .values(last_seen_ms=now, status=status, version=process.version)
+        .values(
+            last_seen_ms=now,
+            status=status,
+            version=process.version,
+            status_reason=status_reason or None,
+            bus_error=bus_error or None,
+            bus_error_ms=since,
+        )
     )
     return int(result.rowcount) == 1
 
@@ -83,9 +114,14 @@ def renew(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> bo
     return int(result.rowcount) == 1
 
 
+def end(tx: sa.Connection, process: Process, *, epoch: int) -> None:
+    """Delete the row of a process that ends; not that of a successor with the same name."""
+    tx.execute(sa.delete(Service).where(*_named(process), Service.epoch == epoch))
+
+
 @dataclass(frozen=True)
 class Seen:
-    """A process as its row shows it; ``silent_ms`` is the age of its last sign of life."""
+    """A process as its row shows it; ``silent_ms`` is the age of its last heartbeat."""
 
     process: Process
     status: str
@@ -99,7 +135,7 @@ def listed(
 ) -> list[Seen]:
     """The processes of the binaries that ``down_after`` names, by binary, host and process.
 
-    One is up while its last sign of life, by the database's clock, is not older than what
+    One is up while its last heartbeat, by the database's clock, is not older than what
     ``down_after`` says of its binary, in milliseconds.
     """
     rows = tx.execute(
@@ -134,12 +170,15 @@ def processes(
     *,
     uuid: str | None = None,
     host: str | None = None,
+    binary: str | None = None,
 ) -> Sequence[Record]:
-    """The rows of processes with their silence, in their order; of one, or of one host.
+    """The rows of processes with their silence, in their order; of one, of one host or binary.
 
     A host goes by its own name or the compute's in Placement.
     """
     terms = [] if uuid is None else [Service.uuid == uuid]
+    if binary is not None:
+        terms.append(Service.binary == binary)
     if host is not None:
         agents = sa.select(Host.service_host).where(Host.name == host)
         terms.append(sa.or_(Service.host == host, Service.host.in_(agents)))
@@ -153,11 +192,27 @@ def processes(
             Service.disabled,
             Service.disabled_reason,
             Service.last_seen_ms,
+            Service.status_reason,
+            Service.bus_error,
+            Service.bus_error_ms,
             (now - Service.last_seen_ms).label("silent_ms"),
         )
         .where(*terms)
         .order_by(Service.id)
     ).all()
+
+
+def health(row: Record) -> health_view.Process:
+    """What the health view judges of a row of ``processes``."""
+    return health_view.Process(
+        binary=row.binary,
+        host=row.host,
+        silent_ms=int(row.silent_ms),
+        last_seen_ms=int(row.last_seen_ms),
+        bus_error=row.bus_error,
+        bus_error_ms=row.bus_error_ms,
+        status_reason=row.status_reason,
+    )
 
 
 def current(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> Record:

@@ -24,7 +24,8 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.model.attribute import Origin
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.health_view import Process
+from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.snapshot import (
     ArqRow,
     DeployableRow,
@@ -49,6 +50,7 @@ def take(db: Reader) -> Snapshot:
             # transaction only; SQLite reads like this by nature.
             tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         now = int(tx.execute(sa.select(db.now)).scalar_one())
+        conductors = _conductors(tx, now)
         return Snapshot(
             hosts=_hosts(tx, now),
             drivers=_drivers(tx),
@@ -58,8 +60,9 @@ def take(db: Reader) -> Snapshot:
             arqs=_arqs(tx, now),
             instances=_instances(tx),
             work=_work(tx, now),
-            conductor_silence=_conductor_silence(tx, now),
+            conductor_silence=min((one.silent_ms for one in conductors), default=None),
             taken_ms=now,
+            conductors=conductors,
         )
 
 
@@ -78,7 +81,16 @@ def open_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
 
 def _hosts(tx: sa.Connection, now: int) -> tuple[HostRow, ...]:
     rows = tx.execute(
-        sa.select(Host.id, Host.name, Host.updated_ms, Service.last_seen_ms, Service.disabled)
+        sa.select(
+            Host.id,
+            Host.name,
+            Host.updated_ms,
+            Service.host,
+            Service.last_seen_ms,
+            Service.disabled,
+            Service.bus_error,
+            Service.bus_error_ms,
+        )
         .outerjoin(Service, IS_AGENT)
         .order_by(Host.id)
     )
@@ -89,6 +101,7 @@ def _hosts(tx: sa.Connection, now: int) -> tuple[HostRow, ...]:
             now - row.updated_ms,
             _age(now, row.last_seen_ms),
             disabled=bool(row.disabled),
+            agent=None if row.last_seen_ms is None else _process(AGENT, row, now),
         )
         for row in rows
     )
@@ -102,11 +115,25 @@ def _drivers(tx: sa.Connection) -> tuple[DriverRow, ...]:
 def _devices(tx: sa.Connection, now: int) -> tuple[DeviceRow, ...]:
     rows = tx.execute(
         sa.select(
-            Device.id, Device.uuid, Device.host_id, Device.driver, Device.status, Device.lost_ms
+            Device.id,
+            Device.uuid,
+            Device.host_id,
+            Device.driver,
+            Device.status,
+            Device.lost_ms,
+            Device.health,
         )
     )
     return tuple(
-        DeviceRow(row.id, row.uuid, row.host_id, row.driver, row.status, _age(now, row.lost_ms))
+        DeviceRow(
+            row.id,
+            row.uuid,
+            row.host_id,
+            row.driver,
+            row.status,
+            _age(now, row.lost_ms),
+            row.health,
+        )
         for row in rows
     )
 
@@ -254,9 +281,18 @@ def _work_row(row: Record, now: int) -> WorkRow:
     )
 
 
-def _conductor_silence(tx: sa.Connection, now: int) -> int | None:
-    last = sa.select(sa.func.max(Service.last_seen_ms)).where(Service.binary == CONDUCTOR)
-    return _age(now, tx.execute(last).scalar_one())
+def _conductors(tx: sa.Connection, now: int) -> tuple[Process, ...]:
+    rows = tx.execute(
+        sa.select(Service.host, Service.last_seen_ms, Service.bus_error, Service.bus_error_ms)
+        .where(Service.binary == CONDUCTOR)
+        .order_by(Service.id)
+    )
+    return tuple(_process(CONDUCTOR, row, now) for row in rows)
+
+
+def _process(binary: str, row: Record, now: int) -> Process:
+    silent = now - row.last_seen_ms
+    return Process(binary, row.host, silent, row.last_seen_ms, row.bus_error, row.bus_error_ms)
 
 
 def _age(now: int, since: int | None) -> int | None:

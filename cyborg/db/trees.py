@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from cyborg.db import images
 from cyborg.db.bulk import Record
 from cyborg.db.models import (
     AttachHandle,
@@ -35,6 +36,8 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
             Device.numa_node,
             Device.status,
             Device.lost_ms,
+            Device.health,
+            Device.health_reason,
             Device.origin,
             Device.leaving,
         ).where(Device.host_id == host_id)
@@ -102,9 +105,9 @@ def control_paths(tx: sa.Connection, device_ids: Collection[int]) -> dict[int, i
 
 
 def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
-    """Which of these deployable names stand already; name → (device id, host name)."""
+    """Which of these deployable names stand already; name → (device id, driver, host name)."""
     rows = tx.execute(
-        sa.select(Deployable.name, Deployable.device_id, Device.hostname)
+        sa.select(Deployable.name, Deployable.device_id, Device.driver, Device.hostname)
         .join(Device, Device.id == Deployable.device_id)
         .where(Deployable.name.in_(sorted(names)))
     )
@@ -116,13 +119,33 @@ def set_lost(
 ) -> None:
     """Mark rows of devices, deployables or handles as lost since now, or as seen again (None).
 
-    A device that is seen again stays, whatever was ordered while it was lost.
+    A device that is seen again stays, whatever was ordered while it was lost. Which image is
+    loaded into one that is lost nobody knows: it may be without power.
     """
     values: dict[str, Any] = {"lost_ms": now}
     if model is Device and now is None:
         values["leaving"] = False
+    if model is Deployable and now is not None:
+        values["bitstream_id"] = None
+    if model is Device and now is not None and ids:
+        images.forget_lost(tx, ids)
     if ids:
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(**values))
+
+
+def set_health(
+    tx: sa.Connection,
+    uuids: Collection[str],
+    word: str | None,
+    reason: str | None,
+    *,
+    since: sa.ColumnElement[int] | None,
+) -> None:
+    """Store the health of devices; without ``since`` they have had this health before."""
+    values: dict[str, Any] = {"health": word, "health_reason": reason}
+    if since is not None:
+        values["health_ms"] = since if word is not None else None
+    tx.execute(sa.update(Device).where(Device.uuid.in_(sorted(uuids))).values(**values))
 
 
 def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> None:

@@ -18,7 +18,10 @@ def _seconds() -> float:
 
 
 class Watch:
-    """Shows the database's time, a little ahead by as long as it took to ask; never behind."""
+    """Shows the database's time, behind by at most as long as the last question took; never ahead.
+
+    Safe for several threads.
+    """
 
     def __init__(self, db: Reader, *, seconds: Callable[[], float] = _seconds) -> None:
         self._db = db
@@ -27,16 +30,23 @@ class Watch:
 
     def set(self) -> None:
         """Ask the database what time it is: one statement; raises Unavailable."""
-        # Counted from the question: the answer is from some moment after it.
-        asked = self._seconds()
+        self._ask()
+
+    def now_ms(self) -> int:
+        """Return a moment that the database's clock has reached.
+
+        Asks the database when its last answer is older than two minutes; raises Unavailable.
+        """
+        answered, then = self._seen or self._ask()
+        passed = self._seconds() - answered
+        if not 0 <= passed <= _TRUSTED:
+            answered, then = self._ask()
+            passed = self._seconds() - answered
+        return then + int(passed * 1000)
+
+    def _ask(self) -> tuple[float, int]:
         with self._db.reader() as tx:
             now = int(tx.execute(sa.select(self._db.now)).scalar_one())
-        self._seen = asked, now
-
-    def now_ms(self) -> int | None:
-        """A moment that the database's clock does not show yet; None when that is not known."""
-        if self._seen is None:
-            return None
-        asked, then = self._seen
-        passed = self._seconds() - asked
-        return then + int(passed * 1000) + 1 if 0 <= passed <= _TRUSTED else None
+        # Counted from the answer: the database read its clock before it.
+        self._seen = seen = self._seconds(), now
+        return seen

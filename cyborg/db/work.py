@@ -28,6 +28,7 @@ _COLUMNS = (
     Work.deployable_id,
     Work.attach_handle_id,
     Work.spec,
+    Work.error,
     Work.fence,
     Work.attempts,
     Work.deadline_ms,

@@ -78,7 +78,7 @@ class Driver(abc.ABC):
 
     name: ClassVar[str]
     device_type: str | None = None
-    can_program: ClassVar[bool] = False
+    can_program: bool = False
     #: Names of options that only the host's own configuration may set, such as commands to run.
     local_options: ClassVar[frozenset[str]] = frozenset()
 
@@ -131,7 +131,13 @@ class Driver(abc.ABC):
         return ()
 
     def health(self, device_key: str) -> Health:
-        """Ask the device how it is."""
+        """Return the health of one device.
+
+        The agent calls it for every device at an interval, from a thread of its own for each
+        driver and also while other verbs are at work; it must end in a limited time. The units of
+        a device that is not healthy are reserved until it is healthy again. An error keeps the
+        last answer.
+        """
         self._cannot(f"tell the health of {device_key}")
 
     def stats(self, device_key: str) -> Mapping[str, float]:

@@ -6,25 +6,33 @@ SDK's jobs): they never change.
 """
 
 import re
+from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import ALONE, Driver, Health, Surroundings
 from cyborg.drivers.host import Host
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
     Attribute,
+    Backend,
+    BackendService,
     Deployable,
     Device,
     DeviceType,
+    Hardware,
 )
 from cyborg.model.pci import PciAddress
+from cyborg.model.report import DriverState
 
 _ADDRESS = PciAddress(0, 0x0C, 0, 0)
 _UNITS = 16
 _FUNCTIONS = 8
 _RESOURCE_CLASS = "FPGA"
+_BACKEND = "fake"
+_SERVICE = "fake_engine"
+_CAPABILITIES = {"fake": {"num": _UNITS}}
 _TRAIT = "CUSTOM_FAKE_DEVICE"
 _FIGURES = {
     "utilization_ratio": 0.25,
@@ -43,6 +51,7 @@ class FakeDriver(Driver):
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         super().__init__(host, conf)
+        self._fault: str = conf.fake_driver.fault.strip()
         self._deployable = re.sub(r"[^A-Za-z0-9_-]", "_", f"{conf.host}_FakeDevice")
 
     def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
@@ -68,6 +77,24 @@ class FakeDriver(Driver):
                 vendor_board_info="fake_vendor_info",
             )
         ]
+
+    def health(self, device_key: str) -> Health:
+        """See Driver; the device is as healthy as ``[fake_driver] fault`` allows."""
+        if device_key != str(_ADDRESS):
+            self._cannot(f"tell the health of {device_key}")
+        return Health(not self._fault, self._fault or None)
+
+    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        """See Driver; the units are local, and their capability is made up as well."""
+        return [
+            replace(Hardware.of(device), capability=_CAPABILITIES)
+            for device in self.discover(surroundings)
+        ]
+
+    def backends(self) -> list[Backend]:
+        """See Driver; one backend that always runs, with one service on it."""
+        state = DriverState.READY.value
+        return [Backend(_BACKEND, state, (BackendService(_SERVICE, state),), _CAPABILITIES)]
 
     def stats(self, device_key: str) -> dict[str, float]:
         """See Driver; figures as made up as the device, for whoever shows or stores such."""

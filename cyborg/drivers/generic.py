@@ -20,9 +20,9 @@ from cyborg.drivers.generic_survey import Finding, Site, survey
 from cyborg.drivers.host import Host
 from cyborg.drivers.local_command import checked, complaint
 from cyborg.drivers.pci import deployable_name
-from cyborg.model.device import Backend, BackendService, Device, Hardware
+from cyborg.model.device import SERVICE_UNKNOWN, Backend, BackendService, Device, Hardware
 from cyborg.model.report import DriverState
-from cyborg.model.work import HandleTask, Unit
+from cyborg.model.work import HandleTask, ProgramTask, Unit
 
 LOG = logging.getLogger(__name__)
 
@@ -39,9 +39,12 @@ class GenericDriver(Driver):
         super().__init__(host, conf)
         self._node: str = conf.host
         self._backends = generic_options.read(conf, host)
+        self.can_program = any(one.programs for one in self._backends)
         self.device_type = ", ".join(sorted({one.kind for one in self._backends})) or None
         self._lookup = pci_ids.Lookup()
         self._told: set[tuple[str, str]] = set()
+        #: The error that was last logged for each backend's services, so that it is logged once.
+        self._service_errors: dict[str, str] = {}
 
     def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
         """See Driver; runs no command."""
@@ -59,12 +62,56 @@ class GenericDriver(Driver):
 
     def backends(self) -> list[Backend]:
         """See Driver; a backend to which no device belongs now is stopped."""
-        found = self._survey(ALONE, ours=True)
-        attached = {one.backend.name for one in found if one.function or one.reason is None}
+        findings = self._survey(ALONE, ours=True)
+        attached = {
+            finding.backend.name
+            for finding in findings
+            if finding.function or finding.reason is None
+        }
         return [
-            _backend(one, DriverState.READY if one.name in attached else DriverState.STOPPED)
-            for one in self._backends
+            Backend(
+                name=backend.name,
+                state=(
+                    DriverState.READY if backend.name in attached else DriverState.STOPPED
+                ).value,
+                services=self._services(backend),
+                capabilities=backend.capabilities,
+                creates=backend.creates,
+            )
+            for backend in self._backends
         ]
+
+    def _services(self, backend: GenericBackend) -> tuple[BackendService, ...]:
+        """Return the services of a backend with the state that its file or command tells.
+
+        After a command that cannot be run or does not end in time, the command is not run for
+        the backend's remaining services in this scan.
+        """
+        file, command = backend.marks.service, backend.commands.service
+        services = []
+        reason = ""
+        for name in backend.services:
+            state = SERVICE_UNKNOWN
+            try:
+                if file is not None:
+                    runs = file.exists(self.host, {"service": name})
+                    state = (DriverState.READY if runs else DriverState.STOPPED).value
+                elif command is not None:
+                    runs = command.ask(self.host, {"service": name}).status == 0
+                    state = (DriverState.READY if runs else DriverState.STOPPED).value
+            except exception.HostError as error:
+                command = None
+                reason = str(error)
+                if self._service_errors.get(backend.name) != reason:
+                    LOG.warning(
+                        "The state of service %s on backend %s is unknown: %s",
+                        name,
+                        backend.name,
+                        reason,
+                    )
+            services.append(BackendService(name, state))
+        self._service_errors[backend.name] = reason
+        return tuple(services)
 
     def install(self, device_key: str, operation: str) -> None:
         """See Driver; a device that is set up already, or waits for a reboot, is left alone."""
@@ -102,6 +149,14 @@ class GenericDriver(Driver):
         for command in (backend.commands.release, backend.commands.reset):
             if command is not None:
                 command.order(self.host, values)
+
+    def program(self, task: ProgramTask, image_path: str) -> None:
+        """See Driver; possible where the backend has a program_command."""
+        one, _ = self._place(task.device_key, "program")
+        command = one.backend.commands.program
+        if command is None:
+            self._cannot(f"program {task.deployable}")
+        command.order(self.host, checked(task.device_key, image=image_path))
 
     def prepared(self) -> Sequence[Unit]:
         """See Driver; possible when each backend that prepares has a prepared_file."""
@@ -175,6 +230,7 @@ class GenericDriver(Driver):
             setup_required=standing.setup_required,
             reboot_required=standing.reboot_required,
             num=len(one.handles),
+            remote=one.backend.remote_units,
             capability=one.backend.capabilities,
         )
 
@@ -263,13 +319,3 @@ def figures(text: str) -> dict[str, float]:
             )
         found[name] = value
     return found
-
-
-def _backend(one: GenericBackend, state: DriverState) -> Backend:
-    return Backend(
-        name=one.name,
-        state=state.value,
-        services=tuple(BackendService(name, state.value) for name in one.services),
-        capabilities=one.capabilities,
-        creates=one.creates,
-    )

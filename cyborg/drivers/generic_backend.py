@@ -33,9 +33,11 @@ class Commands:
     prepare: LocalCommand | None = None
     release: LocalCommand | None = None
     reset: LocalCommand | None = None
+    program: LocalCommand | None = None
     ready: LocalCommand | None = None
     health: LocalCommand | None = None
     stats: LocalCommand | None = None
+    service: LocalCommand | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Marks:
     ready: FilePath | None = None
     reboot: FilePath | None = None
     prepared: FilePath | None = None
+    service: FilePath | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class GenericBackend:
     model: str | None = None
     services: tuple[str, ...] = ()
     capabilities: dict[str, Any] = field(default_factory=dict)
+    remote_units: int = 0
     commands: Commands = Commands()
     marks: Marks = Marks()
 
@@ -83,6 +87,11 @@ class GenericBackend:
         """Whether a unit needs the host's work before or after a guest has it."""
         commands = self.commands
         return any((commands.prepare, commands.release, commands.reset))
+
+    @property
+    def programs(self) -> bool:
+        """Whether images can be loaded into its devices."""
+        return self.commands.program is not None
 
     def names(self, function: PciFunction | None, known: Names) -> tuple[str, str]:
         """Vendor and model of a device, as the operator wants them shown, else as they are."""
@@ -114,7 +123,10 @@ class GenericBackend:
             made,
             vendor=vendor,
             numa_node=function.numa_node if function is not None else None,
-            deployables=tuple(replace(one, prepare=self.prepares) for one in made.deployables),
+            deployables=tuple(
+                replace(one, prepare=self.prepares, programmable=self.programs)
+                for one in made.deployables
+            ),
         )
 
     def _deployable(self, node: str, address: PciAddress) -> Deployable:
@@ -131,6 +143,7 @@ class GenericBackend:
                 *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
             ),
             prepare=self.prepares,
+            programmable=self.programs,
         )
 
     def handles(self, address: PciAddress) -> Iterator[AttachHandle]:

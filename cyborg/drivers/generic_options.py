@@ -17,7 +17,7 @@ from cyborg.drivers import generic_match
 from cyborg.drivers.generic_backend import Commands, GenericBackend, Marks
 from cyborg.drivers.generic_match import Selector
 from cyborg.drivers.host import Host
-from cyborg.drivers.local_command import FilePath, LocalCommand
+from cyborg.drivers.local_command import FilePath, LocalCommand, is_service_name
 from cyborg.drivers.whitelist import network_name
 from cyborg.model.device import AttachType, DeviceType
 from cyborg.model.provider import is_resource_class_name, is_trait_name
@@ -34,6 +34,8 @@ COMMANDS = frozenset(f"{one.name}_command" for one in fields(Commands))
 _WAYS = "pci_ids, pci_classes, addresses, sysfs_class or devices"
 _DEVICE = ("address",)
 _UNIT = ("address", "handle", "uuid")
+_PROGRAM = ("address", "image")
+_SERVICE = ("service",)
 
 
 def read(conf: cfg.ConfigOpts, host: Host) -> tuple[GenericBackend, ...]:
@@ -86,6 +88,7 @@ class _Section:
             model=self._optional("model", _shown),
             services=self._understood("services", _services),
             capabilities=self._understood("capabilities", _json_object),
+            remote_units=self._remote_units(units),
             commands=self._commands(),
             marks=self._marks(units),
         )
@@ -119,6 +122,12 @@ class _Section:
             self._refuse("units", "a whole function is one unit")
         return units
 
+    def _remote_units(self, units: int) -> int:
+        remote: int = self._value("remote_units")
+        if remote > units:
+            self._refuse("remote_units", f"a device has only {units} unit(s), see units")
+        return remote
+
     def _mdev_type(self, attach_type: AttachType) -> str | None:
         name = self._optional("mdev_type", _mdev)
         if (name is not None) is not (attach_type is AttachType.MDEV):
@@ -137,12 +146,20 @@ class _Section:
             prepare=self._command("prepare_command", "command_timeout", _UNIT),
             release=self._command("release_command", "command_timeout", _UNIT),
             reset=self._command("reset_command", "command_timeout", _UNIT),
+            program=self._command("program_command", "program_timeout", _PROGRAM),
             ready=self._command("ready_command", "check_timeout", _DEVICE),
             health=self._command("health_command", "check_timeout", _DEVICE),
             stats=self._command("stats_command", "check_timeout", _DEVICE),
+            service=self._command("service_command", "check_timeout", _SERVICE),
         )
+        if found.service and self._value("service_file"):
+            self._refuse("service_command", "service_file tells the same")
+        if found.service:
+            self._check_service_names("service_command", found.service.named)
         if found.ready and self._value("ready_file"):
             self._refuse("ready_command", "ready_file tells the same")
+        if found.program and "image" not in found.program.named:
+            self._refuse("program_command", "without {image} it has nothing to load")
         if found.install and not found.ready and not self._value("ready_file"):
             self._refuse("install_command", "neither ready_file nor ready_command tells its end")
         return found
@@ -151,40 +168,61 @@ class _Section:
         seconds: float = self._value(timeout)
         if self._value(option) is None:
             return None
-        if not self._is_local(option):
+        reason = self._foreign(option)
+        if reason is not None:
             self._refuse(
-                option, "a command must stand in a configuration file that root alone can change"
+                option,
+                f"a command must stand in a configuration file that root alone can change{reason}",
             )
         return self._understood(option, lambda text: LocalCommand.parse(text, seconds, allowed))
 
-    def _is_local(self, option: str) -> bool:
-        """Whether the value comes from a file of this host that is root's alone.
+    def _foreign(self, option: str) -> str | None:
+        """Why the value does not come from a file of this host that is root's alone, or None.
 
         What is kept below state_path was sent here: it is no configuration of this host.
         """
         place = self._conf.get_location(option, self._group)
         if place is None or place.location is not cfg.Locations.user:
-            return False
+            return ""
         file = os.path.realpath(place.detail)
         state = os.path.realpath(self._conf.state_path)
         if os.path.commonpath([file, state]) == state:
-            return False
+            return f"; {file} is below state_path"
         try:
-            return self._host.owned_by_root(os.path.abspath(place.detail))
-        except exception.HostError:
-            return False
+            open_place = self._host.open_to_others(os.path.abspath(place.detail))
+        except exception.HostError as fault:
+            return f": {fault}".rstrip(".")
+        return None if open_place is None else f"; others can change {open_place}"
 
     def _marks(self, units: int) -> Marks:
         found = Marks(
             ready=self._path("ready_file", _DEVICE),
             reboot=self._path("reboot_file", _DEVICE),
             prepared=self._path("prepared_file", ("address", "handle")),
+            service=self._path("service_file", _SERVICE),
         )
+        if found.service is not None:
+            self._check_service_names("service_file", found.service.template.named)
         if found.prepared is not None:
             named = found.prepared.template.named
             if "handle" not in named and (units > 1 or not named):
                 self._refuse("prepared_file", "without {handle} it tells no unit from another")
         return found
+
+    def _check_service_names(self, option: str, named: frozenset[str]) -> None:
+        """Refuse an option that cannot tell the services of this backend apart."""
+        names: list[str] = self._value("services")
+        if not names:
+            self._refuse(option, "services names no service")
+        if "service" not in named and len(names) > 1:
+            self._refuse(option, "without {service} it tells no service from another")
+        for name in names:
+            if "service" in named and not is_service_name(name):
+                self._refuse(
+                    "services",
+                    f"{name!r} cannot replace {{service}} in {option}: a name of a service has "
+                    "1 to 64 letters, digits and . _ @ -",
+                )
 
     def _path(self, option: str, allowed: tuple[str, ...]) -> FilePath | None:
         return self._optional(option, lambda text: FilePath.parse(text, allowed))

@@ -103,6 +103,10 @@ class Host(Protocol):
         """Whether root alone can change a file of this machine; see ``LocalHost``."""
         ...
 
+    def open_to_others(self, path: str) -> str | None:
+        """Return the file or directory that lets others than root change ``path``, or None."""
+        ...
+
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
     ) -> Completed:
@@ -204,6 +208,10 @@ class LocalHost:
         Like commands, whose programs are asked about, the path is always this machine's. A
         directory in which everybody may make files, as /tmp, is nobody's alone.
         """
+        return self.open_to_others(path) is None
+
+    def open_to_others(self, path: str) -> str | None:
+        """See Host."""
         with translated(f"looking who owns {path}"):
             places = ["/"]
 
@@ -212,7 +220,7 @@ class LocalHost:
                 return os.readlink(place) if os.path.islink(place) else None
 
             resolve(path, link)
-            return all(_is_roots(os.lstat(one)) for one in places)
+            return next((one for one in places if not _is_roots(os.lstat(one))), None)
 
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP

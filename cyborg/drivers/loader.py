@@ -14,7 +14,7 @@ from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
 from cyborg.drivers.overlay import Overlay
-from cyborg.model.report import DriverHello, DriverState
+from cyborg.model.report import DriverHello, DriverOption, DriverState
 
 #: Where packages announce their drivers.
 NAMESPACE = "cyborg.accelerator.driver"
@@ -24,6 +24,7 @@ ALL = "*"
 _VERSION_WIDTH = 64
 _TYPE_WIDTH = 64
 _ENDPOINT_WIDTH = 255
+_HELP_WIDTH = 255
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Loaded:
     enabled: bool = True
     endpoint: str | None = None
     version: str | None = None
+    #: What an operator may set of the driver; empty where it was not constructed from a file.
+    accepts: tuple[DriverOption, ...] = ()
 
     @property
     def hello(self) -> DriverHello:
@@ -148,6 +151,7 @@ def _tried(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loade
 
 def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
     faults: list[str] = []
+    overlay = conf if isinstance(conf, Overlay) else Overlay(conf, {})
 
     def failed(
         _manager: object, _entry: importlib.metadata.EntryPoint, error: BaseException
@@ -161,7 +165,7 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded
             namespace,
             [name],
             invoke_on_load=True,
-            invoke_args=(host, conf),
+            invoke_args=(host, overlay),
             on_load_failure_callback=failed,
             on_missing_entrypoints_callback=None,
         )
@@ -177,4 +181,19 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded
         return Loaded(name, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:
         return Loaded(name, error=f"the installed driver calls itself {driver.name!r}")
-    return Loaded(name, driver)
+    return Loaded(name, driver, accepts=_accepts(overlay, driver))
+
+
+def _accepts(overlay: Overlay, driver: Driver) -> tuple[DriverOption, ...]:
+    """What an operator may set of a driver: all that it reads, but for what is its host's alone."""
+    return tuple(
+        DriverOption(
+            name=name,
+            group=group,
+            type=type(option.type).__name__.lower(),
+            default=None if option.default is None else str(option.default),
+            help=(option.help or "").partition(". ")[0].rstrip(".")[:_HELP_WIDTH],
+        )
+        for (group, name), option in sorted(overlay.accepted.items())
+        if name not in driver.local_options
+    )

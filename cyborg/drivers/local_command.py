@@ -23,6 +23,8 @@ _FORMS = {
     "address": re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"),
     "handle": re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z:_/-]|\.(?!\.)){0,254}"),
     "uuid": re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    "image": re.compile(r"(?:/(?!\.\.?(?:/|$))[^/\x00-\x1f\x7f]+)+"),
+    "service": re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z_@-]|\.(?!\.)){0,63}"),
 }
 #: Characters of a command's complaint that are passed on.
 _COMPLAINT = 200
@@ -95,15 +97,23 @@ class LocalCommand:
         """The path of the program."""
         return self.words[0].text
 
+    @property
+    def named(self) -> frozenset[str]:
+        """The placeholders in its words."""
+        return frozenset().union(*(one.named for one in self.words))
+
     def ask(self, host: Host, values: Mapping[str, str]) -> Completed:
         """Run it; any exit status is an answer.
 
         Raises exception.HostError when it is not root's alone, cannot be started or does not
         end in time.
         """
-        if not host.owned_by_root(self.program):
+        place = host.open_to_others(self.program)
+        if place is not None:
             raise exception.HostError(
-                action=f"running {self.program}", reason="others than root may change it"
+                action=f"running {self.program}",
+                reason=f"others than root may change {place}; let root own it, and nobody else "
+                "write there",
             )
         return host.run([one.fill(values) for one in self.words], timeout=self.timeout)
 
@@ -122,11 +132,20 @@ def complaint(ended: Completed) -> str:
     return f"it ended with status {ended.status}{said}"
 
 
+def is_service_name(text: str) -> bool:
+    """Whether a command or a path may name a service so."""
+    return _FORMS["service"].fullmatch(text) is not None
+
+
 def checked(
-    address: str, handle: str | None = None, handle_uuid: str | None = None
+    address: str,
+    handle: str | None = None,
+    handle_uuid: str | None = None,
+    *,
+    image: str | None = None,
 ) -> dict[str, str]:
     """Values for the placeholders; raises exception.HostError when one has not the right form."""
-    given = {"address": address, "handle": handle, "uuid": handle_uuid}
+    given = {"address": address, "handle": handle, "uuid": handle_uuid, "image": image}
     for name, value in given.items():
         if value is not None and _FORMS[name].fullmatch(value) is None:
             raise exception.HostError(action="making a command", reason=f"{value!r} is no {name}")

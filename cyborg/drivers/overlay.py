@@ -22,6 +22,8 @@ class Overlay:
         self._options = options
         #: Keys that the driver has read, and by which names of options.
         self.read: dict[str, str] = {}
+        #: All that the driver has read: (group, name) → the option.
+        self.accepted: dict[tuple[str, str], cfg.Opt] = {}
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._conf, name)
@@ -35,6 +37,9 @@ class Overlay:
 
     def value(self, group: str, name: str) -> Any:
         """An option of a group: the operator's value where there is one."""
+        if name in self._conf[group]:
+            # oslo.config has no public way to an option.
+            self.accepted[group, name] = self._conf._get_opt_info(name, group)["opt"]
         for key in (f"{group}.{name}", name):
             if key in self._options:
                 self.read[key] = name
@@ -43,7 +48,6 @@ class Overlay:
 
     def _parsed(self, group: str, name: str, key: str) -> Any:
         raw = self._options[key]
-        # oslo.config has no public way to the type of an option.
         option = self._conf._get_opt_info(name, group)["opt"]
         try:
             value = option.type(raw)

@@ -3,6 +3,7 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,16 +17,20 @@ from cyborg.model.device import (
     AttachHandle,
     AttachType,
     Attribute,
+    Backend,
+    BackendService,
     Deployable,
     Device,
     DeviceType,
     Hardware,
 )
 from cyborg.model.pci import PciAddress
+from cyborg.model.report import DriverState
 
 LOG = logging.getLogger(__name__)
 
 _RESOURCE_CLASS = "CUSTOM_PCI"
+_BACKEND = "pci"
 #: Vendors whose names traits and driver names in the field carry; all others go by their id.
 _VENDOR_WORDS = {
     0x102B: "MATROX",
@@ -92,6 +97,36 @@ class PciDriver(Driver):
     def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
         """Every PCI function of the host, and why it is not offered if it is not."""
         return [hardware(one, self._names) for one in self._survey(surroundings)]
+
+    def backends(self) -> list[Backend]:
+        """Return the PCI bus as one backend: what the whitelist names on it, by device type.
+
+        It is STOPPED when the bus has no function that the whitelist names.
+        """
+        types: Counter[str] = Counter()
+        if self._entries:
+            types.update(
+                device_type(finding.function.class_code).value
+                for finding in self._survey(ALONE)
+                if finding.listed and finding.function is not None
+            )
+        ready, stopped = DriverState.READY.value, DriverState.STOPPED.value
+        return [
+            Backend(
+                name=_BACKEND,
+                state=ready if types else stopped,
+                services=tuple(BackendService(name, ready) for name in sorted(types)),
+                capabilities={name: {"num": types[name]} for name in sorted(types)},
+            )
+        ]
+
+    def lists(self, entry: str) -> bool:
+        """Return whether one entry of a whitelist, as JSON, names a function of this host.
+
+        Raises exception.ConfigError for an entry that cannot be understood.
+        """
+        findings = survey(pci_scan.read(self.host), whitelist.parse([entry]), self._node, ALONE)
+        return any(finding.listed for finding in findings)
 
     def _tell(self, found: Sequence[Finding]) -> None:
         """Say once why a function that the operator listed is not offered."""
@@ -221,4 +256,8 @@ def hardware(finding: Finding, names: pci_ids.Names) -> Hardware:
         model=names.product(function.vendor, function.product),
         offered=finding.reason is None,
         reason=finding.reason,
+        capability={
+            "pci_class": f"{function.class_code:06x}",
+            **({"virtual_functions": function.vfs} if function.vfs else {}),
+        },
     )

@@ -71,6 +71,12 @@ DRIVERS: Final = Metric(
     "cyborg_drivers", "gauge", ("driver", "state"), "On how many hosts a driver is in a state."
 )
 
+BUS_LISTENING: Final = Metric(
+    "cyborg_bus_listening",
+    "gauge",
+    (),
+    "1 while this process receives requests over the message bus, else 0.",
+)
 DATABASE_UP: Final = Metric(
     "cyborg_database_up", "gauge", (), "1 if the database answered for this scrape, else 0."
 )
@@ -91,6 +97,12 @@ LEAKED: Final = Metric(
     "Units that are held, although no accelerator request has them.",
 )
 DEVICES: Final = Metric("cyborg_devices", "gauge", ("type", "state"), "Devices.")
+DEVICE_HEALTHY: Final = Metric(
+    "cyborg_device_healthy",
+    "gauge",
+    ("host", "driver", "type", "device"),
+    "1 if the health of a device allows its use, 0 if its units are reserved because of it.",
+)
 WORK: Final = Metric("cyborg_work", "gauge", ("kind",), "Pieces of work that are to be done.")
 WORK_OLDEST: Final = Metric(
     "cyborg_work_oldest_seconds", "gauge", ("kind",), "The age of the oldest of them."
@@ -123,7 +135,7 @@ SILENCE: Final = Metric(
     "cyborg_service_silence_seconds",
     "gauge",
     ("binary", "host"),
-    "The age of the last sign of life of a service.",
+    "The age of the last heartbeat of a service.",
 )
 
 CONDUCTOR_UP: Final = Metric(
@@ -150,12 +162,14 @@ OF_CONDUCTOR: Final = (
     BUILD,
     VERB_SECONDS,
     PEER_FAILURES,
+    BUS_LISTENING,
     DATABASE_UP,
     ARQS,
     HANDLES,
     UNITS,
     LEAKED,
     DEVICES,
+    DEVICE_HEALTHY,
     WORK,
     WORK_OLDEST,
     WORK_FAILING,
@@ -167,4 +181,12 @@ OF_CONDUCTOR: Final = (
     DRIVERS,
     *MEASURED.values(),
 )
-OF_AGENT: Final = (BUILD, VERB_SECONDS, PEER_FAILURES, CONDUCTOR_UP, DRIVERS, DRIVER_FAILURES)
+OF_AGENT: Final = (
+    BUILD,
+    VERB_SECONDS,
+    PEER_FAILURES,
+    BUS_LISTENING,
+    CONDUCTOR_UP,
+    DRIVERS,
+    DRIVER_FAILURES,
+)

@@ -2,7 +2,7 @@
 """What a daemon counts: its calls over the bus, and the requests of its own that failed."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import requests
@@ -26,6 +26,22 @@ class Build(Collector):
         """See Collector."""
         family = catalogue.BUILD.family()
         family.add_metric(self._labels, 1)
+        return [family]
+
+
+class Listening(Collector):
+    """Whether this process receives requests over the bus, as a metric.
+
+    ``bus_error`` says why it does not; it is empty while it does.
+    """
+
+    def __init__(self, bus_error: Callable[[], str]) -> None:
+        self._bus_error = bus_error
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See Collector."""
+        family = catalogue.BUS_LISTENING.family()
+        family.add_metric((), 0 if self._bus_error() else 1)
         return [family]
 
 

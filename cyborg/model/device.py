@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 #: Widths of the database's columns for text that drivers bring.
 _WIDE = 255
@@ -191,9 +191,16 @@ class Hardware:
         )
 
 
+#: The state of a service on a backend that nothing tells the state of.
+SERVICE_UNKNOWN: Final = "unknown"
+
+
 @dataclass(frozen=True)
 class BackendService:
-    """An engine or function found on a backend; ``state`` is a status word of drivers."""
+    """An engine or function found on a backend.
+
+    ``state`` is a status word of drivers, or SERVICE_UNKNOWN.
+    """
 
     name: str
     state: str

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from cyborg import exception
 from cyborg.model.provider import is_resource_class_name, is_trait_name
@@ -20,6 +21,12 @@ _TRAIT_WORDS = ("required", "forbidden")
 #: Widths of the database columns that hold these values.
 _MAX_NAME = 255
 _MAX_TEXT = 16_000
+
+#: The wishes that name an image to be loaded before a guest gets the device; see ``image_wish``.
+BITSTREAM_ID = "bitstream_id"
+FUNCTION_ID = "function_id"
+#: The keys of a group that hold them.
+IMAGE_KEYS = (f"accel:{BITSTREAM_ID}", f"accel:{FUNCTION_ID}")
 
 Group = Mapping[str, str]
 
@@ -72,6 +79,64 @@ def wishes(group: Group) -> dict[str, str]:
     return {
         key.partition(":")[2]: value for key, value in group.items() if key.startswith("accel:")
     }
+
+
+@dataclass(frozen=True)
+class ImageWish:
+    """The image that a group asks for: a Glance image, or the one that has a function."""
+
+    bitstream_id: str | None = None
+    function_id: str | None = None
+
+    def __str__(self) -> str:
+        if self.bitstream_id is not None:
+            return f"accel:{BITSTREAM_ID} {self.bitstream_id}"
+        return f"accel:{FUNCTION_ID} {self.function_id}"
+
+
+def image_wish(spec: Mapping[str, str]) -> ImageWish | None:
+    """Return the image that ``wishes`` of a group name; None when they name none.
+
+    Raises exception.Invalid for an ``accel:bitstream_id`` that is not a UUID, and for one beside an
+    ``accel:function_id``.
+    """
+    bitstream, function = spec.get(BITSTREAM_ID), spec.get(FUNCTION_ID)
+    if not bitstream and not function:
+        return None
+    if bitstream and function:
+        raise exception.Invalid(
+            field=f"accel:{BITSTREAM_ID}",
+            reason=f"a group has accel:{BITSTREAM_ID} or accel:{FUNCTION_ID}, not both",
+        )
+    if not bitstream:
+        return ImageWish(function_id=function)
+    try:
+        return ImageWish(bitstream_id=str(UUID(bitstream)))
+    except ValueError:
+        raise exception.Invalid(
+            field=f"accel:{BITSTREAM_ID}", reason=f"{bitstream!r} is not the UUID of a Glance image"
+        ) from None
+
+
+def image_warnings(groups: Sequence[Group], programmable: frozenset[str]) -> list[str]:
+    """Return a sentence for each group whose image no bind can get now.
+
+    ``programmable`` are the resource classes of the devices into which images can be loaded.
+    """
+    warnings = []
+    for index, group in enumerate(groups):
+        classes = resource_classes(group)
+        try:
+            wish = image_wish(wishes(group))
+        except exception.Invalid as error:
+            warnings.append(f"groups[{index}]: {error}; its accelerator requests cannot be bound.")
+            continue
+        if wish is not None and not classes & programmable:
+            warnings.append(
+                f"groups[{index}] asks for {wish}, but no device of {', '.join(sorted(classes))} "
+                "has a driver that can load an image; its accelerator requests cannot be bound."
+            )
+    return warnings
 
 
 def parse_name(name: object) -> str:

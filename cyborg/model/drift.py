@@ -26,7 +26,7 @@ class Patience:
 
 
 def placement(cloud: Snapshot, peers: Peers, patience: Patience) -> Iterator[Finding]:
-    """I1 and I4 between the rows and what Placement shows of the hosts that it was asked about."""
+    """Compare the rows with what Placement shows of the hosts that it was asked about."""
     for host in cloud.hosts:
         deployables = cloud.deployables_of.get(host.id, [])
         for one in deployables:
@@ -160,7 +160,7 @@ def _finding(kind: Kind, host: HostRow, deployable: DeployableRow, cause: str) -
 
 
 def allocations(cloud: Snapshot, peers: Peers, age: int) -> Iterator[Finding]:
-    """I1 and I4 between ARQs and allocations.
+    """Compare ARQs with allocations.
 
     An allocation without ARQ is nothing to worry about while Nova knows its server: a bind may
     come, or an evacuated host clean up.
@@ -199,7 +199,7 @@ def _unallocated(
 
 
 def prepared(cloud: Snapshot, peers: Peers) -> Iterator[Finding]:
-    """I4 between bound ARQs and what hosts hold ready for guests."""
+    """Compare bound ARQs with what hosts hold ready for guests."""
     for host in cloud.hosts:
         there = peers.prepared.get(host.name)
         if there is None:

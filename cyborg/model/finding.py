@@ -32,6 +32,21 @@ class Fix(StrEnum):
     REPUBLISH = "republish"
 
 
+class Invariant(StrEnum):
+    """What a finding violates, as the audit shows it."""
+
+    #: One unit, one holder, and never more units on offer than there are.
+    ONE_HOLDER = "one-holder"
+    #: Every request ends.
+    PROGRESS = "requests-end"
+    #: Nova is notified of the end of a bind.
+    NOTIFIED = "nova-notified"
+    #: Database, Placement and host agree.
+    AGREEMENT = "records-agree"
+    #: Processes, drivers and devices work; one that fails stops no other.
+    PARTS = "parts-work"
+
+
 class Kind(StrEnum):
     """Everything that may be found."""
 
@@ -68,6 +83,7 @@ class Kind(StrEnum):
     UNPREPARED = "unprepared"
     LEFTOVER = "leftover"
     SILENT_AGENT = "silent-agent"
+    NOT_RECEIVING = "not-receiving"
     STUCK_WORK = "stuck-work"
     FAILED_DRIVER = "failed-driver"
     LOST_DEVICE = "lost-device"
@@ -76,9 +92,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for a kind: the invariant it breaks, and what to do about it."""
+    """What holds for a kind: the invariant it violates, and what to do about it."""
 
-    invariant: str
+    invariant: Invariant
     severity: Severity
     remedy: str
     fix: Fix | None = None
@@ -90,117 +106,156 @@ _WARN, _ERROR, _INFO = Severity.WARNING, Severity.ERROR, Severity.INFO
 #: ``{key}`` is what a finding is about, ``{host}`` its host.
 RULES: Mapping[Kind, Rule] = MappingProxyType(
     {
-        # I1: one handle, one holder, and never more units shown than there are.
-        Kind.LEAKED_HANDLE: Rule("I1", _ERROR, _FIXED + "releases it.", Fix.RELEASE_HANDLE),
+        # One handle, one holder, and never more units shown than there are.
+        Kind.LEAKED_HANDLE: Rule(
+            Invariant.ONE_HOLDER, _ERROR, _FIXED + "releases it.", Fix.RELEASE_HANDLE
+        ),
         Kind.STRANDED_RELEASE: Rule(
-            "I1", _ERROR, _FIXED + "has the release done again.", Fix.RELEASE_HANDLE
+            Invariant.ONE_HOLDER, _ERROR, _FIXED + "has the release done again.", Fix.RELEASE_HANDLE
         ),
-        Kind.UNHELD_HANDLE: Rule("I1", _ERROR, _FIXED + "marks it as held.", Fix.HOLD_HANDLE),
+        Kind.UNHELD_HANDLE: Rule(
+            Invariant.ONE_HOLDER, _ERROR, _FIXED + "marks it as held.", Fix.HOLD_HANDLE
+        ),
         Kind.UNSAFE_HANDLE: Rule(
-            "I1", _ERROR, "Stop the guest, then delete or rebuild its server: it may lose the unit."
+            Invariant.ONE_HOLDER,
+            _ERROR,
+            "Stop the guest, then delete or rebuild its server: it may lose the unit.",
         ),
-        Kind.NEEDLESS_HOLD: Rule("I1", _ERROR, _FIXED + "takes it away.", Fix.DROP_HANDLE),
+        Kind.NEEDLESS_HOLD: Rule(
+            Invariant.ONE_HOLDER, _ERROR, _FIXED + "takes it away.", Fix.DROP_HANDLE
+        ),
         Kind.SHARED_HANDLE: Rule(
-            "I1",
+            Invariant.ONE_HOLDER,
             _ERROR,
             "Find out which guest has the unit, delete the other's server, and put the unique key "
             "of attach_handle_id back.",
         ),
         Kind.EMPTY_BIND: Rule(
-            "I1", _ERROR, "Delete or shelve and unshelve the server: it cannot start again as is."
+            Invariant.ONE_HOLDER,
+            _ERROR,
+            "Delete or shelve and unshelve the server: it cannot start again as is.",
         ),
         Kind.OWNERLESS_BIND: Rule(
-            "I1",
+            Invariant.ONE_HOLDER,
             _ERROR,
             "If no guest uses the unit: openstack accelerator arq delete {key}.",
         ),
         Kind.WRONG_PROVIDER: Rule(
-            "I1", _ERROR, "Delete or rebuild the server: Placement counts the unit elsewhere."
+            Invariant.ONE_HOLDER,
+            _ERROR,
+            "Delete or rebuild the server: Placement counts the unit elsewhere.",
         ),
         Kind.VANISHED_INSTANCE: Rule(
-            "I1", _ERROR, _FIXED + "deletes them and frees their units.", Fix.DELETE_ARQS
+            Invariant.ONE_HOLDER,
+            _ERROR,
+            _FIXED + "deletes them and frees their units.",
+            Fix.DELETE_ARQS,
         ),
         Kind.UNGUARDED_INSTANCE: Rule(
-            "I1", _ERROR, _FIXED + "closes it for further binds.", Fix.GUARD_INSTANCE
+            Invariant.ONE_HOLDER,
+            _ERROR,
+            _FIXED + "closes it for further binds.",
+            Fix.GUARD_INSTANCE,
         ),
         Kind.OVERSHOWN: Rule(
-            "I1", _ERROR, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
+            Invariant.ONE_HOLDER, _ERROR, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
         ),
         Kind.UNALLOCATED: Rule(
-            "I1",
+            Invariant.ONE_HOLDER,
             _WARN,
             "If the server is shelved, unshelve and shelve it again; else give its allocation "
             "back: openstack resource provider allocation set --amend {key} …",
         ),
         Kind.ORPHAN_PROVIDER: Rule(
-            "I1",
+            Invariant.ONE_HOLDER,
             _ERROR,
             "If nothing is allocated there: openstack resource provider delete {key}.",
         ),
-        # I2: every ARQ gets somewhere.
+        # Every ARQ gets somewhere.
         Kind.FORGOTTEN_BIND: Rule(
-            "I2", _ERROR, _FIXED + "fails the bind and tells Nova.", Fix.FAIL_BIND
+            Invariant.PROGRESS, _ERROR, _FIXED + "fails the bind and tells Nova.", Fix.FAIL_BIND
         ),
-        Kind.OVERDUE_BIND: Rule("I2", _WARN, "Look into the conductors' logs for this ARQ."),
-        Kind.AGED_ARQ: Rule("I2", _WARN, _FIXED + "deletes it.", Fix.DELETE_ARQ),
+        Kind.OVERDUE_BIND: Rule(
+            Invariant.PROGRESS, _WARN, "Look into the conductors' logs for this ARQ."
+        ),
+        Kind.AGED_ARQ: Rule(Invariant.PROGRESS, _WARN, _FIXED + "deletes it.", Fix.DELETE_ARQ),
         Kind.OBSOLETE_STATE: Rule(
-            "I2", _WARN, "Delete the server; or, if it has none, the request itself."
+            Invariant.PROGRESS, _WARN, "Delete the server; or, if it has none, the request itself."
         ),
         Kind.CLOSED_INSTANCE: Rule(
-            "I2", _ERROR, _FIXED + "opens it for its next bind.", Fix.OPEN_INSTANCE
+            Invariant.PROGRESS, _ERROR, _FIXED + "opens it for its next bind.", Fix.OPEN_INSTANCE
         ),
-        Kind.NO_CONDUCTOR: Rule("I2", _ERROR, "Start a cyborg-conductor."),
-        # I3: Nova is told.
-        Kind.UNTOLD: Rule("I3", _WARN, "Look why Nova's API cannot be reached; see [nova]."),
-        # I4: database, Placement and host agree.
+        Kind.NO_CONDUCTOR: Rule(Invariant.PROGRESS, _ERROR, "Start a cyborg-conductor."),
+        # Nova is told.
+        Kind.UNTOLD: Rule(
+            Invariant.NOTIFIED, _WARN, "Look why Nova's API cannot be reached; see [nova]."
+        ),
+        # Database, Placement and host agree.
         Kind.NO_COMPUTE: Rule(
-            "I4",
+            Invariant.AGREEMENT,
             _WARN,
             "Start nova-compute on {host}, or set [agent] resource_provider_name to its name.",
         ),
         Kind.MISSING_PROVIDER: Rule(
-            "I4", _WARN, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
+            Invariant.AGREEMENT, _WARN, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
         ),
         Kind.MISPLACED_PROVIDER: Rule(
-            "I4",
+            Invariant.AGREEMENT,
             _WARN,
             "If nothing is allocated there: openstack resource provider delete {key}; the agent "
             "makes it where it belongs.",
         ),
-        Kind.MISNAMED_PROVIDER: Rule("I4", _ERROR, "Put the right rp_uuid back into deployables."),
+        Kind.MISNAMED_PROVIDER: Rule(
+            Invariant.AGREEMENT, _ERROR, "Put the right rp_uuid back into deployables."
+        ),
         Kind.REFUSED_PROVIDER: Rule(
-            "I4", _WARN, "Remove what stands against it; the agent tries again by itself."
+            Invariant.AGREEMENT,
+            _WARN,
+            "Remove what stands against it; the agent tries again by itself.",
         ),
         Kind.DRIFT: Rule(
-            "I4",
+            Invariant.AGREEMENT,
             _WARN,
             _FIXED + "has the agent publish it anew; where there are allocations of what is not "
             "ours, delete those first.",
             Fix.REPUBLISH,
         ),
-        Kind.PUBLISHING: Rule("I4", _INFO, "Nothing: the agent has just been told."),
+        Kind.PUBLISHING: Rule(Invariant.AGREEMENT, _INFO, "Nothing: the agent has just been told."),
         Kind.STALE_ALLOCATION: Rule(
-            "I4",
+            Invariant.AGREEMENT,
             _WARN,
             "If nobody but Nova uses these providers: "
             "openstack resource provider allocation delete {key}.",
         ),
         Kind.UNDATED_ALLOCATION: Rule(
-            "I4", _INFO, "Look again in an hour: it may be that of a server just deleted."
+            Invariant.AGREEMENT,
+            _INFO,
+            "Look again in an hour: it may be that of a server just deleted.",
         ),
-        Kind.UNPREPARED: Rule("I4", _ERROR, "Reboot the server, and see the agent's log."),
-        Kind.LEFTOVER: Rule("I4", _WARN, "See the agent's log: the host keeps what nobody holds."),
-        # I6: one in trouble stops no other.
-        Kind.SILENT_AGENT: Rule("I6", _WARN, "Start cyborg-agent on {host}."),
-        Kind.STUCK_WORK: Rule("I6", _WARN, "See the agent's log on {host}."),
-        Kind.FAILED_DRIVER: Rule("I6", _WARN, "See the agent's log on {host}."),
+        Kind.UNPREPARED: Rule(
+            Invariant.AGREEMENT, _ERROR, "Reboot the server, and see the agent's log."
+        ),
+        Kind.LEFTOVER: Rule(
+            Invariant.AGREEMENT, _WARN, "See the agent's log: the host keeps what nobody holds."
+        ),
+        # One in trouble stops no other.
+        Kind.SILENT_AGENT: Rule(Invariant.PARTS, _WARN, "Start cyborg-agent on {host}."),
+        Kind.NOT_RECEIVING: Rule(
+            Invariant.PARTS,
+            _WARN,
+            "Repair the connection to the message bus: see [DEFAULT] transport_url on {host}.",
+        ),
+        Kind.STUCK_WORK: Rule(Invariant.PARTS, _WARN, "See the agent's log on {host}."),
+        Kind.FAILED_DRIVER: Rule(Invariant.PARTS, _WARN, "See the agent's log on {host}."),
         Kind.QUARANTINED_HANDLE: Rule(
-            "I6",
+            Invariant.PARTS,
             _WARN,
             "Remove what the agent's log on {host} complains of: it is released and given out "
             "again by itself after that.",
         ),
-        Kind.LOST_DEVICE: Rule("I6", _WARN, "Put it back in, or take it out of service for good."),
+        Kind.LOST_DEVICE: Rule(
+            Invariant.PARTS, _WARN, "Put it back in, or take it out of service for good."
+        ),
     }
 )
 
@@ -210,7 +265,8 @@ class Finding:
     """One thing that does not hold.
 
     ``noun`` and ``key`` say what it is about, ``cause`` what was seen, as a sentence.
-    ``fixable`` False: it cannot be repaired now, though others of its kind can.
+    ``fixable`` False: it cannot be repaired now, though others of its kind can. ``advice``
+    replaces the remedy of its kind, where the likely cause is known.
     """
 
     kind: Kind
@@ -219,6 +275,7 @@ class Finding:
     cause: str
     host: str | None = None
     fixable: bool = True
+    advice: str = ""
 
     @property
     def identity(self) -> tuple[Kind, str, str]:
@@ -226,7 +283,7 @@ class Finding:
         return self.kind, self.noun, self.key
 
     @property
-    def invariant(self) -> str:
+    def invariant(self) -> Invariant:
         return RULES[self.kind].invariant
 
     @property
@@ -236,6 +293,8 @@ class Finding:
     @property
     def remedy(self) -> str:
         """What to do about it, as a sentence."""
+        if self.advice:
+            return self.advice
         return RULES[self.kind].remedy.format(key=self.key, host=self.host or "its host")
 
     @property

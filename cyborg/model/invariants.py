@@ -8,10 +8,12 @@ Each check is a generator over one snapshot. What needs Placement or the hosts s
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cyborg.model import drift
+from cyborg.model import drift, health_view
 from cyborg.model.arq import State
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.finding import Finding, Kind
+from cyborg.model.health_view import Process, duration
+from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.peers import Peers
 from cyborg.model.report import DriverState
 from cyborg.model.snapshot import ArqRow, HandleRow, Snapshot, WorkRow
@@ -66,7 +68,7 @@ def check(cloud: Snapshot, peers: Peers, ages: Ages) -> list[Finding]:
 
 
 def _handles(cloud: Snapshot) -> Iterator[Finding]:
-    """I1, from the side of the handles."""
+    """Check that each handle has one holder, from the side of the handles."""
     for handle in cloud.handles:
         holders = cloud.holders.get(handle.id, [])
         kind, cause = _flaw(cloud, handle, holders)
@@ -100,7 +102,7 @@ def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Ki
 
 
 def _refusals(work: WorkRow) -> str:
-    return f"Its host does not release it; tried for {_words(work.age)}{_because(work)}"
+    return f"Its host does not release it; tried for {duration(work.age)}{_because(work)}"
 
 
 def _of_handle(cloud: Snapshot, handle: HandleRow, kind: Kind, cause: str) -> Finding:
@@ -109,7 +111,7 @@ def _of_handle(cloud: Snapshot, handle: HandleRow, kind: Kind, cause: str) -> Fi
 
 
 def _arqs(cloud: Snapshot) -> Iterator[Finding]:
-    """I1 and I2, from the side of the ARQs."""
+    """Check holders and progress from the side of the ARQs."""
     preparing = {one.arq_uuid for one in cloud.work if one.kind == WorkKind.PREPARE}
     attaching = {one.instance_uuid for one in cloud.work if one.kind == WorkKind.ATTACH}
     for arq in cloud.arqs:
@@ -151,7 +153,7 @@ def _waiting(cloud: Snapshot, peers: Peers, ages: Ages) -> Iterator[Finding]:
     """ARQs that nobody will ever come back for."""
     for arq in cloud.arqs:
         if arq.age is not None and arq.age > ages.unbound and arq.state in _UNBOUND:
-            cause = f"It has been {arq.state} for {_words(arq.age)}."
+            cause = f"It has been {arq.state} for {duration(arq.age)}."
             yield _of_arq(cloud, arq, Kind.AGED_ARQ, cause)
     gone: dict[str, ArqRow] = {}
     for arq in cloud.arqs:
@@ -182,24 +184,28 @@ def _instances(cloud: Snapshot) -> Iterator[Finding]:
 
 
 def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
-    """I2 and I3: what is to be done is being done."""
+    """Check that work is carried out."""
     silence = cloud.conductor_silence
     if silence is None or silence > ages.conductor_silence:
         waiting = [one for one in cloud.work if one.waiting > ages.conductor_silence]
         if waiting:
-            since = "ever" if silence is None else _words(silence)
+            since = "ever" if silence is None else duration(silence)
             cause = f"{len(waiting)} piece(s) of work wait; no conductor was seen for {since}."
             yield Finding(Kind.NO_CONDUCTOR, "cloud", "work", cause)
         return
+    judged = _processes(cloud, ages)
+    if judged.deaf:
+        bus = judged.conductors(None)
+        yield Finding(Kind.NO_CONDUCTOR, "cloud", "bus", bus.cause, advice=bus.remedy)
     for one in cloud.work:
         if one.kind == WorkKind.NOTIFY and one.age > ages.notify + ages.work:
-            cause = f"Nova could not be told for {_words(one.age)}{_because(one)}"
+            cause = f"Nova could not be told for {duration(one.age)}{_because(one)}"
             yield _of_work(cloud, one, Kind.UNTOLD, cause)
         elif one.kind == WorkKind.PREPARE and (one.overdue or 0) > ages.work:
-            cause = f"Its bind is {_words(one.overdue or 0)} past its deadline{_because(one)}"
+            cause = f"Its bind is {duration(one.overdue or 0)} past its deadline{_because(one)}"
             yield _of_work(cloud, one, Kind.OVERDUE_BIND, cause)
         elif _may_stick(cloud, one) and one.age > ages.stuck:
-            cause = f"Its {one.kind} has been tried for {_words(one.age)}{_because(one)}"
+            cause = f"Its {one.kind} has been tried for {duration(one.age)}{_because(one)}"
             yield _of_work(cloud, one, Kind.STUCK_WORK, cause)
 
 
@@ -229,17 +235,26 @@ def _because(work: WorkRow) -> str:
 
 
 def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
-    """I6: who is in trouble, so that somebody goes and looks."""
+    """Check processes, drivers and devices, so that an operator looks at those that fail."""
     names = {one.id: one.name for one in cloud.hosts}
+    judged = _processes(cloud, ages)
+    for conductor in cloud.conductors:
+        if conductor.bus_error and judged.is_fresh(conductor):
+            yield _not_receiving(judged, conductor, None)
     for host in cloud.hosts:
         silence = host.agent_silence
         if silence is None and cloud.deployables_of.get(host.id):
-            cause = "Its agent has never said hello to this release."
+            cause = "Its agent has never reported to this release."
+            yield Finding(Kind.SILENT_AGENT, "host", host.name, cause, host.name)
         elif silence is not None and silence > ages.agent_silence:
-            cause = f"Its agent has been silent for {_words(silence)}."
-        else:
-            continue
-        yield Finding(Kind.SILENT_AGENT, "host", host.name, cause, host.name)
+            seen = cloud.taken_ms - silence
+            agent = judged.process(host.agent or Process(AGENT, host.name, silence, seen))
+            cause = f"Its agent is {agent.state}. {agent.cause}"
+            yield Finding(
+                Kind.SILENT_AGENT, "host", host.name, cause, host.name, advice=agent.remedy
+            )
+        elif host.agent is not None and host.agent.bus_error:
+            yield _not_receiving(judged, host.agent, host.name)
     for driver in cloud.drivers:
         if driver.state == DriverState.FAILED:
             cause = f"It fails: {driver.error or 'it does not say why'}"
@@ -247,18 +262,22 @@ def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
             yield Finding(Kind.FAILED_DRIVER, "driver", f"{place}/{driver.name}", cause, place)
     for device in cloud.devices:
         if device.lost_age is not None and device.lost_age > ages.lost:
-            cause = f"It was last seen {_words(device.lost_age)} ago."
+            cause = f"It was last seen {duration(device.lost_age)} ago."
             place = names[device.host_id]
             yield Finding(Kind.LOST_DEVICE, "device", device.uuid, cause, place)
 
 
-def _words(milliseconds: int) -> str:
-    """A time as people say it."""
-    seconds = milliseconds // 1000
-    for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {name}s"
-    return f"{seconds} seconds"
+def _processes(cloud: Snapshot, ages: Ages) -> health_view.Cloud:
+    limits = {AGENT: ages.agent_silence, CONDUCTOR: ages.conductor_silence}
+    return health_view.Cloud(cloud.conductors, limits)
+
+
+def _not_receiving(judged: health_view.Cloud, process: Process, host: str | None) -> Finding:
+    component = judged.process(process)
+    key = f"{process.binary}@{process.host}"
+    return Finding(
+        Kind.NOT_RECEIVING, "service", key, component.cause, host, advice=component.remedy
+    )
 
 
 def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:

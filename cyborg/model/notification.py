@@ -12,12 +12,14 @@ from typing import Any, Final
 from cyborg.model.arq import State
 from cyborg.model.device import Device, DeviceStatus
 from cyborg.model.device_life import LOST
+from cyborg.model.health import of_action
 from cyborg.model.provider import provider_uuid
 from cyborg.model.reading import Reading
 
 VERSION: Final = "1.0"
 ARQ_STATE: Final = "arq.state"
 DEVICE_STATE: Final = "device.state"
+DEVICE_HEALTH: Final = "device.health"
 SERVICE_DOWN: Final = "service.down"
 SERVICE_UP: Final = "service.up"
 ACCELERATOR_USAGE: Final = "accelerator.usage"
@@ -38,6 +40,7 @@ _OF_DEVICE: Final[Mapping[str, str]] = {
     "lost": LOST,
     "retired": GONE,
 }
+_AFTER: Final[Mapping[str, Mapping[str, str]]] = {"arq": _OF_ARQ, "device": _OF_DEVICE}
 
 
 @dataclass(frozen=True)
@@ -84,12 +87,20 @@ def moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+def state_after(noun: str, action: str, stated: str | None) -> str | None:
+    """The state of an ARQ or device after an event; None when the event does not change it.
+
+    ``stated`` is the state that the line of history names itself.
+    """
+    return stated or _AFTER.get(noun, {}).get(action)
+
+
 def arq_state(one: Happening, project_id: str | None) -> Notification | None:
     """That a request changed its state; None when what happened changed none.
 
     ``project_id`` is its owner, None where it is gone or has none.
     """
-    state = _OF_ARQ.get(one.action)
+    state = state_after(one.noun, one.action, one.state)
     if state is None:
         return None
     return Notification(
@@ -103,15 +114,25 @@ def device_state(one: Happening, facts: DeviceFacts | None) -> Notification | No
 
     ``facts`` is None where it is gone.
     """
-    state = one.state or _OF_DEVICE.get(one.action)
-    if state is None:
-        return None
+    state = state_after(one.noun, one.action, one.state)
+    return None if state is None else _of_device(DEVICE_STATE, one, {"state": state}, facts)
+
+
+def device_health(one: Happening, facts: DeviceFacts | None) -> Notification | None:
+    """That the health of a device changed; None when the happening is about something else."""
+    health = of_action(one.action)
+    return None if health is None else _of_device(DEVICE_HEALTH, one, {"health": health}, facts)
+
+
+def _of_device(
+    event_type: str, one: Happening, news: Mapping[str, Any], facts: DeviceFacts | None
+) -> Notification:
     users = () if facts is None else facts.users
     return Notification(
-        DEVICE_STATE,
+        event_type,
         {
             **_common(one),
-            "state": state,
+            **news,
             "type": facts and facts.type,
             "driver": facts and facts.driver,
             "vendor": facts and facts.vendor,

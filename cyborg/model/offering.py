@@ -8,6 +8,7 @@ what it should have shown.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cyborg.model import health
 from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.report import DriverState
 
@@ -18,19 +19,21 @@ class Standing:
 
     ``status`` is its device's, ``lost`` whether it or its device is not seen any more; ``driver``
     is the state of its driver, None while that has never been reported; ``disabled`` tells that an
-    operator has taken its whole host out of service.
+    operator has taken its whole host out of service. ``health`` is the device's, see
+    ``cyborg.model.health``.
     """
 
     status: str
     lost: bool
     driver: str | None
     disabled: bool = False
+    health: str | None = None
 
     @property
     def offered(self) -> bool:
         """Whether any unit may be given out."""
         driver = DriverState.READY if self.driver is None else self.driver
-        works = not self.lost and driver == DriverState.READY
+        works = not self.lost and driver == DriverState.READY and health.offered(self.health)
         return self.status == DeviceStatus.ENABLED and works and not self.disabled
 
 

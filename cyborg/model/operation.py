@@ -48,7 +48,11 @@ class HostResult:
 
 @dataclass(frozen=True)
 class Operation:
-    """One long verb; times in milliseconds by the database's clock."""
+    """One long verb; times in milliseconds by the database's clock.
+
+    ``subject`` tells what it is about: ``hosts``, and driver, backend, device, instance or service
+    where there is one. Operations of earlier releases have none.
+    """
 
     uuid: str
     verb: str
@@ -61,6 +65,7 @@ class Operation:
     results: tuple[HostResult, ...] = ()
     error: str | None = None
     finished_ms: int | None = None
+    subject: dict[str, Any] | None = None
 
 
 def verdict(states: Collection[str]) -> OperationState:

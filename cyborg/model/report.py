@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from cyborg.model.device import Backend, Device, Hardware
+from cyborg.model.health import DeviceHealth
 from cyborg.model.provider import ProviderTree
 
 
@@ -37,11 +38,29 @@ class DriverHello:
 
 
 @dataclass(frozen=True)
+class DriverOption:
+    """An option that operators may set of a driver.
+
+    ``type`` is a word for its values, ``default`` is text in the form in which a file would have
+    it, and ``help`` is one sentence.
+    """
+
+    name: str
+    group: str
+    type: str
+    default: str | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True)
 class DriverReport:
     """What one driver found. A driver that failed (``error``) keeps the devices it had.
 
     One that is installed but not enabled is STOPPED and has no devices, but hardware. ``hardware``
     and ``backends`` are None where the driver could not tell: what was known of them stands.
+    ``accepts`` follows from the driver's package and configuration: it is no fact of the digest.
+    ``health`` holds the devices about which the driver has answered. A device that is missing there
+    keeps the health that the conductor has stored.
     """
 
     driver: str
@@ -53,6 +72,8 @@ class DriverReport:
     endpoint: str | None = None
     type: str | None = None
     version: str | None = None
+    accepts: tuple[DriverOption, ...] = ()
+    health: tuple[DeviceHealth, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,10 +83,34 @@ class Report:
     drivers: tuple[DriverReport, ...]
 
     def digest(self) -> str:
-        """A hex SHA-256 that is equal exactly when the facts are, whatever order they came in."""
-        facts = [_sorted(vars(one)) for one in self.drivers]
+        """A hex SHA-256 that is equal exactly when the facts are, whatever order they came in.
+
+        A report without any health has the digest that releases without health compute.
+        """
+        facts = [
+            _sorted(
+                {
+                    name: fact
+                    for name, fact in vars(one).items()
+                    if name != "accepts" and (name != "health" or fact)
+                }
+            )
+            for one in self.drivers
+        ]
         text = json.dumps(sorted(facts, key=_word), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def kept_out(self, taken: "Acknowledged") -> dict[str, dict[str, str]]:
+        """Return what of each driver the conductor does not keep: driver → name → reason."""
+        return {
+            driver.driver: {
+                one.name: taken.refused[one.name]
+                for device in driver.devices
+                for one in device.deployables
+                if one.name in taken.refused and taken.keepers.get(one.name) != driver.driver
+            }
+            for driver in self.drivers
+        }
 
     def deployables(self) -> frozenset[str]:
         """The names of all that was found; drivers that failed have found nothing."""
@@ -123,7 +168,8 @@ class Hello:
     ``provider_names`` are the names under which Placement may know this compute, best first;
     exactly one once it was found there. ``epoch`` is None in a process's first hello, later what
     the conductor issued. ``endpoint`` is ``topic@server`` of the agent, ``drivers`` are those that
-    are installed on its host.
+    are installed on its host. ``bus_error`` says why the agent's RPC server receives no requests;
+    it is empty while the server listens. ``failure`` says why ``status`` is FAILED.
     """
 
     host: str
@@ -133,6 +179,8 @@ class Hello:
     epoch: int | None
     status: DriverState = DriverState.READY
     drivers: tuple[DriverHello, ...] = ()
+    bus_error: str = ""
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,10 +198,15 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """A report was taken in; ``refused`` names deployables the conductor cannot keep, and why."""
+    """A report was taken in; ``refused`` names deployables the conductor cannot keep, and why.
+
+    ``keepers`` names, for those of them that another driver of the host shows as well, the driver
+    whose device keeps the name.
+    """
 
     desired_generation: int
     refused: dict[str, str] = field(default_factory=dict)
+    keepers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from cyborg.model.arq import State
 from cyborg.model.device import HandleState
+from cyborg.model.health_view import Process
 from cyborg.model.offering import Standing, Unit, reserved
 from cyborg.model.provider import Provider
 from cyborg.model.work import WorkKind
@@ -20,7 +21,8 @@ from cyborg.model.work import WorkKind
 class HostRow:
     """A compute host; ``changed_age`` counts from the last change of what is desired of it.
 
-    ``agent_silence`` is the age of its agent's last hello; None when it never said one. A
+    ``agent_silence`` is the age of its agent's last hello; None when it never said one. ``agent``
+    is the row of that process, where it is known. A
     ``disabled`` one is out of service by an operator's word.
     """
 
@@ -29,6 +31,7 @@ class HostRow:
     changed_age: int
     agent_silence: int | None
     disabled: bool = False
+    agent: Process | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class DeviceRow:
     driver: str
     status: str
     lost_age: int | None = None
+    health: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,8 @@ class Snapshot:
     """All rows that an invariant speaks of.
 
     ``taken_ms`` is the database's clock at that moment, in milliseconds since the epoch.
-    ``conductor_silence`` is the age of the youngest sign of life of any conductor; None when there
-    never was one.
+    ``conductor_silence`` is the age of the youngest heartbeat of any conductor; None when there
+    never was one. ``conductors`` are the rows of those processes.
     """
 
     hosts: tuple[HostRow, ...] = ()
@@ -149,6 +153,7 @@ class Snapshot:
     work: tuple[WorkRow, ...] = ()
     conductor_silence: int | None = None
     taken_ms: int = 0
+    conductors: tuple[Process, ...] = ()
 
     @cached_property
     def host_by_id(self) -> dict[int, HostRow]:
@@ -276,6 +281,7 @@ class Snapshot:
             lost=device.lost_age is not None or deployable.lost,
             driver=self._driver_states.get((device.host_id, device.driver)),
             disabled=self.host_by_id[device.host_id].disabled,
+            health=device.health,
         )
 
     @cached_property

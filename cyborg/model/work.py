@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cyborg.model.device import BackendService
+from cyborg.model.health import DeviceHealth
 from cyborg.model.report import DriverState
 
 
@@ -91,6 +92,24 @@ class ProgramTask:
 
 
 @dataclass(frozen=True)
+class ImageOrder:
+    """The image that ``prepare`` loads into the deployable before the handle is made ready.
+
+    Either ``bitstream_id`` (a Glance image) or ``function_id`` (the property
+    ``accel:function_id`` of exactly one active image) is given. ``loaded`` is the image that the
+    deployable has now, None when nobody knows. Nothing is loaded when it is the one that is asked
+    for, and never unless ``alone``: others use the deployable. ``prepare`` is that of the
+    deployable: without it the driver is asked for nothing but the image.
+    """
+
+    bitstream_id: str | None = None
+    function_id: str | None = None
+    loaded: str | None = None
+    alone: bool = False
+    prepare: bool = True
+
+
+@dataclass(frozen=True)
 class InstallTask:
     """Set one device up on the agent's host, so that it can be offered; see HandleTask."""
 
@@ -106,13 +125,16 @@ class Outcome:
 
     ``done`` False: the agent is still at it, ask again with the same operation. ``fault`` is None
     when it succeeded, else a sentence for the operator. ``note`` is what the operator should know
-    of a success.
+    of a success. ``image`` is the UUID of the image that an ``ImageOrder`` led to. ``health`` is
+    the health of the device after a set-up, None where it is not known.
     """
 
     operation: str
     done: bool = True
     fault: str | None = None
     note: str | None = None
+    image: str | None = None
+    health: DeviceHealth | None = None
 
 
 class Use(StrEnum):

@@ -14,6 +14,7 @@ from cyborg.policies import (
     device_profiles,
     devices,
     drivers,
+    events,
     hardware,
     instances,
     operations,
@@ -38,6 +39,7 @@ def list_rules() -> list[policy.RuleDefault]:
             drivers.RULES,
             hardware.RULES,
             operations.RULES,
+            events.RULES,
             usage.RULES,
         )
     )

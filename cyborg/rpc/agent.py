@@ -10,6 +10,7 @@ from cyborg.model.work import (
     Discovered,
     DiscoveryTask,
     HandleTask,
+    ImageOrder,
     InstallTask,
     Outcome,
     ProgramTask,
@@ -38,9 +39,16 @@ class AgentClient:
         """Give up calls in flight."""
         self._line.close()
 
-    def prepare(self, host: str, task: HandleTask, *, within: float) -> Outcome:
-        """Make an attach handle ready for its guest; after ``within`` seconds nobody wants it."""
-        return self._ask(Outcome, host, "prepare", task, within=within)
+    def prepare(
+        self, host: str, task: HandleTask, *, image: ImageOrder | None = None, within: float
+    ) -> Outcome:
+        """Make an attach handle ready for its guest; after ``within`` seconds nobody wants it.
+
+        With ``image`` the agent loads that image first; raises UnknownVerb for an agent of an older
+        release, which cannot.
+        """
+        wish = None if image is None else wire.dump(image)
+        return self._ask(Outcome, host, "prepare", task, within=within, image=wish)
 
     def release(self, host: str, task: HandleTask) -> Outcome:
         """Undo what prepare did, and clean up after the guest."""
@@ -69,9 +77,9 @@ class AgentClient:
         """Hint that the desired state changed; a lost hint costs one heartbeat."""
         self._line.tell_server(host, "poke")
 
-    def _ask(self, kind: type[Answer], host: str, verb: str, task: Task, **limits: Any) -> Answer:
+    def _ask(self, kind: type[Answer], host: str, verb: str, task: Task, **more: Any) -> Answer:
         """The answer to a task, if it is one to just this task."""
-        reply = self._line.call_server(host, verb, task=wire.dump(task), **limits)
+        reply = self._line.call_server(host, verb, task=wire.dump(task), **more)
         try:
             answer = wire.load(kind, reply)
             if answer.operation != task.operation:

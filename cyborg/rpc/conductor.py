@@ -7,7 +7,7 @@ more and answers the same.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from cyborg.model import wire
 from cyborg.model.arq import Arq, Binding
@@ -16,6 +16,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
+from cyborg.model.names import API
 from cyborg.model.operation import Operation
 from cyborg.model.reading import Reading
 from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
@@ -25,9 +26,9 @@ from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, Line
 
 
 class Client:
-    """A connection to the conductors; ``sender`` is the caller's own endpoint, if it has one."""
+    """A connection to the conductors; ``sender`` is the caller's own endpoint, or its name."""
 
-    def __init__(self, bus: Bus, *, timeout: float, sender: str = "") -> None:
+    def __init__(self, bus: Bus, *, timeout: float, sender: str) -> None:
         self._line = Line(
             bus,
             CONDUCTOR_TOPIC,
@@ -46,31 +47,42 @@ class Client:
         """True while a conductor answers."""
         return self._line.up
 
+    @property
+    def trouble(self) -> str:
+        """Why no conductor is reached, as a clause; empty while a conductor answers."""
+        return self._line.trouble
+
     def close(self) -> None:
         """Give up calls in flight."""
         self._line.close()
 
 
-#: By how many milliseconds the clocks of a database's servers may differ.
-_CLOCKS_DIFFER = 5000
-
-
-def _unknown() -> None:
-    """What time it is is not known."""
+#: A write expires so much earlier than this process gives it up, in seconds: the clocks of a
+#: database's servers may differ by that, and an answer that was sent in time arrives. It is at most
+#: a quarter of the patience.
+_MARGIN: Final = 1.0
 
 
 class ConductorClient(Client):
     """What the API asks of the conductor: one call per request.
 
     Every verb raises the errors named there and, of the bus, Unavailable or OutcomeUnknown.
-    ``now_ms`` is the time by the database's clock, or None: a write that comes to a conductor when
-    nobody here waits for it any more, because that was frozen, then changes nothing.
+    ``timeout`` is how long a write is waited for, in seconds. ``now_ms`` is the time by the
+    database's clock, never ahead of it; it may raise Unavailable. With it a write expires before
+    this process gives it up: a conductor that comes to it later changes nothing. Without it, as in
+    tests, writes do not expire, and are given up after one repeat.
     """
 
     def __init__(
-        self, bus: Bus, *, timeout: float, now_ms: Callable[[], int | None] = _unknown
+        self,
+        bus: Bus,
+        *,
+        timeout: float,
+        sender: str = API,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
-        super().__init__(bus, timeout=timeout)
+        super().__init__(bus, timeout=timeout, sender=sender)
+        self._patience = timeout
         self._now_ms = now_ms
 
     def alive(self, host: str, *, version: str, endpoint: str) -> None:
@@ -194,9 +206,11 @@ class ConductorClient(Client):
         labels: dict[str, str | None],
         project: str | None,
         facts: dict[str, Any] | None = None,
+        reason: str | None = None,
     ) -> None:
         """Set status, labels, and the ``facts`` (model, traits) that operators tell; all or none.
 
+        ``reason`` explains a status that takes the device out of service.
         ``project`` limits this to labels of what its requests hold. Raises NotFound, Forbidden,
         Invalid (labels), DeviceInUse, Conflict (facts of what was discovered).
         """
@@ -209,6 +223,7 @@ class ConductorClient(Client):
             labels=labels,
             project=project,
             facts=facts or {},
+            reason=reason,
         )
 
     def create_device(
@@ -231,7 +246,7 @@ class ConductorClient(Client):
     def program_deployable(
         self, caller: Caller, operation: str, uuid: str, image_uuid: str
     ) -> None:
-        """Have a Glance image loaded; raises NotFound, CannotProgram."""
+        """Have a Glance image loaded; raises NotFound, CannotProgram, DeviceInUse."""
         self._write(caller, operation, "program_deployable", uuid=uuid, image_uuid=image_uuid)
 
     def create_attribute(
@@ -268,12 +283,14 @@ class ConductorClient(Client):
         hosts: list[str] | None,
         driver: str | None,
         wait: bool,
+        setup: bool = False,
     ) -> Operation:
-        """Have hosts look at their hardware now; raises NotFound, Unavailable and Conflict."""
-        body = self._write(
-            caller, operation, "discover_services", hosts=hosts, driver=driver, wait=wait
-        )
-        return wire.load(Operation, body)
+        """Have hosts look at their hardware now; raises NotFound, Unavailable and Conflict.
+
+        With ``setup`` they set up the devices of the driver that are inactive and need it.
+        """
+        asked = {"hosts": hosts, "driver": driver, "wait": wait, "setup": setup or None}
+        return wire.load(Operation, self._write(caller, operation, "discover_services", **asked))
 
     def install_driver(
         self,
@@ -317,16 +334,15 @@ class ConductorClient(Client):
         return wire.load(Operation, self._write(caller, operation, "uninstall_driver", **wanted))
 
     def _write(self, caller: Caller, operation: str, verb: str, **arguments: Any) -> Any:
-        now = self._now_ms()
-        if now is not None:
-            patience = int(self._line.patience * 1000) + _CLOCKS_DIFFER
-            caller = replace(caller, expires_ms=now + patience)
-        return self._line.call(
-            verb,
-            request_id=caller.request_id,
-            caller=wire.dump(caller),
-            operation=operation,
-            **arguments,
+        request = {"request_id": caller.request_id, "operation": operation, **arguments}
+        if self._now_ms is None:
+            return self._line.call(verb, caller=wire.dump(caller), **request)
+        # Before the clock is read: the wait for the first connection is not part of the patience.
+        self._line.insist()
+        left = self._patience - min(_MARGIN, self._patience / 4)
+        caller = replace(caller, expires_ms=self._now_ms() + int(left * 1000))
+        return self._line.call_until(
+            verb, within=self._patience, caller=wire.dump(caller), **request
         )
 
 

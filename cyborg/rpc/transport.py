@@ -21,7 +21,8 @@ from oslo_messaging.rpc.server import RPCServer
 
 from cyborg import exception, tracing
 from cyborg.context import REQUEST_ID, carried, ids, working_for
-from cyborg.rpc import faults, versions
+from cyborg.model.trouble import Trouble
+from cyborg.rpc import faults, rabbit, versions
 
 LOG = logging.getLogger(__name__)
 
@@ -33,14 +34,18 @@ AGENT_TOPIC = "cyborg-agent"
 _FIRST_CONNECTION = 3.0
 #: How much longer than its time-out a call is waited for, in seconds.
 _AND_A_BIT = 1.0
+#: Pauses between attempts to use a broker that does not let us, in seconds: the first, the longest.
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 10.0
 #: How long the end of a process may wait for its connections to be closed, in seconds.
 _CLOSING = 5.0
-_PING_INTERVAL = 1.0
 _PING_TIMEOUT = 5.0
 #: A broker is to say so when a ping finds no queue. Otherwise the first conductor of a new broker
 #: would be found only when the ping before it has timed out. (The broker's Ack follows; it does not
 #: confuse the next message of that channel, for py-amqp reads what there is before it publishes.)
 _OR_SAY_SO: Final = oslo_messaging.TransportOptions(at_least_once=True)
+#: The shortest time-out of a call, in seconds.
+_SHORTEST = 0.1
 #: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
 #: of oslo.messaging that is stopped loses the calls that reach it while its last ones end (its
 #: consumer still takes them from RabbitMQ, and nobody looks): they are repeated after this time.
@@ -84,13 +89,70 @@ class _Server(RPCServer):
         self._executor_cls = ThreadPoolExecutor
 
 
+class Receiver:
+    """An RPC server that starts as soon as the broker lets it; ``make`` makes one per attempt."""
+
+    def __init__(self, make: Callable[[], _Server], troubles: rabbit.Troubles) -> None:
+        self._make = make
+        self._troubles = troubles
+        self._server: _Server | None = None
+        self._began: float | None = None
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Try until the server listens, or is told to stop; pauses grow from 1 to 10 seconds."""
+        self._began = time.monotonic()
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            server = self._make()
+            try:
+                server.start()
+            except Exception as error:  # noqa: BLE001
+                # Nothing but the messaging libraries runs in there; errors of the broker's driver
+                # pass unchanged.
+                self._troubles.failed(rabbit.SERVER, error)
+            else:
+                self._server = server
+                self._troubles.works(rabbit.SERVER)
+                return
+            self._stopping.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._stopping.set()
+        if self._server is not None:
+            self._server.stop()
+
+    def wait(self) -> None:
+        """Return when the requests in hand are answered."""
+        if self._server is not None:
+            self._server.wait()
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why no request is answered; None while the server listens, and before it is started."""
+        trouble = self._troubles.of(rabbit.SERVER)
+        if trouble is None and self._server is not None:
+            # A process that may not send cannot answer what it receives.
+            sender = self._troubles.of(rabbit.SENDER)
+            return sender if sender is not None and sender.refused else None
+        if trouble is not None or self._began is None:
+            return trouble
+        # No attempt has ended yet.
+        if time.monotonic() - self._began < _FIRST_CONNECTION:
+            return None
+        return Trouble("no connection to the message bus yet", self._began)
+
+
 class Bus:
     """The transport of one process; connects when first used.
 
     ``conf`` must be the global ``cfg.CONF`` (oslo.messaging registers its options there); ``url``
     overrides ``[DEFAULT] transport_url``, ``exchange`` overrides ``[DEFAULT] control_exchange``.
     Services with different exchanges keep apart on one virtual host. ``[upgrade_levels]`` limits
-    what is sent. Raises ConfigError for a URL or a limit that cannot be used.
+    what is sent. Raises ConfigError for a URL that is not set, and for a URL or a limit that cannot
+    be used.
     """
 
     def __init__(
@@ -100,6 +162,13 @@ class Bus:
         # By itself it registers most of its options at first use, too late to check them.
         for group, options in opts.list_opts():
             conf.register_opts(options, group=group)
+        where = conf.get_location("transport_url")
+        if url is None and (where is None or where.location is cfg.Locations.opt_default):
+            # The library's default is RabbitMQ on this machine with the account "guest".
+            raise exception.ConfigError(
+                reason="[DEFAULT] transport_url is not set; it has the form "
+                "rabbit://user:password@host:port/virtual_host."
+            )
         try:
             self._transport = oslo_messaging.get_rpc_transport(
                 conf, url=url, allowed_remote_exmods=[]
@@ -110,6 +179,8 @@ class Bus:
                 reason="[DEFAULT] transport_url cannot be used; it has the form "
                 "rabbit://user:password@host:port/virtual_host."
             ) from fault
+        self.troubles = rabbit.Troubles()
+        rabbit.watch(self._transport, self.troubles)
         self._exchange = exchange or conf.control_exchange
         levels = conf.upgrade_levels
         self._pins = {
@@ -118,13 +189,16 @@ class Bus:
         }
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
-        """An oslo.messaging RPC server for ``topic.server``; the caller starts and stops it."""
-        return _Server(
-            self._transport,
-            oslo_messaging.Target(exchange=self._exchange, topic=self._queue(topic), server=server),
-            _Dispatcher([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy),
-            executor="threading",
+        """An RPC server for ``topic.server``; the caller starts and stops it."""
+        target = oslo_messaging.Target(
+            exchange=self._exchange, topic=self._queue(topic), server=server
         )
+        dispatcher = _Dispatcher([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy)
+
+        def make() -> _Server:
+            return _Server(self._transport, target, dispatcher, executor="threading")
+
+        return Receiver(make, self.troubles)
 
     def client(self, topic: str) -> Any:
         """An oslo.messaging RPC client that tries a send once, of nothing above the pin."""
@@ -150,11 +224,12 @@ class Bus:
 class Line:
     """Bounded calls to the servers of one topic.
 
-    ``timeout`` is in seconds and holds for each try of a call; ``sender`` is the endpoint of who
-    calls, where it has one; ``later`` is the history of the servers' verbs, by which each message
-    is of the lowest version that will do. Every method raises Unavailable when nobody can be
-    reached, PinnedVersion for what may not be sent, and OutcomeUnknown when the second try, with
-    the same arguments and so the same operation id, went unanswered too.
+    ``timeout`` is in seconds and holds for each try of ``call``; ``sender`` is the endpoint or the
+    name of the caller, without which conductors refuse a call; ``later`` is the history of the
+    servers' verbs, by which each message is of the lowest version that will do. Every method raises
+    Unavailable when nobody can be reached, PinnedVersion for what may not be sent, and
+    OutcomeUnknown when the second try, with the same arguments and so the same operation id, went
+    unanswered too.
     """
 
     def __init__(
@@ -177,12 +252,18 @@ class Line:
         self._lock = threading.Lock()
         self._pinger: threading.Thread | None = None
         self._since = 0.0
+        self._trouble = ""
         self._closed: Future[None] = Future()
 
     @property
     def up(self) -> bool:
         """True while the last ping or call found the peer."""
         return self._up.is_set()
+
+    @property
+    def trouble(self) -> str:
+        """Why the peer is not reached, as the last ping had it; empty while it is reached."""
+        return "" if self._up.is_set() else self._trouble
 
     def reached(self) -> bool:
         """Whether the peer is found; who has only just begun to look waits a moment for it."""
@@ -192,17 +273,41 @@ class Line:
         patience = self._since + _FIRST_CONNECTION - time.monotonic()
         return self._up.wait(max(0.0, patience))
 
-    @property
-    def patience(self) -> float:
-        """After so many seconds a call has ended, whatever has become of it."""
-        return _FIRST_CONNECTION + 2 * (self._timeout + _AND_A_BIT)
+    def insist(self) -> None:
+        """Raise Unavailable when the peer is not found, see ``reached``."""
+        if not self.reached():
+            reason = self._trouble or "no connection over the message bus yet"
+            raise exception.Unavailable(peer=self._peer, reason=reason)
+
+    def call_until(
+        self, verb: str, *, within: float, request_id: str = "", **arguments: Any
+    ) -> Any:
+        """Ask any server of the topic, again whenever it is silent, for ``within`` seconds.
+
+        The repeats have the same arguments, and so the same operation id. Raises Unavailable when
+        the broker has refused the message, and OutcomeUnknown not before the time is over.
+        """
+        self.insist()
+        end = time.monotonic() + within
+        while True:
+            left = max(end - time.monotonic(), _SHORTEST)
+            client = self._client.prepare(timeout=left, call_monitor_timeout=_SILENCE)
+            try:
+                reply = self._once(client, verb, request_id, arguments, patience=left)
+            except oslo_messaging.MessagingTimeout:
+                pass
+            except exception.OutcomeUnknown:
+                if self._closed.done():
+                    raise
+            else:
+                return faults.unwrap(reply, self._peer, request_id)
+            if time.monotonic() >= end:
+                self._lost()
+                raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
 
     def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
         """Ask any server of the topic; a try that times out is repeated once, as it is."""
-        if not self.reached():
-            raise exception.Unavailable(
-                peer=self._peer, reason="no connection over the message bus yet"
-            )
+        self.insist()
         for last in (False, True):
             try:
                 reply = self._once(self._asking, verb, request_id, arguments)
@@ -217,7 +322,7 @@ class Line:
     def call_server(
         self, server: str, verb: str, *, within: float | None = None, **arguments: Any
     ) -> Any:
-        """Ask one named server, once; raises Unavailable when it does not answer in time.
+        """Ask one named server, once; raises NoAnswer when it does not answer in time.
 
         ``within`` is a time in seconds that may be shorter than the usual one.
         """
@@ -228,9 +333,7 @@ class Line:
         try:
             reply = self._once(client, verb, "", arguments)
         except oslo_messaging.MessagingTimeout:
-            raise exception.Unavailable(
-                peer=f"{self._peer} on {server}", reason="no answer"
-            ) from None
+            raise exception.NoAnswer(peer=f"{self._peer} on {server}") from None
         return faults.unwrap(reply, f"{self._peer} on {server}", "")
 
     def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
@@ -247,7 +350,16 @@ class Line:
         if not self._closed.done():
             self._closed.set_result(None)
 
-    def _once(self, client: Any, verb: str, request_id: str, arguments: dict[str, Any]) -> Any:
+    def _once(
+        self,
+        client: Any,
+        verb: str,
+        request_id: str,
+        arguments: dict[str, Any],
+        *,
+        patience: float | None = None,
+    ) -> Any:
+        """Send once and wait; ``patience`` in seconds ends a call that the bus holds up."""
         if self._closed.done():
             raise exception.Unavailable(peer=self._peer, reason="this process is ending")
         spoken = versions.said(self._later, verb, arguments)
@@ -260,7 +372,8 @@ class Line:
             if self._sender:
                 context["sender"] = self._sender
             future = in_thread(lambda: call(context, verb, **spoken))
-            wait((future, self._closed), self._timeout + _AND_A_BIT, FIRST_COMPLETED)
+            limit = self._timeout + _AND_A_BIT if patience is None else patience
+            wait((future, self._closed), limit, FIRST_COMPLETED)
         if not future.done():
             self._lost()
             reason = "this process is ending" if self._closed.done() else "the bus is away"
@@ -281,7 +394,12 @@ class Line:
             LOG.error("%s could not take %s: %s", self._peer, verb, error)
             raise exception.PeerFault(peer=self._peer, request_id=request_id) from None
         self._lost()
-        raise exception.Unavailable(peer=self._peer, reason=str(error)) from error
+        reason, refused = rabbit.explain(error)
+        if patience is not None and not refused and isinstance(error, rabbit.BrokerFailure):
+            # The connection broke: the broker may have taken the message.
+            wait((self._closed,), min(_FIRST_PAUSE, patience))
+            raise exception.OutcomeUnknown(peer=self._peer, reason=reason) from error
+        raise exception.Unavailable(peer=self._peer, reason=reason) from error
 
     def _connect(self) -> None:
         """Start looking for the peer in the background; returns at once, may be called often."""
@@ -296,7 +414,7 @@ class Line:
 
     def _ping(self) -> None:
         client = self._client.prepare(timeout=_PING_TIMEOUT, transport_options=_OR_SAY_SO)
-        complaint = ""
+        pause = _FIRST_PAUSE
         while not self._up.is_set() and not self._closed.done():
             pong = in_thread(lambda: client.call({}, "ping"))
             wait((pong, self._closed), return_when=FIRST_COMPLETED)
@@ -304,14 +422,19 @@ class Line:
                 return
             error = pong.exception()
             if error is None:
+                if self._trouble:
+                    LOG.info("%s answers over the message bus", self._peer)
+                self._trouble = ""
                 self._up.set()
                 return
             nobody = isinstance(error, oslo_messaging.MessageUndeliverable)
-            said = "nobody has listened there yet" if nobody else str(error)
-            if said != complaint:
-                complaint = said
-                LOG.info("%s cannot be reached yet: %s", self._peer, complaint)
-            wait((self._closed,), _PING_INTERVAL)
+            reason = "no process listens on its queue" if nobody else rabbit.explain(error)[0]
+            if reason != self._trouble:
+                LOG.info("%s cannot be reached over the message bus: %s", self._peer, reason)
+            self._trouble = reason
+            wait((self._closed,), pause)
+            # A peer that starts must be found soon; a broker that fails may take its time.
+            pause = _FIRST_PAUSE if nobody else min(2 * pause, _LONGEST_PAUSE / 2)
 
     def _lost(self) -> None:
         self._up.clear()

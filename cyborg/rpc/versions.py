@@ -17,9 +17,11 @@ Later = Mapping[str, str]
 
 FIRST: Final = "1.0"
 #: Of the conductor's verbs.
-CONDUCTOR: Final[Later] = MappingProxyType({})
+CONDUCTOR: Final[Later] = MappingProxyType(
+    {"discover_services.setup": "1.1", "update_device.reason": "1.1"}
+)
 #: Of the agents' verbs.
-AGENT: Final[Later] = MappingProxyType({})
+AGENT: Final[Later] = MappingProxyType({"prepare.image": "1.1"})
 
 
 def newest(later: Later) -> str:

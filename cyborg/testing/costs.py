@@ -47,6 +47,8 @@ class Allowance:
 
 SHOW = Allowance(2, 0, 0)
 LIST = Allowance(3, 0, 0)
+#: Devices from microversion 2.5 on: units, traits and, of a single device, events are read as well.
+DEVICES = Allowance(5, 0, 0)
 CREATE = Allowance(4, 1, 1)
 DELETE_BY_INSTANCE = Allowance(7, 1, 1)
 UNCHANGED_REPORT = Allowance(2, 1, 1)

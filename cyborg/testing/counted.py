@@ -28,9 +28,10 @@ from cyborg.db.models import Work
 from cyborg.db.services import Process
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
-from cyborg.rpc.conductor import ConductorClient, ReportClient
+from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import CONDUCTOR_TOPIC
 from cyborg.testing.absent import absent
+from cyborg.testing.any_host import AnyHost
 from cyborg.testing.broker import SweptBus
 from cyborg.testing.counting import CountedAdapter, Meter, Tally
 from cyborg.testing.stack import reach
@@ -98,7 +99,7 @@ class CountedService:
         self._daemon = service.Daemon("counted")
         self._daemon.serve(buses[0].server(CONDUCTOR_TOPIC, _SETTINGS.host, counted))
         self._conductor = ConductorClient(buses[1], timeout=_PATIENCE)
-        self.agent = ReportClient(buses[2], timeout=_PATIENCE)
+        self.agent = AnyHost(buses[2], timeout=_PATIENCE)
         self._app = RequestId(
             api_app.core(conf, reader=self._reader, conductor=self._conductor), conf
         )

@@ -27,20 +27,33 @@ DRIVER_NAME = 100
 
 def check_device(device: Device) -> None:
     """Assert that one device can be kept, published and handed to Nova."""
-    assert device.deployables
-    assert set(device.control_path) == {"domain", "bus", "device", "function"}
-    assert str(PciAddress.from_info(device.control_path)) == device.key
-    assert 0 < len(device.vendor) <= WIDE
-    assert 0 < len(device.model) <= WIDE
-    assert device.numa_node is None or device.numa_node >= 0
+    where = f"device {device.key}"
+    assert device.deployables, f"{where} must have a deployable"
+    parts = {"domain", "bus", "device", "function"}
+    assert set(device.control_path) == parts, f"{where}: control_path must have {sorted(parts)}"
+    address = str(PciAddress.from_info(device.control_path))
+    assert address == device.key, f"{where}: key must be the address in control_path, {address}"
+    assert 0 < len(device.vendor) <= WIDE, f"{where}: vendor must have 1 to {WIDE} characters"
+    assert 0 < len(device.model) <= WIDE, f"{where}: model must have 1 to {WIDE} characters"
+    assert device.numa_node is None or device.numa_node >= 0, (
+        f"{where}: numa_node must be None or at least 0, not {device.numa_node}"
+    )
     for deployable in device.deployables:
-        assert deployable.handles
-        assert 0 < len(deployable.driver_name) <= DRIVER_NAME
-        facts = [(one.key, one.value) for one in deployable.attributes]
-        assert len(dict(facts)) == len(facts)
-        assert dict(facts).get("rc") == deployable.resource_class
+        where = f"deployable {deployable.name}"
+        assert deployable.handles, f"{where} must have an attach handle"
+        assert 0 < len(deployable.driver_name) <= DRIVER_NAME, (
+            f"{where}: driver_name must have 1 to {DRIVER_NAME} characters"
+        )
+        facts = [(attribute.key, attribute.value) for attribute in deployable.attributes]
+        assert len(dict(facts)) == len(facts), f"{where}: keys of attributes must be unique"
+        assert dict(facts).get("rc") == deployable.resource_class, (
+            f"{where}: the attribute rc must be the resource class {deployable.resource_class}"
+        )
         traits = [value for key, value in facts if key.startswith("trait")]
-        assert traits == list(deployable.traits)
+        assert traits == list(deployable.traits), (
+            f"{where}: the attributes trait* must be the traits in their order; attributes: "
+            f"{traits}, traits: {list(deployable.traits)}"
+        )
         for handle in deployable.handles:
             check_handle(handle)
 
@@ -48,13 +61,15 @@ def check_device(device: Device) -> None:
 def check_handle(handle: AttachHandle) -> None:
     """Assert that Nova can paste the handle into a guest, and that the key says which it is."""
     for key, value in handle.info.items():
-        assert isinstance(key, str)
-        assert isinstance(value, str)
+        assert isinstance(key, str), f"handle {handle.key}: keys of info must be strings"
+        assert isinstance(value, str), f"handle {handle.key}: info[{key!r}] must be a string"
     address = str(PciAddress.from_info(handle.info))
     if handle.type is AttachType.MDEV:
-        assert handle.key.startswith(f"{address}/")
+        assert handle.key.startswith(f"{address}/"), (
+            f"handle {handle.key}: the key of an MDEV handle must begin with {address}/"
+        )
     else:
-        assert handle.key == address
+        assert handle.key == address, f"handle {handle.key}: the key must be the address {address}"
 
 
 def made_on(backend: Backend) -> Device:

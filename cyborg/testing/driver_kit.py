@@ -24,7 +24,7 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.model import wire
-from cyborg.model.device import Backend, Device, Hardware
+from cyborg.model.device import SERVICE_UNKNOWN, Backend, Device, Hardware
 from cyborg.model.provider import Provider, provider_uuid
 from cyborg.model.report import DriverReport, DriverState, Report
 from cyborg.model.work import ProgramTask
@@ -66,7 +66,7 @@ class DriverContract(abc.ABC):
     def found(self, driver: Driver) -> list[Device]:
         """What the driver offers, which must be something."""
         devices = driver.discover()
-        assert devices, "there is no device for the driver on its host (see --cyborg-host)"
+        assert devices, "discover() finds no device on the host of the test (see --cyborg-host)"
         return devices
 
     def test_discovers_the_same_twice(self) -> None:
@@ -74,9 +74,11 @@ class DriverContract(abc.ABC):
         host = self.make_host()
         driver = self.make_driver(host)
         first = self.found(driver)
-        assert driver.discover() == first
-        assert self.make_driver(host).discover() == first
-        assert [one.key for one in first] == sorted(one.key for one in first)
+        again, restarted = driver.discover(), self.make_driver(host).discover()
+        assert again == first, "discover() must answer the same twice on an unchanged host"
+        assert restarted == first, "discover() must answer the same after a restart of the agent"
+        keys = [device.key for device in first]
+        assert keys == sorted(keys), "discover() must return the devices in the order of their keys"
 
     def test_looking_changes_nothing(self) -> None:
         host = self.make_host()
@@ -84,31 +86,37 @@ class DriverContract(abc.ABC):
         driver = self.make_driver(host)
         driver.discover()
         driver.hardware()
-        assert host.writes == []
-        assert everything(host) == before
+        assert host.writes == [], "discover() and hardware() must not write to the host"
+        assert everything(host) == before, "discover() and hardware() must not change the host"
 
     def test_facts_cross_the_bus(self) -> None:
         driver = self.make_driver(self.make_host())
         report = Report((DriverReport(driver.name, DriverState.READY, tuple(driver.discover())),))
         again = wire.load(Report, json.loads(json.dumps(wire.dump(report))))
-        assert again == report
-        assert again.digest() == report.digest()
+        assert again == report, "every value of a device must be plain JSON of the declared type"
+        assert again.digest() == report.digest(), "a device's values must survive JSON unchanged"
         for entry in driver.hardware():
-            assert wire.load(Hardware, json.loads(json.dumps(wire.dump(entry)))) == entry
+            copy = wire.load(Hardware, json.loads(json.dumps(wire.dump(entry))))
+            assert copy == entry, f"hardware {entry.key}: every value must be plain JSON"
         for backend in driver.backends():
-            assert wire.load(Backend, json.loads(json.dumps(wire.dump(backend)))) == backend
+            sent = wire.load(Backend, json.loads(json.dumps(wire.dump(backend))))
+            assert sent == backend, f"backend {backend.name}: every value must be plain JSON"
 
     def test_names_and_keys_are_unique(self) -> None:
         driver = self.make_driver(self.make_host())
         devices = driver.discover()
-        assert 0 < len(driver.name) <= DRIVER_NAME
-        for names in (
-            [one.key for one in devices],
-            [one.name for one in deployables_of(devices)],
-            *([handle.key for handle in one.handles] for one in deployables_of(devices)),
+        assert 0 < len(driver.name) <= DRIVER_NAME, f"name must have 1 to {DRIVER_NAME} characters"
+        for what, names in (
+            ("keys of devices", [device.key for device in devices]),
+            ("names of deployables", [part.name for part in deployables_of(devices)]),
+            *(
+                (f"keys of the handles of {part.name}", [handle.key for handle in part.handles])
+                for part in deployables_of(devices)
+            ),
         ):
-            assert len(set(names)) == len(names)
-            assert all(0 < len(name) <= WIDE for name in names)
+            assert len(set(names)) == len(names), f"{what} must be unique: {names}"
+            fit = all(0 < len(name) <= WIDE for name in names)
+            assert fit, f"{what} must have 1 to {WIDE} characters: {names}"
 
     def test_devices_are_well_formed(self) -> None:
         for device in self.make_driver(self.make_host()).discover():
@@ -124,29 +132,46 @@ class DriverContract(abc.ABC):
                 reserved=0,
                 traits=frozenset(one.traits),
             )
-            assert provider.flaw() is None
+            flaw = provider.flaw()
+            assert flaw is None, f"Placement refuses deployable {one.name}: {flaw}"
 
     def test_hardware_tells_of_every_device(self) -> None:
         driver = self.make_driver(self.make_host())
         found = driver.hardware()
         offered = {one.key for one in found if one.offered}
-        assert {one.key for one in driver.discover()} == offered
-        assert len({one.key for one in found}) == len(found)
-        for one in found:
-            assert one.flaw() is None
-            ready = one.offered and not one.setup_required and not one.reboot_required
-            assert bool(one.reason) is not ready, f"{one.key}: {one.reason}"
+        discovered = {device.key for device in driver.discover()}
+        assert discovered == offered, "hardware() must mark as offered what discover() returns"
+        keys = [entry.key for entry in found]
+        assert len(set(keys)) == len(keys), f"hardware() must return each key once: {keys}"
+        for entry in found:
+            flaw = entry.flaw()
+            assert flaw is None, f"hardware {entry.key} cannot be stored: {flaw}"
+            ready = entry.offered and not entry.setup_required and not entry.reboot_required
+            assert bool(entry.reason) is not ready, (
+                f"hardware {entry.key}: reason must say why it cannot be used now, and must be "
+                f"None when it can; it is {entry.reason!r}"
+            )
 
     def test_backends_are_told_alike(self) -> None:
         """Each once, in words that the service knows, and the same after a restart."""
         host = self.make_host()
         found = list(self.make_driver(host).backends())
-        assert list(self.make_driver(host).backends()) == found
-        assert len({one.name for one in found}) == len(found)
+        restarted = list(self.make_driver(host).backends())
+        assert restarted == found, "backends() must answer the same after a restart of the agent"
+        names = [backend.name for backend in found]
+        assert len(set(names)) == len(names), f"backends() must return each name once: {names}"
         words = {one.value for one in DriverState}
         for backend in found:
-            assert {backend.state, *(one.state for one in backend.services)} <= words
-            assert backend.flaw() is None
+            states = {service.state for service in backend.services}
+            assert {backend.state} <= words, (
+                f"backend {backend.name}: state must be one of {', '.join(sorted(words))}"
+            )
+            assert states <= words | {SERVICE_UNKNOWN}, (
+                f"backend {backend.name}: the states of services must be among "
+                f"{', '.join(sorted(words | {SERVICE_UNKNOWN}))}; they are {sorted(states)}"
+            )
+            flaw = backend.flaw()
+            assert flaw is None, f"backend {backend.name} cannot be stored: {flaw}"
 
     def test_shows_what_operators_made(self) -> None:
         """On backends that allow it, or tells why the host cannot have it; and nothing unasked."""
@@ -159,16 +184,25 @@ class DriverContract(abc.ABC):
             device = made_on(backend)
             driver.made = {device.key: device}
             shown = {one.key: one for one in driver.discover()}
-            (entry,) = [one for one in driver.hardware() if one.key == device.key]
-            assert entry.offered is (device.key in shown)
+            entries = [entry for entry in driver.hardware() if entry.key == device.key]
+            assert len(entries) == 1, "hardware() must show each device of `made` once"
+            (entry,) = entries
+            assert entry.offered is (device.key in shown), (
+                "hardware() and discover() must agree whether a device of `made` is offered"
+            )
             if entry.offered:
                 found = shown.pop(device.key)
                 check_device(found)
-                assert (found.made, found.model, found.backend) == (True, "made", backend.name)
-                assert found.deployables[0].handles == device.deployables[0].handles
-            assert list(shown.values()) == before
+                facts = (found.made, found.model, found.backend)
+                assert facts == (True, "made", backend.name), (
+                    f"discover() must return a device of `made` with its own facts, not {facts}"
+                )
+                assert found.deployables[0].handles == device.deployables[0].handles, (
+                    "discover() must return a device of `made` with the handles that were given"
+                )
+            assert list(shown.values()) == before, "a device of `made` must not change the others"
             driver.made = {}
-            assert driver.discover() == before
+            assert driver.discover() == before, "a device that left `made` must not be discovered"
 
     def test_what_is_not_set_up_can_be(self) -> None:
         """Installed twice is as installed once; then nothing but a reboot is still to be done."""
@@ -181,15 +215,24 @@ class DriverContract(abc.ABC):
                 driver.install(entry.key, f"operation-{entry.key}")
             except exception.CyborgError:
                 # By hand, or of no use here; but then nothing was touched.
-                assert everything(host) == before
+                assert everything(host) == before, (
+                    f"install({entry.key}) failed and must then leave the host unchanged"
+                )
                 continue
             after_one = everything(host)
             driver.install(entry.key, f"operation-{entry.key}")
-            assert everything(host) == after_one
-            assert entry.setup_required or after_one == before
-            (now,) = [one for one in driver.hardware() if one.key == entry.key]
-            assert not now.setup_required or now.reboot_required
-        assert offered <= {one.key for one in self.make_driver(host).discover()}
+            assert everything(host) == after_one, (
+                f"install({entry.key}) a second time must change nothing"
+            )
+            assert entry.setup_required or after_one == before, (
+                f"install({entry.key}) must change nothing on hardware that needs no set-up"
+            )
+            (now,) = [other for other in driver.hardware() if other.key == entry.key]
+            assert not now.setup_required or now.reboot_required, (
+                f"after install({entry.key}) hardware() must not say setup_required"
+            )
+        left = {device.key for device in self.make_driver(host).discover()}
+        assert offered <= left, f"install() must keep devices offered; missing: {offered - left}"
 
     def test_prepare_and_release_may_be_repeated(self) -> None:
         """A second call with the operation that is done already changes nothing more."""
@@ -201,8 +244,10 @@ class DriverContract(abc.ABC):
                 verb(task)
                 after_one = everything(host)
                 verb(task)
-                assert everything(host) == after_one
-        assert driver.discover() == before
+                assert everything(host) == after_one, (
+                    f"{verb.__name__}({task.handle_key}) a second time must change nothing"
+                )
+        assert driver.discover() == before, "release() must leave the devices as before prepare()"
 
     def test_tells_what_is_prepared_or_that_it_cannot(self) -> None:
         """From prepare until release, whatever has become of the process meanwhile."""
@@ -213,31 +258,46 @@ class DriverContract(abc.ABC):
             return
         for task in tasks_for(driver.name, driver.discover()):
             driver.prepare(task)
-            assert set(driver.prepared()) == {*before, task.unit}
-            assert set(self.make_driver(host).prepared()) == {*before, task.unit}
+            expected = {*before, task.unit}
+            assert set(driver.prepared()) == expected, (
+                f"prepared() must show {task.handle_key} after prepare()"
+            )
+            assert set(self.make_driver(host).prepared()) == expected, (
+                f"prepared() must show {task.handle_key} after a restart of the agent"
+            )
             driver.release(task)
-            assert set(self.make_driver(host).prepared()) == before
+            assert set(self.make_driver(host).prepared()) == before, (
+                f"prepared() must not show {task.handle_key} after release()"
+            )
 
     def test_what_it_cannot_do_it_says(self) -> None:
         driver = self.make_driver(self.make_host())
         device = self.found(driver)[0]
         deployable = device.deployables[0]
-        assert driver.can_program or not deployable.programmable
+        assert driver.can_program or not deployable.programmable, (
+            "a driver without can_program must not report programmable deployables"
+        )
         if not driver.can_program:
             task = ProgramTask("operation", driver.name, device.key, deployable.name, "image")
             with pytest.raises(exception.DriverCannot) as caught:
                 driver.program(task, "/no/image")
-            assert caught.value.fields["driver"] == driver.name
+            assert caught.value.fields["driver"] == driver.name, (
+                "DriverCannot must name the driver; call self._cannot()"
+            )
 
     def test_health_and_figures_or_that_it_cannot(self) -> None:
         driver = self.make_driver(self.make_host())
         for device in driver.discover():
             with contextlib.suppress(exception.DriverCannot):
                 health = driver.health(device.key)
-                assert bool(health.reason) is not health.healthy
+                assert bool(health.reason) is not health.healthy, (
+                    f"health({device.key}): reason must be given exactly when it is not healthy"
+                )
             with contextlib.suppress(exception.DriverCannot):
                 stats = driver.stats(device.key)
-                assert all(name and math.isfinite(value) for name, value in stats.items())
+                assert all(name and math.isfinite(value) for name, value in stats.items()), (
+                    f"stats({device.key}) must return names with finite numbers, not {stats}"
+                )
 
     def test_hanging_commands_hold_up_nothing(self) -> None:
         """Every command has a time-out; what only looks at the host has answered soon."""
@@ -250,10 +310,16 @@ class DriverContract(abc.ABC):
             with contextlib.suppress(exception.CyborgError):
                 verb()
             if number < 4:
-                assert host.clock.monotonic() - begun <= self.longest_look
-        assert all(0 < timeout <= self.longest_command for timeout in host.patience)
+                waited = host.clock.monotonic() - begun
+                assert waited <= self.longest_look, (
+                    f"a verb that only looks waited {waited:g} s for commands that hang; at most "
+                    f"{self.longest_look:g} s are allowed"
+                )
+        assert all(0 < timeout <= self.longest_command for timeout in host.patience), (
+            f"every command needs a timeout of at most {self.longest_command:g} s"
+        )
         host.hanging = False
-        assert driver.discover() == before
+        assert driver.discover() == before, "after commands hung, discover() must answer as before"
 
     def test_corrupted_hosts_do_no_harm(self) -> None:
         """Whatever the files say, there is an answer or an error of ours, and no odd device."""
@@ -274,7 +340,10 @@ class DriverContract(abc.ABC):
             except exception.CyborgError:
                 continue
             for device in devices:
-                assert device.key in known, message
+                assert device.key in known, (
+                    f"discover() returned {device.key}, which hardware() of the intact host does "
+                    f"not have; {message}"
+                )
                 check_device(device)
 
     def test_hardware_may_be_pulled_while_it_is_read(self) -> None:
@@ -292,8 +361,13 @@ class DriverContract(abc.ABC):
             host.vanish(host.realpath(place), after=moment)
             host.vanish(place, after=moment)
             left = self.make_driver(host).discover()
-            assert [one for one in left if one.key != devices[0].key] == devices[1:]
-            assert all(one in devices for one in left)
+            others = [device for device in left if device.key != devices[0].key]
+            assert others == devices[1:], (
+                f"discover() must return the other devices when {devices[0].key} vanishes"
+            )
+            assert all(device in devices for device in left), (
+                f"discover() must return {devices[0].key} whole or not at all when it vanishes"
+            )
 
     def test_hardware_may_be_pulled_before_it_is_worked_on(self) -> None:
         """Whatever is asked about it then ends with an answer or an error of ours."""

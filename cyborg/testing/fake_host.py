@@ -3,6 +3,7 @@
 
 import copy
 import errno
+import json
 import os
 import pathlib
 import queue
@@ -15,6 +16,10 @@ from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.host import TEXT_LIMIT, is_missing, resolve, translated
 from cyborg.drivers.uevents import Uevent
 
+#: More entries than the recording of any machine has.
+_RECORDED = 200_000
+#: Where a recording keeps what no tree of files can show: faults, and answers of commands.
+_NOTES = "/.cyborg-recording.json"
 #: What a program does, given its host and its argument vector.
 Program = Callable[["FakeHost", tuple[str, ...]], Completed]
 
@@ -104,13 +109,28 @@ class FakeHost:
             self.add_link(path, target)
 
     @classmethod
-    def recorded(cls, directory: pathlib.Path) -> Self:
-        """A host with the tree below a real directory, as ``materialise`` would write it."""
+    def recorded(cls, directory: pathlib.Path, *, most: int = _RECORDED) -> Self:
+        """A host with the tree below a real directory, as ``materialise`` would write it.
+
+        Raises ValueError for a directory with more entries than any recording has.
+        """
         host = cls()
+        entries = 0
         for place, names, files in os.walk(directory):
             path = pathlib.Path(place)
+            entries += len(names) + len(files)
+            if entries > most:
+                raise ValueError(
+                    f"{directory} has more than {most} entries, so it is not a recorded tree"
+                )
             for one in (path / name for name in (*names, *files)):
                 inside = f"/{one.relative_to(directory)}"
+                if inside == _NOTES:
+                    notes = json.loads(one.read_text())
+                    host.faults.update(notes["faults"])
+                    for argv, *answer in notes["commands"]:
+                        host.answers[tuple(argv)] = Completed(*answer)
+                    continue
                 if one.is_symlink():
                     host.add_link(inside, os.readlink(one))
                 elif one.is_dir():
@@ -167,13 +187,25 @@ class FakeHost:
         return copy.deepcopy(self)
 
     def materialise(self, directory: pathlib.Path) -> None:
-        """Write the tree below a real directory, absolute links as they are."""
+        """Write the tree below a real directory, absolute links as they are.
+
+        Faults and answers of commands go to a file of their own, which ``recorded`` reads.
+        """
+        notes = {
+            "faults": self.faults,
+            "commands": [
+                [argv, answer.status, answer.stdout, answer.stderr]
+                for argv, answer in self.answers.items()
+            ],
+        }
         for path in self._names:
             (directory / path[1:]).mkdir(parents=True, exist_ok=True)
         for path, content in self._files.items():
             (directory / path[1:]).write_bytes(content)
         for path, target in self._links.items():
             (directory / path[1:]).symlink_to(target)
+        if self.faults or self.answers:
+            (directory / _NOTES[1:]).write_text(json.dumps(notes, indent=1))
 
     # The ports.
 
@@ -240,7 +272,11 @@ class FakeHost:
 
     def owned_by_root(self, path: str) -> bool:
         """See Host."""
-        return path not in self.foreign
+        return self.open_to_others(path) is None
+
+    def open_to_others(self, path: str) -> str | None:
+        """See Host."""
+        return path if path in self.foreign else None
 
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP

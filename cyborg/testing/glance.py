@@ -7,6 +7,7 @@ import uuid
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qsl
 
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.noauth import NoAuth
@@ -86,12 +87,24 @@ class SimulatedGlance:
     ) -> list[bytes]:
         path = environ["PATH_INFO"]
         self.requests.append(f"{environ['REQUEST_METHOD']} {path}")
-        status, body = self._answer(path.removeprefix("/v2/images/"))
+        if path == "/v2/images" and not self._statuses:
+            status, body = 200, self._listed(dict(parse_qsl(environ["QUERY_STRING"])))
+        else:
+            status, body = self._answer(path.removeprefix("/v2/images/"))
         kind = "application/octet-stream" if path.endswith("/file") else "application/json"
         start_response(
             f"{status} Scripted", [("Content-Type", kind), ("Content-Length", str(len(body)))]
         )
         return [body]
+
+    def _listed(self, query: dict[str, str]) -> bytes:
+        """The images whose properties have these values."""
+        images = [
+            one.properties
+            for one in self._images.values()
+            if all(one.properties.get(name) == value for name, value in query.items())
+        ]
+        return json.dumps({"images": images}).encode()
 
     def _answer(self, path: str) -> tuple[int, bytes]:
         if self._statuses:

@@ -225,7 +225,7 @@ class MortalAgent:
     ) -> None:
         self.fate = fate
         self._bus = DirectBus(ground.exchange, crossing=fate.message)
-        self._conductor = ReportClient(self._bus, timeout=_PATIENCE)
+        self._conductor = ReportClient(self._bus, timeout=_PATIENCE, sender=f"{AGENT_TOPIC}@{host}")
         placement = Placement(MortalAdapter(ground.placement, fate, "Placement"))
         glance = Glance(MortalAdapter(ground.glance, fate, "Glance"), retries=0)
         self._parts = agent_app.make_parts(

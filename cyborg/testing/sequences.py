@@ -20,9 +20,11 @@ from cyborg.testing.crash import Fate, Kind
 from cyborg.testing.fake_host import FakeHost
 
 CLIENT, API, CONDUCTOR, DATABASE = "client", "API", "conductor", "database"
-AGENT, DRIVER, HOST, PLACEMENT, NOVA = "agent", "driver", "host", "Placement", "Nova"
+AGENT, DRIVER, HOST, PLACEMENT = "agent", "driver", "host", "Placement"
+#: Nova's API and conductor, and the compute service of the instance's host.
+NOVA, NOVA_COMPUTE = "Nova", "nova-compute"
 #: From left to right; but who begins comes first.
-PLACES = (CLIENT, API, CONDUCTOR, DATABASE, AGENT, DRIVER, HOST, PLACEMENT, NOVA)
+PLACES = (CLIENT, API, CONDUCTOR, DATABASE, AGENT, DRIVER, HOST, PLACEMENT, NOVA, NOVA_COMPUTE)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _OWN_NAME = re.compile(r"\bCUSTOM_\w+")
 _TABLE = re.compile(r"\b(?:FROM|JOIN)\s+[\"`]?(\w+)")
@@ -188,14 +190,18 @@ def heard_host(host: FakeHost, tape: Tape) -> FakeHost:
 
 
 class HeardDoor:
-    """A WSGI filter before the API: who asks for what, and how it is answered."""
+    """A WSGI filter before the API: who asks for what, and how it is answered.
 
-    def __init__(self, application: Any, tape: Tape) -> None:
+    ``nova`` is the lifeline of requests with a service token, which Nova sends.
+    """
+
+    def __init__(self, application: Any, tape: Tape, *, nova: str = NOVA) -> None:
         self._application = application
         self._tape = tape
+        self._nova = nova
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        caller = NOVA if "HTTP_X_SERVICE_ROLES" in environ else CLIENT
+        caller = self._nova if "HTTP_X_SERVICE_ROLES" in environ else CLIENT
         query = f"?{environ['QUERY_STRING']}" if environ.get("QUERY_STRING") else ""
         asked = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}{query}"
         self._tape.request(caller, API, asked)

@@ -52,7 +52,7 @@ def server() -> FakeHost:
     host = bare()
     host.add_file("/usr/share/misc/pci.ids", _PCI_IDS)
     add_function(host, HOST_BRIDGE, "8086:2020:060000")
-    add_function(host, ROOT_PORT, "8086:2030:060400", driver="pcieport", enable=1)
+    add_function(host, ROOT_PORT, "8086:2030:060400", driver="pcieport")
     add_function(host, GPU, "10de:20b5:030200", behind=ROOT_PORT, driver="nvidia", node=0)
     add_function(host, GPU_ON_VFIO, "10de:20f1:030200", driver="vfio-pci", node=1)
     add_function(host, QAT_PF, "8086:37c8:0b4000", driver="c6xx", node=0)
@@ -88,10 +88,17 @@ def add_function(
     behind: str | None = None,
     driver: str | None = None,
     node: int = -1,
-    enable: int = 0,
+    enable: int | None = None,
 ) -> str:
-    """Plug a function in; ``what`` is vendor:device:class in hex digits. Gives its directory."""
+    """Plug a function in; ``what`` is vendor:device:class in hex digits. Gives its directory.
+
+    By default ``enable`` reads as it does for an idle card: 1 with a driver of its own, which
+    enables the function when it is bound; 0 without a driver, and under VFIO, which enables the
+    function only while its node is open.
+    """
     path = place(address, behind)
+    if enable is None:
+        enable = 1 if driver and "vfio" not in driver else 0
     vendor, product, class_code = what.split(":")
     for name, text in {
         "vendor": f"0x{vendor}",

@@ -86,6 +86,8 @@ class Times:
     ages: Ages = field(default_factory=Ages)
     #: 0: devices are not measured.
     usage: float = 0.0
+    #: 0: drivers are not asked for the health of devices.
+    health: float = 0.0
     rpc: float = 10.0
 
 
@@ -199,6 +201,7 @@ class Stack:
                 rpc_timeout=self.times.rpc,
                 state_path=state_path,
                 usage=self.times.usage,
+                health=self.times.health,
             ),
             bus=self.bus(),
             loaded=loaded,

@@ -2,6 +2,7 @@
 """The driver that a contract is about: its class, its options, and a host with its hardware."""
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ def load(name: str, host: str | None, config: str | None) -> Subject:
     ``config`` is a configuration file. Raises ValueError with a clause that says what cannot be
     used.
     """
-    conf = _read(config)
+    conf = read_configuration(config)
     make_host = _maker(host)
     try:
         (found,) = loader.load([name], make_host(), conf)
@@ -51,7 +52,11 @@ def load(name: str, host: str | None, config: str | None) -> Subject:
     return Subject(name, type(found.driver), conf, make_host)
 
 
-def _read(config: str | None) -> cfg.ConfigOpts:
+def read_configuration(config: str | None) -> cfg.ConfigOpts:
+    """Return the configuration of a host with the options of one file, or of none.
+
+    Raises ValueError with a clause that says what cannot be used.
+    """
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf.set_default("host", HOST)
@@ -71,8 +76,12 @@ def _maker(host: str | None) -> Callable[[], FakeHost]:
     if host is None:
         return bare
     if Path(host).is_dir():
-        recorded = FakeHost.recorded(Path(host))
-        return recorded.copy
+        if any(os.path.ismount(Path(host, name)) for name in ("proc", "sys")):
+            raise ValueError(
+                f"{host} is a running machine and not a recorded tree; record it first with "
+                "'python3 -m cyborg.testing.recorder DRIVER DIRECTORY', and name that directory"
+            )
+        return FakeHost.recorded(Path(host)).copy
     module, _, function = host.partition(":")
     try:
         make: Callable[[], FakeHost] = getattr(importlib.import_module(module), function)

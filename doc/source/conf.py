@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx configuration of the documentation."""
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -29,8 +30,20 @@ root_doc = "index"
 exclude_patterns: list[str] = []
 pygments_style = "native"
 
+# Blocks that say nothing else are commands.
+highlight_language = "shell"
+
 html_theme = "openstackdocs"
+# Search in the side bar; a page asks nothing of other sites.
+html_theme_options = {
+    "sidebar_search": True,
+    "analytics_tracking_code": "",
+    "display_badge": False,
+}
 openstackdocs_repo_name = "openstack/cyborg"
 openstackdocs_pdf_link = False
 openstackdocs_use_storyboard = False
 openstackdocs_auto_name = False
+# The version that is installed; the theme would ask for a distribution named like the repository.
+openstackdocs_auto_version = False
+version = release = importlib.metadata.version("openstack-cyborg")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx configuration of the release notes."""
 
+import importlib.metadata
+
 extensions = ["openstackdocstheme", "reno.sphinxext"]
 
 project = "Cyborg Release Notes"
@@ -9,6 +11,10 @@ root_doc = "index"
 pygments_style = "native"
 
 html_theme = "openstackdocs"
+html_theme_options = {"analytics_tracking_code": "", "display_badge": False}
 openstackdocs_repo_name = "openstack/cyborg"
 openstackdocs_use_storyboard = False
 openstackdocs_auto_name = False
+# The version that is installed; the theme would ask for a distribution named like the repository.
+openstackdocs_auto_version = False
+version = release = importlib.metadata.version("openstack-cyborg")

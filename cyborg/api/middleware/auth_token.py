@@ -17,6 +17,7 @@ from cyborg import exception
 from cyborg.api import expose, microversion
 from cyborg.api.following import Followed
 from cyborg.api.middleware.noauth import NoAuthMiddleware
+from cyborg.clients.http import KEYSTONE
 from cyborg.conf import keystone_authtoken
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -79,8 +80,15 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
             body = refused.json
             refused.json = {**body, "error_message": body["error"]["message"]}
             return _stamped(refused)
-        except webob.exc.HTTPServiceUnavailable:
-            away = exception.Unavailable(peer="Keystone", reason="the token cannot be checked")
+        except webob.exc.HTTPServiceUnavailable as fault:
+            rejected = isinstance(_first_cause(fault), ks_exceptions.Unauthorized)
+            reason = (
+                "the identity service refuses the account with which Cyborg checks tokens "
+                "([keystone_authtoken])"
+                if rejected
+                else "the identity service cannot check the token"
+            )
+            away = exception.Unavailable(peer=KEYSTONE, reason=reason)
             return _stamped(expose.fault(away, ""))
         return None
 
@@ -115,6 +123,13 @@ def service_roles(conf: cfg.ConfigOpts) -> frozenset[str]:
     """The roles that make a token a service's."""
     register_opts(conf)
     return frozenset(conf.keystone_authtoken.service_token_roles)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """The error that was raised first on the way to this one."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 def _plain(path: str) -> str:

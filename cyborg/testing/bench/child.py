@@ -52,6 +52,9 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ from cyborg.testing.bench.figures import Count
 from cyborg.testing.costs import (
     CREATE,
     DELETE_BY_INSTANCE,
+    DEVICES,
     LIST,
     SHOW,
     UNCHANGED_REPORT,
@@ -60,7 +61,8 @@ def _reads(house: CountedService, scenes: Scenes) -> Iterator[Row]:
             for path in listings({collection: markers[collection]}, wanted.instance)
         ]
         dearest = max(tallies, key=lambda one: one.sql)
-        yield f"list /{collection}, dearest of {len(tallies)}", dearest, LIST
+        allowed = DEVICES if collection == "devices" else LIST
+        yield f"list /{collection}, dearest of {len(tallies)}", dearest, allowed
     scenes.delete(wanted.instance)
 
 

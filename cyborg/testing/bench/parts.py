@@ -19,9 +19,9 @@ from oslo_config import cfg
 from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
 from cyborg.model.report import Hello
-from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.transport import Bus
 from cyborg.testing.absent import absent
+from cyborg.testing.any_host import AnyHost
 from cyborg.testing.machines import report_of
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.stack import Peers, Stack, Times, reach
@@ -56,7 +56,7 @@ class Parts:
             exchange=setting["exchange"],
         )
         self._endings: list[Callable[[], object]] = []
-        self._agent: ReportClient | None = None
+        self._agent: AnyHost | None = None
         self._echo_client: Any = None
 
     def start(self, part: str) -> dict[str, str]:
@@ -109,7 +109,7 @@ class Parts:
         self._endings += [server.wait, server.stop]
 
     def _start_agent(self) -> dict[str, str]:
-        self._agent = reach(ReportClient(self._stack.bus(), timeout=_TIMES.rpc))
+        self._agent = reach(AnyHost(self._stack.bus(), timeout=_TIMES.rpc))
         self._endings.append(self._agent.close)
         return {}
 

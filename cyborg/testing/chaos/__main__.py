@@ -13,6 +13,8 @@ from types import FrameType
 
 from cyborg import exception
 from cyborg.testing.chaos import options, show
+from cyborg.testing.chaos.night import Night
+from cyborg.testing.chaos.night_world import NightWorld
 from cyborg.testing.chaos.results import Results
 from cyborg.testing.chaos.run import Run
 from cyborg.testing.chaos.world import World
@@ -49,11 +51,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def _carry_out(plan: options.Plan, directory: Path, screen: Screen) -> Results:
     _say("starting MariaDB, RabbitMQ, Placement and the daemons")
-    with World(directory) as world:
+    with NightWorld(directory) if plan.night else World(directory) as world:
         try:
             show.differing(screen, world.options, world.differing)
-            run = Run(plan, say=_say, tell=lambda one: show.part(screen, one))
-            results = run.carry_out(world)
+            if isinstance(world, NightWorld):
+                walk = Night(plan, say=_say, tell=lambda part: show.part(screen, part))
+                results = walk.carry_out(world)
+            else:
+                run = Run(plan, say=_say, tell=lambda part: show.part(screen, part))
+                results = run.carry_out(world)
         finally:
             # Nothing may interrupt the stopping.
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -35,3 +35,16 @@ CATALOGUE = (
     Fault("disk-full", "the disk under the agent's state_path is full, and the agent is killed"),
 )
 NAMES = tuple(one.name for one in CATALOGUE)
+
+#: The faults of ``--night``, in the order in which they are done.
+NIGHT = (
+    Fault("night-start", "RabbitMQ refuses all daemons at their start: the password is wrong"),
+    Fault("night-permission", "RabbitMQ withdraws the permissions of the running daemons"),
+    Fault("night-bus", "RabbitMQ is stopped"),
+    Fault("night-database", "MariaDB is stopped"),
+    Fault("night-keystone", "Keystone refuses connections"),
+    Fault("night-placement", "Placement answers 503 to everything"),
+    Fault("night-conductor", "kill -9 of the conductor that is in the middle of a bind"),
+    Fault("night-disk", "the disk under the agent's state_path is full, and the agent is killed"),
+)
+NIGHT_NAMES = tuple(one.name for one in NIGHT)

@@ -64,7 +64,7 @@ def conductor_stop(scene: Scene) -> None:
         world.thaw(one.conductor)
         scene.ends()
         scene.fact(f"it stood still for {time.monotonic() - frozen:.1f} s")
-        scene.until("a sign of life of the woken", lambda: scene.lives(one.conductor))
+        scene.until("a heartbeat of the woken", lambda: scene.lives(one.conductor))
         ends = scene.ends_of_bind(one)
         if ends != 1:
             scene.witness.violation(f"a woken conductor had its way: the bind ended {ends} times")

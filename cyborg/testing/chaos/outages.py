@@ -3,7 +3,8 @@
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import requests
@@ -61,6 +62,14 @@ def nova_503(scene: Scene) -> None:
 
 def disk_full(scene: Scene) -> None:
     """The agent can write nothing, and has to start like that."""
+    with full_disk(scene), scene.mid_bind() as one:
+        scene.time_to_resolve(one, time.monotonic())
+    scene.ends()
+
+
+@contextmanager
+def full_disk(scene: Scene) -> Iterator[None]:
+    """Fill the disk of the agent, kill the agent and start it; the space is free at the end."""
     world = scene.world
     filler = world.state_path / "filler"
     if world.disk != NO_LIMIT:
@@ -74,12 +83,10 @@ def disk_full(scene: Scene) -> None:
         world.begin(AGENT)
         world.wait(AGENT)
         scene.fact(f"killed meanwhile, it runs again after {time.monotonic() - killed:.1f} s")
-        with scene.mid_bind() as one:
-            scene.time_to_resolve(one, time.monotonic())
+        yield
     finally:
         filler.unlink(missing_ok=True)
         world.state_path.chmod(0o700)
-    scene.ends()
 
 
 def _again(scene: Scene, server: Server, end: Callable[[], None]) -> None:

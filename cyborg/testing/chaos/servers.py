@@ -12,6 +12,7 @@ import amqp
 import pymysql
 
 from cyborg import exception, service
+from cyborg.testing import broker
 from cyborg.testing.processes import Program
 
 #: Seconds within which a server must answer; RabbitMQ takes ten on a busy machine.
@@ -163,6 +164,11 @@ class RabbitMq(Server):
             return False
         connection.close()
         return True
+
+    def control(self, *arguments: str) -> str:
+        """Run ``rabbitmqctl`` on this server; raises RuntimeError when it fails."""
+        program = str(Path(self._daemon).with_name("rabbitmqctl"))
+        return broker.rabbitmqctl(*arguments, program=program, environment=self._environment)
 
     def close(self) -> None:
         """See Server; the epmd goes with it."""

@@ -11,7 +11,7 @@ from cyborg.testing.quickstart.screen import Screen
 
 #: What a conductor's death may cost by default options, in seconds.
 TAKEOVER_AIM = 5.0
-_SECRETS = {"token"}
+_SECRETS = {"token", "password", "transport_url"}
 _LEGEND = (
     "recovery: after the fault's end, until a new server has booted with a device that needs "
     "preparation, and Nova was told. bind p50, p99: of the PATCHes of all clients, in "

@@ -113,6 +113,46 @@ class World:
             API: f"[api] port is {', '.join(str(one) for one in self._ports.values())}",
         }
 
+    @property
+    def own_options(self) -> dict[str, Options]:
+        """The options that only one daemon has, by its name."""
+        return {
+            **{
+                f"{CONDUCTOR}-{number}": {"DEFAULT": {"host": f"control-{number}"}}
+                for number in (1, 2)
+            },
+            AGENT: {
+                "DEFAULT": {"state_path": self.state_path},
+                "agent": {"resource_provider_name": HOST},
+            },
+            **{name: {"api": {"port": port}} for name, port in self._ports.items()},
+        }
+
+    def begin_all(self) -> None:
+        """Start all daemons and wait until they run."""
+        conductors = [name for name in self._extra if name.startswith(CONDUCTOR)]
+        # Conductors first: what asks before there is one has to ask again, seconds later.
+        for group in (conductors, [name for name in self._extra if name not in conductors]):
+            for name in group:
+                self.begin(name)
+            for name in group:
+                self.wait(name)
+
+    def stop_all(self) -> None:
+        """Stop all daemons and wait for their ends."""
+        self._tell_to_end()
+        for program in self._running.values():
+            program.stop()
+
+    def lines(self) -> dict[str, int]:
+        """Return how many lines each daemon has logged in all its lives, by its name."""
+        return {
+            name: sum(
+                file.read_bytes().count(b"\n") for file in self.directory.glob(f"{name}-*.out")
+            )
+            for name in self._extra
+        }
+
     def program(self, name: str) -> Program:
         """The process that runs under this name now."""
         return self._running[name]
@@ -196,26 +236,9 @@ class World:
         self.rabbit.wait()
         endings.callback(self.deployment.stop)
         endings.callback(self._tell_to_end)
-        differing: dict[str, Options] = {
-            **{
-                f"{CONDUCTOR}-{number}": {"DEFAULT": {"host": f"control-{number}"}}
-                for number in (1, 2)
-            },
-            AGENT: {
-                "DEFAULT": {"state_path": self.state_path},
-                "agent": {"resource_provider_name": HOST},
-            },
-            **{name: {"api": {"port": port}} for name, port in self._ports.items()},
-        }
-        for name, options in differing.items():
+        for name, options in self.own_options.items():
             self._extra[name] = self.deployment.write(name, options)
-        conductors = [name for name in differing if name.startswith(CONDUCTOR)]
-        # Conductors first: what asks before there is one has to ask again, seconds later.
-        for group in (conductors, [name for name in differing if name not in conductors]):
-            for name in group:
-                self.begin(name)
-            for name in group:
-                self.wait(name)
+        self.begin_all()
         if not service.wait_until(self._ready, timeout=_PATIENCE, step=0.2):
             raise exception.ConfigError(reason="the service does not get ready; see its logs.")
 

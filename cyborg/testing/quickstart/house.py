@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that quickstart starts: the service in one process, around Placement and Nova."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
@@ -53,10 +53,13 @@ def units(reader: Reader, provider: str) -> dict[str, int]:
 
 
 @contextmanager
-def opened(conf: cfg.ConfigOpts, state: State, screen: Screen) -> Iterator[House]:
+def opened(
+    conf: cfg.ConfigOpts, state: State, screen: Screen, whitelist: Sequence[str] = ()
+) -> Iterator[House]:
     """Start everything, and stop it in the end, the last first.
 
-    ``conf`` is the global configuration, read from the state's file. Raises an error of ours with
+    ``conf`` is the global configuration, read from the state's file; ``whitelist`` has the entries
+    of the command line. Raises an error of ours with
     one sentence when something cannot be started.
     """
     machine = LocalHost()
@@ -82,7 +85,7 @@ def opened(conf: cfg.ConfigOpts, state: State, screen: Screen) -> Iterator[House
         screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")
         stack.start_conductor(conf.host)
         screen.fact("Conductor", "running; messages stay within the process")
-        findings = look(pci, fake)
+        findings = look(pci, fake, [entry for entry in whitelist if not pci.lists(entry)])
         drivers = [Loaded(one.name, one) for one in (pci, fake)]
         stack.start_agent(conf.host, machine=machine, drivers=drivers, state_path=state.directory)
         screen.fact("Agent", f"running for this host, {conf.host}")

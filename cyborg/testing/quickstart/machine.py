@@ -21,7 +21,8 @@ class Findings:
     """The machine's PCI functions, the fakes, and the accelerator that the walk asks for.
 
     ``own`` tells whether that one is the machine's own. ``fault`` is why the PCI bus could not
-    be read, None when it could.
+    be read, None when it could. ``unmatched`` are the entries of the whitelist that name no
+    function of the machine.
     """
 
     functions: tuple[Hardware, ...]
@@ -29,10 +30,14 @@ class Findings:
     deployable: Deployable
     own: bool
     fault: str | None = None
+    unmatched: tuple[str, ...] = ()
 
 
-def look(pci: Driver, fake: Driver) -> Findings:
-    """Look once; the first function that is offered is the one to ask for, else the fake."""
+def look(pci: Driver, fake: Driver, unmatched: Sequence[str] = ()) -> Findings:
+    """Look once; the first function that is offered is the one to ask for, else the fake.
+
+    ``unmatched`` are the entries of the whitelist that name no function of the machine.
+    """
     functions: list[Hardware] = []
     own: list[Deployable] = []
     fault = None
@@ -42,7 +47,18 @@ def look(pci: Driver, fake: Driver) -> Findings:
     except exception.HostError as error:
         fault = str(error)
     chosen = own or [one for device in fake.discover() for one in device.deployables]
-    return Findings(tuple(functions), tuple(fake.hardware()), chosen[0], bool(own), fault)
+    return Findings(
+        tuple(functions), tuple(fake.hardware()), chosen[0], bool(own), fault, tuple(unmatched)
+    )
+
+
+def summary(findings: Findings) -> str:
+    """The table in one sentence."""
+    offered = sum(function.offered for function in findings.functions)
+    return (
+        f"This machine has {len(findings.functions)} PCI function(s), {offered} of them offered, "
+        f"and {len(findings.fakes)} fake accelerator."
+    )
 
 
 def table(findings: Findings, width: int) -> list[str]:
@@ -62,7 +78,7 @@ def notes(findings: Findings) -> list[str]:
         return [f"The PCI bus could not be read: {findings.fault}"]
     if not functions:
         return ["This machine shows no PCI bus; the fake accelerator needs none."]
-    said = []
+    said = [f"--whitelist {text!r} matches no PCI function here." for text in findings.unmatched]
     if not any(one.offered for one in functions):
         said.append(
             "Nothing of this machine is offered unless --whitelist names it, and not even then "

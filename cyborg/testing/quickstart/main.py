@@ -14,7 +14,7 @@ from cyborg import exception
 from cyborg.testing.loopback import bypass_proxies
 from cyborg.testing.quickstart import house, lines, machine, options
 from cyborg.testing.quickstart.peer import Scene, StepFailed
-from cyborg.testing.quickstart.screen import WIDTH, Screen
+from cyborg.testing.quickstart.screen import Screen
 from cyborg.testing.quickstart.state import State, shown
 from cyborg.testing.quickstart.walk import Walk
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        return _run(asked, Screen(sys.stdout))
+        return _run(asked, Screen(sys.stdout, brief=asked.brief))
     except exception.CyborgError as error:
         print(f"{options.PROG}: {error}", file=sys.stderr)
         return 1
@@ -49,7 +49,7 @@ def _run(asked: options.Options, screen: Screen) -> int:
         files = [str(state.write_conf(asked.port, asked.whitelist))]
         conf = configuration.prepare([], prog=options.PROG, default_config_files=files)
         _report_faults(state)
-        with house.opened(conf, state, screen) as running:
+        with house.opened(conf, state, screen, asked.whitelist) as running:
             _introduce(running, screen)
             scene = _scene(running)
             held = _walk(scene, state, screen)
@@ -81,8 +81,11 @@ def _report_faults(state: State) -> None:
 
 def _introduce(running: house.House, screen: Screen) -> None:
     screen.heading("What this machine has")
-    screen.raw(machine.table(running.findings, WIDTH))
-    screen.raw([""])
+    if screen.brief:
+        screen.say(machine.summary(running.findings))
+    else:
+        screen.raw(machine.table(running.findings, screen.width))
+        screen.raw([""])
     for note in machine.notes(running.findings):
         screen.say(note)
     kind = "the first function that is offered" if running.findings.own else "the fake accelerator"

@@ -32,6 +32,7 @@ class Options:
     state: Path
     port: int
     demo: bool
+    brief: bool
     clean: bool
     whitelist: tuple[str, ...]
     python: str | None
@@ -44,6 +45,7 @@ def parse(argv: Sequence[str]) -> Options:
         state=found.state,
         port=found.port,
         demo=found.demo,
+        brief=found.brief,
         clean=found.clean,
         whitelist=tuple(found.whitelist),
         python=found.python,
@@ -58,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--demo", action="store_true", help="end after the walk")
+    parser.add_argument(
+        "--brief", action="store_true", help="show each step in one line, and no requests"
+    )
     parser.add_argument(
         "--port",
         type=_port,

@@ -30,9 +30,13 @@ def is_installed(scene: Scene) -> None:
     loaded = cyborg.asks(_LIST)
     states = {one["host"]: one["state"] for one in loaded}
     require(states == {RACK: "READY", SPARE: "STOPPED"}, "it is not loaded where it should be")
-    backends = cyborg.asks(f"backend-list --host {RACK} -c driver -c name -c state")
+    backends = cyborg.asks(
+        f"backend-list --host {RACK} --driver {DRIVER} -c driver -c name -c state"
+    )
     require({one["name"] for one in backends} == {CRYPTO, SOFT}, "other backends were expected")
-    services = cyborg.asks("service-list --kind backend -c host -c backend -c name -c state")
+    services = cyborg.asks(
+        f"service-list --kind backend --driver {DRIVER} -c host -c backend -c name -c state"
+    )
     found = {(one["backend"], one["name"]) for one in services}
     require(found == {(CRYPTO, "aes"), (CRYPTO, "rsa"), (SOFT, "zip")}, "other services are found")
     scene.screen.ok(f"{RACK} has both backends, with the services on each; {SPARE} has none.")

@@ -21,10 +21,10 @@ def is_bound(scene: Scene) -> None:
     server = boots(scene, PROFILE)
     (bound,) = arqs(scene, server)
     require(bound["state"] == "Bound", "it is not Bound")
-    held = cyborg.asks("accelerator-list --attached -c uuid -c hostname -c in_use")
+    held = cyborg.asks("accelerator-list --attached -c uuid -c hostname -c free -c total")
     require([one["hostname"] for one in held] == [RACK], "one accelerator was expected in use")
     counts = cyborg.asks(f"usage-show --host {RACK}")
-    require(sum(one["bound"] for one in counts) == 1, "one unit was expected to be bound")
+    require(sum(one["used"] for one in counts) == 1, "one unit was expected to be used")
     scene.screen.ok(f"Server {server.uuid} has one unit of accelerator {held[0]['uuid']}.")
 
 

@@ -56,6 +56,7 @@ _ON_SQLITE = [
     "audit/test_command.py",
     "daemons/test_managed.py",
     "daemons/test_start.py",
+    "daemons/test_unconfigured.py",
     "drift",
     "keystone",
 ]
@@ -82,6 +83,7 @@ _ON_POSTGRESQL = [
     "readiness",
     "sequences",
     "watching/test_following.py",
+    "watching/test_health.py",
     "watching/test_metrics.py",
     "watching/test_notifications.py",
     "watching/test_usage.py",

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import yaml
 
+from cyborg.api.microversion import LATEST
+
 SOURCE: Final = Path(__file__).parents[3] / "api-ref" / "source"
 SAMPLES: Final = SOURCE / "samples"
 #: Members whose own members are data, and those that are described once for all.
@@ -23,7 +25,9 @@ _OPEN: Final = frozenset(
         "labels",
         "links",
         "options",
+        "reasons",
         "results.result",
+        "units.reasons",
         "versions.links",
         "default_version.links",
     }
@@ -42,6 +46,7 @@ class Parameter:
     key: str
     where: str
     since: str
+    until: str
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,8 @@ def parameters() -> Mapping[str, Mapping[str, Any]]:
 def parameter(name: str, key: str) -> Parameter:
     """A row of a table."""
     said = parameters()[key]
-    return Parameter(name, key, said["in"], said.get("min_version", "2.0"))
+    until = said.get("max_version", f"2.{LATEST}")
+    return Parameter(name, key, said["in"], said.get("min_version", "2.0"), until)
 
 
 @cache

@@ -23,6 +23,7 @@ from cyborg.api.controllers.v2 import (
     device_profiles,
     devices,
     drivers,
+    events,
     hardware,
     instances,
     operations,
@@ -38,6 +39,7 @@ from cyborg.db import attributes as db_attributes
 from cyborg.db import deployables as db_deployables
 from cyborg.db import device_profiles as db_device_profiles
 from cyborg.db import devices as db_devices
+from cyborg.db import events as db_events
 from cyborg.db import inventory
 from cyborg.db import operations as db_operations
 from cyborg.metrics.listener import PATH as METRICS
@@ -53,6 +55,7 @@ NOUNS: Final[Mapping[type[Noun], ModuleType]] = {
     device_profiles.DeviceProfiles: device_profiles,
     devices.Devices: devices,
     drivers.Drivers: drivers,
+    events.Events: events,
     hardware.Hardware: hardware,
     instances.Instances: instances,
     operations.Operations: operations,
@@ -68,6 +71,7 @@ SORTED: Final[Mapping[str, set[str]]] = {
     "device_profiles": set(db_device_profiles.SORTABLE.columns),
     "devices": set(db_devices.SORTABLE.columns),
     "drivers": set(inventory.DRIVERS.sortable.columns),
+    "events": set(db_events.SORTABLE.columns),
     "hardware": set(inventory.HARDWARE.sortable.columns),
     "operations": set(db_operations.SORTABLE.columns),
     "services": set(services.SORT_KEYS),
@@ -111,6 +115,17 @@ def declared(route: tuple[str, str]) -> Mapping[str, Any]:
 
 def attributes_of(kind: type[wsme.types.Base]) -> set[str]:
     return {attribute.name for attribute in wsme.types.list_attributes(kind)}
+
+
+def versions_of(kind: type[wsme.types.Base] | None) -> dict[str, str]:
+    """Return the first microversion of each attribute of a type."""
+    found = wsme.types.list_attributes(kind) if kind else []
+    return {attribute.name: f"2.{types.first_version(attribute)}" for attribute in found}
+
+
+def later(version: str, minor: int) -> int:
+    """Return the later one of two minor microversions."""
+    return max(int(version.removeprefix("2.")), minor)
 
 
 def body_of(shape: types.Strict | None) -> set[str]:
@@ -168,6 +183,10 @@ def test_it_has_the_parameters_of_the_code(route: tuple[str, str]) -> None:
     }
     assert sent["path"] == set(re.findall(r"\{(\w+)\}", method.url))
     assert sent["query"] == attributes_of(said["query"])
+    first = versions_of(said["query"]) | versions_of(getattr(said["body"], "declared", None))
+    for one in method.request:
+        if one.name in first:
+            assert later(one.since, said["since"]) == later(first[one.name], said["since"]), one
     assert sent["body"] == body_of(said["body"])
     assert ("Idempotency-Key" in sent["header"]) == said["long"]
     since = None if said["since"] == BASE else f"2.{said['since']}"
@@ -216,7 +235,7 @@ def test_samples_and_parameters_have_the_same_members(method: Method) -> None:
             if api_reference.version(name) == at
             for member in api_reference.members(api_reference.sample(name))
         }
-        assert found == {one.name for one in body if one.since <= at}, at
+        assert found == {one.name for one in body if one.since <= at <= one.until}, at
     sent = {one.name for one in method.request if one.where == "body"}
     for name in method.samples:
         if name.endswith("-req"):
@@ -242,7 +261,8 @@ def test_parameters_are_all_used_and_complete() -> None:
     assert known.keys() <= used
     for key, said in known.items():
         assert {"description", "in", "required", "type"} <= said.keys(), key
-        assert said.keys() <= {"description", "in", "min_version", "required", "type"}, key
+        versions = {"min_version", "max_version"}
+        assert said.keys() <= {"description", "in", "required", "type", *versions}, key
 
 
 def test_every_class_of_errors_has_a_sample() -> None:

@@ -54,7 +54,7 @@ def metric(series: str) -> catalogue.Metric:
     return found
 
 
-@pytest.mark.parametrize("expression", expressions())
+@pytest.mark.parametrize("expression", list(expressions()))
 def test_metrics_and_labels_are_those_of_the_catalogue(expression: str):
     named = _SERIES.findall(expression)
     assert named

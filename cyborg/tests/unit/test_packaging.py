@@ -32,8 +32,8 @@ SCRIPTS = {
     "cyborg-status",
 }
 DRIVERS = {"fake_driver", "generic_driver", "pci_driver"}
-MAX_LINES = 400
-MAX_FUNCTION = 50
+MAX_LINES = 800
+MAX_FUNCTION = 80
 
 
 def setup() -> configparser.ConfigParser:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import cyborg
 from cyborg import exception
+from cyborg.model.trouble import Trouble
 from cyborg.service import Daemon, Periodic, wait_until
 
 
@@ -221,3 +223,23 @@ def test_a_daemon_begins_anew_under_its_pid(tmp_path: Path) -> None:
     assert len(set(lines[::2])) == 1
     assert lines[0].endswith(" an argument")
     assert (lines[1::2], last) == (["ended"] * 2, "ended")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "refused", "stuck"), [(601, True, True), (599, True, False), (86_400, False, False)]
+)
+def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
+    seconds: float, refused: bool, stuck: bool
+) -> None:
+    trouble = Trouble("the message bus refuses it", time.monotonic() - seconds, refused)
+    daemon = Daemon("test")
+    daemon.serve(FakeServer([]), trouble=lambda: trouble)
+    assert bool(daemon.stuck) is stuck
+    assert daemon.state == "Receives no requests: the message bus refuses it"
+    assert daemon.bus_error == "the message bus refuses it"
+
+
+def test_a_daemon_whose_server_listens_has_no_bus_error() -> None:
+    daemon = Daemon("test")
+    daemon.serve(FakeServer([]), trouble=lambda: None)
+    assert (daemon.bus_error, daemon.stuck, daemon.state) == ("", "", "Running")

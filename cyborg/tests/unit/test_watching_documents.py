@@ -11,6 +11,7 @@ import pytest
 from cyborg.drivers.fake import FakeDriver
 from cyborg.metrics import catalogue
 from cyborg.model import notification
+from cyborg.model.health import action as health_action
 from cyborg.model.notification import DeviceFacts, Happening, Notification
 from cyborg.model.reading import FIGURES, Reading
 from cyborg.testing.servers import bare
@@ -62,21 +63,23 @@ def sent() -> list[Notification | None]:
     shown = examples()
     arq, device = shown["arq.state"], shown["device.state"]
     (user,) = device["users"]
+    health = shown["device.health"]
+    facts = DeviceFacts(
+        device["type"],
+        device["driver"],
+        device["vendor"],
+        device["model"],
+        ((user["arq"], user["instance"], user["project_id"]),),
+    )
     down = shown["service.down"]
     driver = FakeDriver(bare(), configured(host="compute-1"))
     devices = [("fake_driver", one) for one in driver.discover()]
     key = devices[0][1].key
     return [
         notification.arq_state(happening("arq", arq), arq["project_id"]),
-        notification.device_state(
-            happening("device", device),
-            DeviceFacts(
-                device["type"],
-                device["driver"],
-                device["vendor"],
-                device["model"],
-                ((user["arq"], user["instance"], user["project_id"]),),
-            ),
+        notification.device_state(happening("device", device), facts),
+        notification.device_health(
+            happening("device", {**health, "state": health_action(health["health"])}), facts
         ),
         *(
             notification.service(
@@ -140,8 +143,17 @@ def test_what_changes_no_state_is_not_told(action: str):
     one = Happening(1, 0, "", "u", action, None, None, None, None)
     if action in ("labelled", "ordered"):
         assert notification.device_state(one, None) is None
+        assert notification.device_health(one, None) is None
     else:
         assert notification.arq_state(one, None) is None
+
+
+def test_a_change_of_health_is_no_change_of_state():
+    one = Happening(1, 0, "device", "u", health_action("drain"), None, None, "hot", None)
+    assert notification.device_state(one, None) is None
+    told = notification.device_health(one, None)
+    assert told is not None
+    assert (told.payload["health"], told.payload["reason"]) == ("drain", "hot")
 
 
 @pytest.mark.parametrize(

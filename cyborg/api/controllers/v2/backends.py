@@ -19,11 +19,12 @@ COLLECTION = "backends"
 
 
 class BackendQuery(types.Listing):
-    """Filters of the list; all compare for equality."""
+    """Filters of the list; ``capability`` names a member of the backend's capabilities."""
 
     host = wsme.wsattr(types.NAME)
     driver = wsme.wsattr(types.NAME)
     name = wsme.wsattr(types.NAME)
+    capability = types.Field(types.MEMBER, since=microversion.OPERATOR_VIEWS)
 
 
 class Backends(Noun):

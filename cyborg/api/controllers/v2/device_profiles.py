@@ -2,6 +2,7 @@
 """Device profiles: named wishes for accelerators, the same for all projects."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -14,17 +15,21 @@ from cyborg.api import microversion, queries, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import link, moment
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import device_profiles
+from cyborg.db import deployables, device_profiles
 from cyborg.db.engine import Reader
 from cyborg.model.device_profile import (
+    IMAGE_KEYS,
     DeviceProfile,
     Limits,
     ProfileChange,
+    image_warnings,
     parse_groups,
     parse_name,
 )
 from cyborg.policies import device_profiles as policies
 from cyborg.rpc.conductor import ConductorClient
+
+LOG = logging.getLogger(__name__)
 
 COLLECTION = "device_profiles"
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
@@ -105,7 +110,7 @@ class DeviceProfiles(Noun):
         """Store a profile, sent as a list of one."""
         profile = self._parse(body[0])
         made = self._conductor.create_device_profile(call.caller, call.operation, profile)
-        return render(made, call.links.self_of(COLLECTION))
+        return self._written(call, made)
 
     @expose(
         policies.UPDATE,
@@ -124,7 +129,7 @@ class DeviceProfiles(Noun):
         changed = self._conductor.update_device_profile(
             call.caller, call.operation, types.canonical_uuid(key) or key, wish
         )
-        return render(changed, call.links.self_of(COLLECTION))
+        return self._written(call, changed)
 
     @expose(policies.DELETE, query=ProfileDeleteQuery, status=204)
     def delete_all(self, call: Call, asked: Mapping[str, Any]) -> None:
@@ -135,6 +140,20 @@ class DeviceProfiles(Noun):
     def delete(self, call: Call, keys: Sequence[str]) -> None:
         """Delete one profile by uuid or name."""
         self._delete(call, keys)
+
+    def _written(self, call: Call, profile: DeviceProfile) -> dict[str, Any]:
+        """Show a profile as it was stored, with what will keep its requests from being bound."""
+        warnings: list[str] = []
+        if any(key in group for group in profile.groups for key in IMAGE_KEYS):
+            with self._reader.reader() as tx:
+                classes = deployables.programmable_classes(tx)
+            warnings = image_warnings(profile.groups, classes)
+        for sentence in warnings:
+            LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
+        shown = render(profile, call.links.self_of(COLLECTION))
+        if call.minor >= microversion.OPERATOR_VIEWS:
+            shown["warnings"] = warnings
+        return shown
 
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:

@@ -12,14 +12,13 @@ from cyborg.api.expose import Call
 from cyborg.db.devices import Wanted
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import WORDS
+from cyborg.model.health import CONDITIONS
 from cyborg.model.labels import parse_filter
 
 _ENABLED = DeviceStatus.ENABLED.value
 _OLDER = (_ENABLED, DeviceStatus.MAINTAINING.value)
 #: Filters that compare a column for equality.
-_EQUAL = ("type", "vendor", "hostname", "driver", "backend")
-#: Filters that clients below microversion 2.4 do not have.
-_NEW = ("driver", "backend", "in_use", "instance", "labels")
+_EQUAL = ("type", "vendor", "hostname", "driver", "backend", "health")
 #: What would let those who only use a device guess where it is.
 _TELLING = ("hostname", "backend")
 
@@ -30,12 +29,13 @@ class DeviceQuery(types.Listing):
     type = wsme.wsattr(types.NAME)
     vendor = wsme.wsattr(types.NAME)
     hostname = wsme.wsattr(types.NAME)
-    driver = wsme.wsattr(types.NAME)
-    backend = wsme.wsattr(types.NAME)
+    driver = types.Field(types.NAME, since=microversion.OPERATORS)
+    backend = types.Field(types.NAME, since=microversion.OPERATORS)
     status = wsme.wsattr(types.Word(*WORDS, "ready"))
-    in_use = wsme.wsattr(types.Flag())
-    instance = wsme.wsattr(types.UUID_TYPE)
-    labels = wsme.wsattr(types.Text(4096, minimum=1))
+    in_use = types.Field(types.FLAG, since=microversion.OPERATORS)
+    instance = types.Field(types.UUID_TYPE, since=microversion.OPERATORS)
+    labels = types.Field(types.Text(4096, minimum=1), since=microversion.OPERATORS)
+    health = types.Field(types.Word(*CONDITIONS), since=microversion.OPERATOR_VIEWS)
 
 
 def scope(call: Call) -> str | None:
@@ -44,16 +44,16 @@ def scope(call: Call) -> str | None:
 
 
 def wanted(call: Call, asked: Mapping[str, Any]) -> Wanted:
-    """What a checked query asks for; raises Invalid for what this version does not know.
+    """What a checked query asks for; raises Invalid for a status that this version does not have.
 
     Raises Forbidden for what would tell a member where devices are.
     """
-    if call.minor < microversion.OPERATORS:
-        _check_older(asked)
-    if call.own:
-        _check_telling(asked)
     status = asked.get("status")
     older = call.minor < microversion.OPERATORS
+    if older and status not in (None, *_OLDER):
+        raise exception.Invalid(field="status", reason=f"it must be one of {', '.join(_OLDER)}")
+    if call.own:
+        _check_telling(asked)
     return Wanted(
         equal={name: asked[name] for name in _EQUAL if asked.get(name)},
         in_service=status == _ENABLED if older and status is not None else None,
@@ -63,17 +63,6 @@ def wanted(call: Call, asked: Mapping[str, Any]) -> Wanted:
         labels=parse_filter(asked["labels"]) if "labels" in asked else {},
         project_id=scope(call),
     )
-
-
-def _check_older(asked: Mapping[str, Any]) -> None:
-    new = [name for name in _NEW if name in asked]
-    if new:
-        raise exception.Invalid(
-            field=new[0],
-            reason=f"there is no such parameter below microversion 2.{microversion.OPERATORS}",
-        )
-    if asked.get("status") not in (None, *_OLDER):
-        raise exception.Invalid(field="status", reason=f"it must be one of {', '.join(_OLDER)}")
 
 
 def _check_telling(asked: Mapping[str, Any]) -> None:

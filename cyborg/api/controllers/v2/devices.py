@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices: what accelerators there are, and whether they may be used."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -9,12 +11,13 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, queries, types
-from cyborg.api.controllers.v2 import device_query
+from cyborg.api.controllers.v2 import device_query, events, usage
 from cyborg.api.controllers.v2.device_query import DeviceQuery
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import instant, link, moment, since
 from cyborg.api.routing import Noun, Routes
 from cyborg.db import devices
+from cyborg.db import events as history_db
 from cyborg.db.engine import Reader
 from cyborg.model import creation, device_life
 from cyborg.model.creation import parse_traits
@@ -25,7 +28,8 @@ from cyborg.policies import devices as policies
 from cyborg.rpc.conductor import ConductorClient
 
 COLLECTION = "devices"
-Users = Sequence[devices.User | None]
+#: How many of its last events a device shows.
+LAST_EVENTS = 10
 #: What is said of an instance until Nova has.
 _UNKNOWN = "unknown"
 #: The two words that clients below microversion 2.4 know: in service, or not for any reason.
@@ -39,13 +43,19 @@ _ORDERS = {
 }
 _TEXT = types.Text(255, minimum=1)
 #: What tells where a device is, and is not for those who only use it.
-_PLACE = ("hostname", "backend", "std_board_info", "vendor_board_info", "status_reason")
+_PLACE = (
+    *("hostname", "backend", "std_board_info", "vendor_board_info"),
+    *("status_reason", "health_reasons", "address", "numa_node", "providers"),
+    # The other users of a device are not shown either.
+    *("units", "events"),
+)
 
 
 class DeviceBody(types.Declared):
     """What may change of a device; the rules for labels and traits are the model's."""
 
     status = wsme.wsattr(types.Word(*_ORDERS))
+    status_reason = types.Field(types.Text(255), since=microversion.OPERATOR_VIEWS)
     labels = wsme.wsattr(types.ANYTHING)
     model = wsme.wsattr(_TEXT)
     traits = wsme.wsattr(types.ANYTHING)
@@ -63,6 +73,24 @@ class CreateBody(types.Declared):
     traits = wsme.wsattr(types.ANYTHING)
     handles = wsme.wsattr(types.ANYTHING)
     labels = wsme.wsattr(types.ANYTHING)
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown of a device besides its own row."""
+
+    holders: Sequence[devices.Holder]
+    parts: Sequence[devices.Part]
+
+    @property
+    def users(self) -> list[devices.User]:
+        """The instances that hold units, each once, by uuid."""
+        return list(dict.fromkeys(one.instance for one in self.holders if one.instance))
+
+    @property
+    def words(self) -> Counter[str]:
+        """How many units count as what."""
+        return sum((Counter(part.words) for part in self.parts), Counter())
 
 
 class Devices(Noun):
@@ -85,9 +113,9 @@ class Devices(Noun):
         """A page of devices; an empty filter is none."""
         which = device_query.wanted(call, asked)
         with self._reader.reader() as tx:
-            found = devices.page(tx, queries.page(asked), which)
-            users = self._users(tx, call, found)
-        return {COLLECTION: [render(one, call, users.get(one.id, ())) for one in found]}
+            rows = devices.page(tx, queries.page(asked), which)
+            views = self._views(tx, call, rows)
+        return {COLLECTION: [render(row, call, views[row.id]) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, own=policies.GET_OWN)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -106,6 +134,7 @@ class Devices(Noun):
         for name in ("status", "model"):
             if name in body and body[name] is None:
                 raise exception.Invalid(field=name, reason="it must not be null")
+        _check_reason(body)
         facts = {"model": body["model"]} if "model" in body else {}
         if "traits" in body:
             facts["traits"] = list(parse_traits(body["traits"]))
@@ -117,6 +146,7 @@ class Devices(Noun):
             labels=parse_change(body["labels"]) if "labels" in body else {},
             project=device_query.scope(call),
             facts=facts,
+            reason=body.get("status_reason"),
         )
         return self._show(call, uuid)
 
@@ -135,18 +165,29 @@ class Devices(Noun):
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:
-            found = devices.show(tx, uuid, device_query.scope(call))
-            users = self._users(tx, call, [found] if found else [])
-        if found is None:
-            raise exception.NotFound(noun="Device", key=uuid)
-        return render(found, call, users.get(found.id, ()))
+            row = devices.show(tx, uuid, device_query.scope(call))
+            if row is None:
+                raise exception.NotFound(noun="Device", key=uuid)
+            view = self._views(tx, call, [row])[row.id]
+            history: Sequence[history_db.Row] = ()
+            if call.minor >= microversion.OPERATOR_VIEWS and not call.own:
+                history = history_db.of_device(tx, uuid, LAST_EVENTS)
+        rendered = render(row, call, view)
+        if call.minor >= microversion.OPERATOR_VIEWS and not call.own:
+            rendered["events"] = [events.render(one) for one in history]
+        return rendered
 
-    def _users(
-        self, tx: sa.Connection, call: Call, found: Sequence[sa.Row[Any]]
-    ) -> Mapping[int, Users]:
-        if call.minor < microversion.OPERATORS:
-            return {}
-        return devices.instances(tx, [one.id for one in found], device_query.scope(call))
+    def _views(
+        self, tx: sa.Connection, call: Call, rows: Sequence[sa.Row[Any]]
+    ) -> Mapping[int, View]:
+        ids = [row.id for row in rows]
+        holders: Mapping[int, Sequence[devices.Holder]] = {}
+        parts: Mapping[int, Sequence[devices.Part]] = {}
+        if call.minor >= microversion.OPERATORS:
+            holders = devices.holders(tx, ids, device_query.scope(call))
+        if call.minor >= microversion.OPERATOR_VIEWS:
+            parts = devices.parts(tx, ids)
+        return {id_: View(holders.get(id_, ()), parts.get(id_, ())) for id_ in ids}
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
     def delete(self, call: Call, uuid: str) -> None:
@@ -166,10 +207,19 @@ class Devices(Noun):
         )
 
 
-def render(row: sa.Row[Any], call: Call, users: Users) -> dict[str, Any]:
-    """The JSON of a device; ``status`` from 2.3 on, all of its words and the rest from 2.4.
+def _check_reason(body: Mapping[str, Any]) -> None:
+    """Raise Invalid for a reason without the status that it explains."""
+    if body.get("status_reason") is not None and body.get("status") != _MAINTAINING:
+        raise exception.Invalid(
+            field="status_reason", reason=f"it goes with status {_MAINTAINING} only"
+        )
 
-    ``users`` are the instances whose requests hold units of it, None for those of no instance.
+
+def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
+    """The JSON of a device as the microversion of the request has it.
+
+    ``status`` is shown from 2.3 on, all of its words and the users from 2.4 on, and what tells
+    equal cards apart from 2.5 on.
     """
     rendered = {
         "uuid": row.uuid,
@@ -193,12 +243,46 @@ def render(row: sa.Row[Any], call: Call, users: Users) -> dict[str, Any]:
             "driver": row.driver,
             "backend": row.backend,
             "labels": row.labels or {},
-            "in_use": bool(users),
-            "instances": [_user(one) for one in users if one is not None],
+            "in_use": bool(view.holders),
+            "instances": [_user(one) for one in view.users],
+        }
+    if call.minor >= microversion.OPERATOR_VIEWS:
+        rendered |= {
+            "address": row.device_key,
+            "numa_node": row.numa_node,
+            "resource_classes": sorted({part.resource_class for part in view.parts}),
+            "traits": sorted({trait for part in view.parts for trait in part.traits}),
+            "providers": [_provider(part) for part in view.parts],
+            "units": usage.counts(view.words),
+            "holders": [_holder(one) for one in view.holders],
+            "health": row.health,
+            "health_reasons": [] if row.health_reason is None else [row.health_reason],
+            "health_since": since(row.health_ms),
         }
     if call.own:
         return {name: rendered[name] for name in rendered if name not in _PLACE}
     return rendered
+
+
+def _provider(part: devices.Part) -> dict[str, Any]:
+    return {
+        "uuid": part.rp_uuid,
+        "name": part.name,
+        "resource_class": part.resource_class,
+        "total": part.total,
+        "reserved": part.reserved,
+        "error": part.error,
+    }
+
+
+def _holder(one: devices.Holder) -> dict[str, Any]:
+    user = one.instance and _user(one.instance)
+    return {
+        "arq_uuid": one.arq_uuid,
+        "instance_uuid": user and user["uuid"],
+        "instance_name": user and user["name"],
+        "project_id": one.project_id,
+    }
 
 
 def _user(one: devices.User) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Drivers(Noun):
         """A page of drivers, one for each host that has it."""
         with self._reader.reader() as tx:
             found = inventory.page(tx, inventory.DRIVERS, queries.page(asked), asked)
-        return {COLLECTION: [render(one) for one in found]}
+        return {COLLECTION: [render(one, call.minor) for one in found]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Drivers(Noun):
             found = inventory.show(tx, inventory.DRIVERS, uuid)
         if found is None:
             raise exception.NotFound(noun="Driver", key=uuid)
-        return render(found)
+        return render(found, call.minor)
 
     @expose(
         policies.INSTALL,
@@ -139,9 +139,9 @@ class Drivers(Noun):
         )
 
 
-def render(row: inventory.Row) -> dict[str, Any]:
-    """The JSON of a driver on a host."""
-    return {
+def render(row: inventory.Row, minor: int) -> dict[str, Any]:
+    """Return the JSON of a driver on a host at microversion 2.``minor``."""
+    rendered = {
         "uuid": row.uuid,
         "host": row.host,
         "name": row.name,
@@ -155,3 +155,6 @@ def render(row: inventory.Row) -> dict[str, Any]:
         "error": row.error,
         "discovered_at": since(row.discovered_ms),
     }
+    if minor >= microversion.OPERATOR_VIEWS:
+        rendered["options_accepted"] = row.accepts or []
+    return rendered

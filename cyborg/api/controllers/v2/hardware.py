@@ -18,12 +18,18 @@ COLLECTION = "hardware"
 
 
 class HardwareQuery(types.Listing):
-    """Filters of the list; all compare for equality, ``type`` with the free capability word."""
+    """Filters of the list; ``type`` compares with the free capability word.
+
+    ``remote`` is true for hardware with units that are not local to the host; ``capability`` names
+    a member of ``acc_capability``.
+    """
 
     host = wsme.wsattr(types.NAME)
     driver = wsme.wsattr(types.NAME)
     type = wsme.wsattr(types.NAME)
     setup_required = wsme.wsattr(types.FLAG)
+    remote = types.Field(types.FLAG, since=microversion.OPERATOR_VIEWS)
+    capability = types.Field(types.MEMBER, since=microversion.OPERATOR_VIEWS)
 
 
 class Hardware(Noun):

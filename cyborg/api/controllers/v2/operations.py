@@ -41,7 +41,7 @@ class Operations(Noun):
         with self._reader.reader() as tx:
             found = operations.page(tx, queries.page(asked), _scope(call), equal)
         prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [rendering.operation(one, prefix) for one in found]}
+        return {COLLECTION: [rendering.operation(one, prefix, call.minor) for one in found]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Operations(Noun):
             found = operations.show(tx, uuid, _scope(call))
         if found is None:
             raise exception.NotFound(noun="Operation", key=uuid)
-        return rendering.operation(found, call.links.self_of(COLLECTION))
+        return rendering.operation(found, call.links.self_of(COLLECTION), call.minor)
 
 
 def _scope(call: Call) -> str | None:

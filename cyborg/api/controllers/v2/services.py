@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services: the processes of this one, and what was found running on attached backends."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 from uuid import UUID, uuid5
 
@@ -17,6 +17,8 @@ from cyborg.db import inventory, services
 from cyborg.db.bulk import Record
 from cyborg.db.engine import Reader
 from cyborg.db.listing import Page
+from cyborg.model import health_view
+from cyborg.model.names import API, CONDUCTOR
 from cyborg.model.operation import Operation
 from cyborg.policies import services as policies
 from cyborg.rpc.conductor import ConductorClient
@@ -45,6 +47,7 @@ class DiscoverBody(types.Declared):
 
     hosts = wsme.wsattr(types.HOSTS)
     driver = wsme.wsattr(types.Text(100, minimum=1))
+    setup = types.Field(types.FLAG, since=microversion.OPERATOR_VIEWS)
 
 
 class ServicePatch(types.Declared):
@@ -83,13 +86,13 @@ class Services(Noun):
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of both kinds, processes first."""
         with self._reader.reader() as tx:
-            found = self._processes(tx, asked) + _on_backends(tx, asked)
+            found = self._processes(tx, asked, call.minor) + _on_backends(tx, asked)
         return {COLLECTION: paging.cut(found, queries.page(asked), SORT_KEYS)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One service of either kind."""
-        return self._show(uuid)
+        return self._show(uuid, call.minor)
 
     @expose(
         policies.UPDATE,
@@ -107,17 +110,17 @@ class Services(Noun):
         self._conductor.set_service_status(
             call.caller, call.operation, uuid, disabled=disabled, reason=reason
         )
-        return self._show(uuid)
+        return self._show(uuid, call.minor)
 
     @expose(policies.DELETE, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def forget(self, call: Call, uuid: str) -> Operation:
         """Forget a process that is down and, of an agent, its host with all its devices."""
         return self._conductor.forget_service(call.caller, call.operation, uuid)
 
-    def _show(self, uuid: str) -> dict[str, Any]:
+    def _show(self, uuid: str, minor: int) -> dict[str, Any]:
         with self._reader.reader() as tx:
             rows = services.processes(tx, self._reader.now, uuid=uuid)
-            found = [self._process(row) for row in rows] or _on_backends(tx, {})
+            found = self._documents(tx, rows, minor) or _on_backends(tx, {})
         for one in found:
             if one["uuid"] == uuid:
                 return one
@@ -132,20 +135,41 @@ class Services(Noun):
     )
     def discover(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Have hosts look at their hardware now."""
+        setup = body.get("setup", False)
+        if setup and "driver" not in body:
+            raise exception.Invalid(field="setup", reason="it needs a driver")
         return self._conductor.discover_services(
             call.caller,
             call.operation,
             hosts=body.get("hosts"),
             driver=body.get("driver"),
             wait=asked.get("wait", False),
+            setup=setup,
         )
 
-    def _processes(self, tx: sa.Connection, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _processes(
+        self, tx: sa.Connection, asked: Mapping[str, Any], minor: int
+    ) -> list[dict[str, Any]]:
         """Those that the filters leave: a process has neither driver nor backend."""
         if asked.get("kind") == BACKEND or "driver" in asked or "backend" in asked:
             return []
         rows = services.processes(tx, self._reader.now, host=asked.get("host"))
-        return [self._process(row) for row in rows]
+        return self._documents(tx, rows, minor)
+
+    def _documents(
+        self, tx: sa.Connection, rows: Sequence[Record], minor: int
+    ) -> list[dict[str, Any]]:
+        """The JSON of processes; from 2.5 on with what the health view says of each."""
+        documents = [self._process(row) for row in rows]
+        if minor < microversion.OPERATOR_VIEWS or not rows:
+            return documents
+        # Whether a process is silent or not heard depends on all conductors.
+        others = services.processes(tx, self._reader.now, binary=CONDUCTOR)
+        cloud = health_view.Cloud([services.health(row) for row in others], self._down_after)
+        return [
+            document | _judged(cloud, services.health(row))
+            for document, row in zip(documents, rows, strict=True)
+        ]
 
     def _process(self, row: Record) -> dict[str, Any]:
         """The JSON of a process."""
@@ -162,6 +186,20 @@ class Services(Noun):
             "endpoint": row.endpoint,
             "last_seen_at": instant(row.last_seen_ms),
         }
+
+
+def _judged(cloud: health_view.Cloud, process: health_view.Process) -> dict[str, Any]:
+    """The members that microversion 2.5 adds to a process."""
+    component = cloud.process(process)
+    # Only conductors and agents take requests from the bus, and only the living know.
+    known = process.binary != API and cloud.is_fresh(process)
+    return {
+        "listening": process.bus_error is None if known else None,
+        "bus_error": process.bus_error,
+        "bus_error_since": since(process.bus_error_ms),
+        "cause": component.cause or None,
+        "remedy": component.remedy or None,
+    }
 
 
 def _on_backends(tx: sa.Connection, asked: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: how many units there are of what, where, and whose."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import wsme
@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.api import microversion, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import usage
+from cyborg.db import units, usage
 from cyborg.db.engine import Reader
 from cyborg.policies import usage as policies
 
@@ -18,11 +18,15 @@ COLLECTION = "usage"
 
 
 class UsageQuery(types.Declared):
-    """Which rows are wanted; all compare for equality."""
+    """Filters, all of which compare for equality; and what is counted apart."""
 
     type = wsme.wsattr(types.NAME)
     host = wsme.wsattr(types.NAME)
     project_id = wsme.wsattr(types.NAME)
+    resource_class = types.Field(types.NAME, since=microversion.OPERATOR_VIEWS)
+    group_by = types.Field(
+        types.Commas(types.Word(*usage.GROUPS)), since=microversion.OPERATOR_VIEWS
+    )
 
 
 class Usage(Noun):
@@ -38,12 +42,41 @@ class Usage(Noun):
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """All counts that the caller may see; those of one project come without hosts."""
         scope = None if call.caller.everywhere else call.caller.project_id
-        if scope is not None and "host" in asked:
+        groups = asked.get("group_by", ())
+        if scope is not None and ("host" in asked or "host" in groups):
             # Where a project's accelerators are is not for its members to find out.
             raise exception.Forbidden(reason="Only operators may ask for the usage of a host.")
         with self._reader.reader() as tx:
-            found = usage.count(tx, asked, scope)
-        return {COLLECTION: [render(one) for one in found]}
+            if call.minor >= microversion.OPERATOR_VIEWS:
+                return {COLLECTION: by_class(usage.by_class(tx, asked, scope, groups))}
+            rows = usage.count(tx, asked, scope)
+        return {COLLECTION: [render(row) for row in rows]}
+
+
+def by_class(rows: Sequence[usage.Row]) -> list[dict[str, Any]]:
+    """The JSON of counts by resource class and what else they are grouped by."""
+    names = ("resource_class", *usage.GROUPS)
+    words: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in rows:
+        key = tuple(getattr(row, name) for name in names)
+        words.setdefault(key, {})[row.word] = row.amount
+    return [dict(zip(names, key, strict=True)) | counts(amounts) for key, amounts in words.items()]
+
+
+def counts(words: Mapping[str, int]) -> dict[str, Any]:
+    """The JSON of counted units: each is used, free, or out of service for one reason."""
+    reasons = {
+        word: amount
+        for word, amount in sorted(words.items())
+        if word not in (units.USED, units.FREE)
+    }
+    return {
+        "total": sum(words.values()),
+        "used": words.get(units.USED, 0),
+        "free": words.get(units.FREE, 0),
+        "out_of_service": sum(reasons.values()),
+        "reasons": reasons,
+    }
 
 
 def render(row: usage.Row) -> dict[str, Any]:

@@ -69,6 +69,7 @@ traits = CUSTOM_CUDA_8
 vendor = NVIDIA
 model = A100 80GB
 services = nvidia-persistenced
+service_file = /run/{service}.pid
 capabilities = {"memory_gib": 80}
 install_command = /usr/sbin/gpu setup {address}
 ready_file = /run/gpu/{address}
@@ -76,6 +77,7 @@ prepare_command = /usr/sbin/gpu give {handle}
 prepared_file = /run/gpu/given-{handle}
 release_command = /usr/sbin/gpu take {handle}
 reset_command = /usr/sbin/gpu wipe {handle}
+health_command = /usr/sbin/gpu check {address}
 [generic_driver:soft]
 devices = 0000:0a:00.0
 device_type = FPGA
@@ -83,6 +85,7 @@ kind = FPGA
 attach_type = TEST_PCI
 resource_class = FPGA
 """
+_FAULTY: Final = "/run/gpu/faulty-"
 _PATIENCE = 60.0
 #: More turns than any step of the story takes.
 _TURNS = 30
@@ -103,6 +106,8 @@ def _card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
         host.add_file(f"/run/gpu/given-{argv[2]}", "")
     if argv[1] == "take":
         host.remove(f"/run/gpu/given-{argv[2]}")
+    if argv[1] == "check" and host.exists(f"{_FAULTY}{argv[2]}"):
+        return Completed(1, "", "XID 79: the GPU has fallen off the bus")
     return Completed(0, "", "")
 
 
@@ -164,7 +169,7 @@ class _Agent:
 
     def __init__(self, ground: Ground, host: str, loaded: list[Loaded], later: Loaded) -> None:
         self._bus = DirectBus(ground.exchange)
-        self._conductor = ReportClient(self._bus, timeout=_PATIENCE)
+        self._conductor = ReportClient(self._bus, timeout=_PATIENCE, sender=f"{AGENT_TOPIC}@{host}")
         glance = Glance(ground.glance, retries=0)
 
         def load(name: str, _options: Mapping[str, str]) -> Loaded:
@@ -180,6 +185,7 @@ class _Agent:
                 full_check=600.0,
                 rpc_timeout=_PATIENCE,
                 state_path=ground.state_path,
+                health=60.0,
             ),
             conductor=self._conductor,
             loaded=loaded,
@@ -270,6 +276,15 @@ class Site:
         """The agent's round."""
         self._agent.parts.heart.beat()
 
+    def check(self, address: str, *, faulty: bool) -> None:
+        """Have the agent ask for the health of a graphics card that is faulty or not."""
+        if faulty:
+            self.rack.machine.add_file(f"{_FAULTY}{address}", "")
+        else:
+            self.rack.machine.remove(f"{_FAULTY}{address}")
+        self._agent.parts.checks.after_set_up(GenericDriver.name, address)
+        self.beat()
+
     def work(self) -> None:
         """Let all that is due be done, the agent's part as well, until nothing is left."""
         for _ in self._ground.turns(_TURNS):
@@ -306,6 +321,7 @@ def _rack(compute: str) -> Rack:
     machine = servers.bare()
     machine.add_dir("/cards")
     machine.programs["/usr/sbin/gpu"] = _card
+    machine.add_file("/run/nvidia-persistenced.pid", "1723")
     for address in (GPU, OTHER_GPU):
         servers.add_function(machine, address, "10de:20b5:030200", driver="nvidia", node=0)
     traits = Traits("FPGA", programmable=True)

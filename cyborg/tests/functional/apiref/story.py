@@ -9,7 +9,7 @@ from cyborg.testing.glance import SimulatedGlance
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService, suffix
 from cyborg.tests.functional.apiref.recorder import Recorder
-from cyborg.tests.functional.apiref.site import GPU, GPUS, Site
+from cyborg.tests.functional.apiref.site import GPU, GPUS, OTHER_GPU, Site
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 
 PROJECT: Final = "5d2c1a9e0f8b4c67a3e1d4b59f7086c2"
@@ -71,10 +71,14 @@ class Story:
         )
         self._site.work()
         self._ask("operations/show-2.4", self._operator, f"GET /operations/{begun['uuid']}")
+        newest = Client(self._site.door, role="operator", project=OPERATORS, version="2.5")
+        self._ask("operations/show-2.5", newest, f"GET /operations/{begun['uuid']}")
         self._ask("operations/list-2.4", self._operator, "GET /operations?verb=discover")
         for noun in ("services", "backends", "drivers", "hardware"):
             listed = self._ask(f"{noun}/list-2.4", self._operator, f"GET /{noun}")[noun]
             self._ask(f"{noun}/show-2.4", self._operator, f"GET /{noun}/{listed[0]['uuid']}")
+        (driver,) = newest.get("/drivers", name="generic_driver")["drivers"]
+        self._ask("drivers/show-2.5", newest, f"GET /drivers/{driver['uuid']}")
         (found, *_) = self._operator.get("/services", kind="backend")["services"]
         self._ask("services/show-backend-2.4", self._operator, f"GET /services/{found['uuid']}")
         agent = self._service("cyborg-agent")
@@ -114,6 +118,13 @@ class Story:
         self._ask("device-profiles/show", self._admin, f"GET {path}/{_PROFILE}")
         change = {"description": "one whole A100 card with 80 GiB"}
         self._ask("device-profiles/update-2.4", self._operator, f"PATCH {path}/{_PROFILE}", change)
+        image = {"accel:bitstream_id": self._image}
+        profile = {"name": "fir-filter", "groups": [{f"resources:{GPUS}": "1", **image}]}
+        newest = self._at("2.5")
+        self._ask("device-profiles/create-2.5", newest, f"POST {path}", [profile], status=201)
+        groups = {"groups": [{"resources:FPGA": "1", **image}]}
+        self._ask("device-profiles/update-2.5", newest, f"PATCH {path}/fir-filter", groups)
+        newest.delete(f"{path}/fir-filter")
 
     def _in_service(self) -> None:
         """The graphics cards are enabled, and set up by their host."""
@@ -146,14 +157,22 @@ class Story:
         self._ask("accelerator-requests/list", self._user, f"GET {asked}")
         self._requests(made, body)
         self._site.ask_nova()
-        for version in (None, "2.3", "2.4"):
+        self._site.check(OTHER_GPU, faulty=True)
+        for version in (None, "2.3", "2.4", "2.5"):
             mark = f"-{version}" if version else ""
             reader, here = self._at(version), "GET /devices?type=GPU"
             listed = self._ask(f"devices/list{mark}", reader, here)["devices"]
             self._ask(f"devices/show{mark}", reader, f"GET /devices/{listed[0]['uuid']}")
+        self._site.check(OTHER_GPU, faulty=False)
         newest = Client(self._site.door, role="member", project=PROJECT, version="2.4")
         self._ask("devices/list-own-2.4", newest, "GET /devices")
         self._ask("usage/show-2.4", self._operator, "GET /usage")
+        member = Client(self._site.door, role="member", project=PROJECT, version="2.5")
+        self._ask("devices/list-own-2.5", member, "GET /devices")
+        operator = Client(self._site.door, role="operator", project=OPERATORS, version="2.5")
+        self._ask("usage/show-2.5", operator, "GET /usage")
+        self._ask("usage/show-by-2.5", operator, "GET /usage?group_by=host,project_id")
+        self._ask("events/list-2.5", operator, f"GET /events?instance={self._instance}")
 
     def _listed(self, instance: str) -> list[str]:
         """What Nova gives to a guest."""

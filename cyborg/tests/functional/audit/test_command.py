@@ -92,8 +92,8 @@ def test_a_table_then_the_repair_then_nothing(cloud: SmallCloud, run: Run) -> No
     status, out, err = run()
     head, line, summary = out.splitlines()
     assert (status, err) == (2, "")
-    assert head.split() == ["SEVERITY", "BREAKS", "HOST", "WHAT", "FOUND", "CAUSE", "REMEDY"]
-    assert line.split()[:2] == ["error", "I1"]
+    assert head.split() == ["SEVERITY", "INVARIANT", "HOST", "WHAT", "FOUND", "CAUSE", "REMEDY"]
+    assert line.split()[:2] == ["error", "one-holder"]
     assert f"handle {handle}  leaked-handle  It is held, but no ARQ has it." in line
     assert line.index("leaked-handle") == head.index("FOUND")
     assert "--fix" in line
@@ -114,13 +114,14 @@ def test_json_and_one_host(cloud: SmallCloud, run: Run) -> None:
     (found,) = document(out)
     assert found == {
         "severity": "warning",
-        "invariant": "I6",
+        "invariant": "parts-work",
         "kind": "silent-agent",
         "host": host,
         "noun": "host",
         "key": host,
         "cause": found["cause"],
-        "remedy": f"Start cyborg-agent on {host}.",
+        "remedy": f"Start cyborg-agent on {host}. If it runs, its log says why it cannot "
+        "reach the message bus.",
         "fix": None,
         "outcome": None,
     }

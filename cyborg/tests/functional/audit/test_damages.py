@@ -195,6 +195,12 @@ def kill_agent(cloud: SmallCloud, host: str) -> str:
     return host
 
 
+def deafen_agent(cloud: SmallCloud, host: str) -> str:
+    error = {"bus_error": "403 ACCESS_REFUSED", "bus_error_ms": 1}
+    cloud.execute(sa.update(Service).where(Service.host == host).values(**error))
+    return f"cyborg-agent@{host}"
+
+
 def break_driver(cloud: SmallCloud, host: str) -> str:
     row = {"uuid": str(uuid4()), "name": "other", "state": "FAILED", "error": "no library"}
     host_id = sa.select(Host.id).where(Host.name == host).scalar_subquery()
@@ -353,6 +359,7 @@ BY_HAND: list[tuple[Kind, Damage]] = [
     (Kind.STALE_ALLOCATION, leave_old_allocation),
     (Kind.UNDATED_ALLOCATION, leave_allocation),
     (Kind.SILENT_AGENT, kill_agent),
+    (Kind.NOT_RECEIVING, deafen_agent),
     (Kind.STUCK_WORK, forget_release),
     (Kind.FAILED_DRIVER, break_driver),
     (Kind.LOST_DEVICE, lose_device),

@@ -55,7 +55,7 @@ def test_it_sends_what_the_program_sends(line: str, openstack: Shell, service: S
     assert status == 0, out + err
     (asked,) = service.asked
     assert (asked.method, asked.path, asked.query, asked.body) == SENT[line]
-    assert asked.version == "accelerator 2.4"
+    assert asked.version == "accelerator 2.5"
 
 
 def test_every_command_of_the_issue_is_there():

@@ -64,7 +64,7 @@ def test_a_wrong_group_is_named(seat: Callable[..., Seat], name: str):
 
 def test_accelerators(seat: Callable[..., Seat], compute: Callable[..., Compute]):
     host, admin = compute(), seat("admin")
-    (found,) = admin(f"accelerator-list --host {host.name} -f json").shown
+    (found,) = admin(f"accelerator-list --host {host.name} --long -f json").shown
     assert (found["type"], found["vendor"], found["hostname"]) == ("FPGA", "0xABCD", host.name)
     shown = admin(f"accelerator-show {found['uuid']} -f json").shown
     assert shown["uuid"] == found["uuid"]
@@ -87,9 +87,10 @@ def test_requests_are_seen_by_their_project(
     assert isinstance(found["attach_handle_info"], dict)
     shown = seat("reader")(f"arq-show {found['uuid']} -f json").shown
     assert shown["device_profile_name"] == wanted
-    (device,) = seat("member")(f"accelerator-list --instance {instance} -f json").shown
+    (device,) = seat("member")(f"accelerator-list --instance {instance} --long -f json").shown
     assert (device["instance_name"], device["instance_status"]) == (["unknown"], ["unknown"])
-    assert device["hostname"] is None
+    assert (device["holder"], device["resource_classes"]) == (["unknown"], ["FPGA"])
+    assert (device["hostname"], device["address"], device["provider"]) == (None, None, None)
     (listed,) = seat("admin")(f"accelerator-list --instance {instance} --long -f json").shown
     assert (listed["hostname"], listed["instances"][0]["uuid"]) == (host.name, instance)
     stranger = seat("member", "green")
@@ -97,6 +98,37 @@ def test_requests_are_seen_by_their_project(
     assert stranger(f"arq-list --instance {instance} -f json").shown == []
     ran = stranger(f"arq-show {found['uuid']}")
     assert (ran.status, ran.out) == (1, "")
+    nova.delete(f"/accelerator_requests?instance={instance}")
+
+
+def test_operators_read_the_history_of_a_card(
+    seat: Callable[..., Seat], compute: Callable[..., Compute], profile: Callable[..., str], app
+):
+    host, wanted, instance = compute(), profile(GROUP), str(uuid4())
+    nova = Client(app, role="member", project="blue", service=True)
+    arqs = nova.post("/accelerator_requests", {"device_profile_name": wanted})["arqs"]
+    nova.patch("/accelerator_requests", bind_body(arqs, host.name, host.fake_provider, instance))
+    operator = seat("operator")
+    (card,) = operator(f"accelerator-list --host {host.name} -f json").shown
+    assert (card["free"], card["total"], card["holder"]) == (card["total"] - 1, 16, ["unknown"])
+    shown = operator(f"accelerator-show {card['uuid']} -f json").shown
+    assert shown["providers"][0]["uuid"] == host.fake_provider
+    assert shown["address"] == card["address"]
+    bound, discovered = operator(f"event-list --device {card['uuid']} -f json").shown
+    assert [bound["action"], discovered["action"]] == ["Bound", "discovered"]
+    assert bound["at"].endswith("+00:00")
+    for name, value in (
+        ("instance", instance),
+        ("request", bound["request_id"]),
+        ("arq", f"{arqs[0]['uuid']} --limit 1"),
+        ("host", f"{host.name} --since {bound['at'].replace('+00:00', 'Z')}"),
+    ):
+        assert operator(f"event-list --{name} {value} -f json").shown == [bound]
+    (counts,) = operator(f"usage-show --by host --host {host.name} -f json").shown
+    assert (counts["resource_class"], counts["total"], counts["used"]) == ("FPGA", 16, 1)
+    for refused in ("reader", "member", "manager"):
+        ran = seat(refused)("event-list")
+        assert (ran.status, "cyborg:event:get_all" in ran.err) == (1, True)
     nova.delete(f"/accelerator_requests?instance={instance}")
 
 

@@ -3,6 +3,7 @@
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from keystoneauth1.adapter import Adapter
@@ -47,15 +48,12 @@ def test_a_catalogue_may_name_the_version(glance: SimulatedGlance, version: str)
 def test_what_is_not_there_is_not_found_and_not_asked_for_again(
     glance: SimulatedGlance, tmp_path: Path
 ):
-    client, unknown, empty = (
-        Glance(glance.adapter(), retries=3),
-        str(uuid.uuid4()),
-        glance.add(None),
-    )
+    client, unknown = Glance(glance.adapter(), retries=3), str(uuid.uuid4())
     with pytest.raises(exception.NotFound, match=f"Image {unknown}"):
         client.download(unknown, tmp_path / "image")
-    with pytest.raises(exception.NotFound, match=f"Data of image {empty}"):
-        client.download(empty, tmp_path / "image")
+    gone = glance.add(None, status="active", size=1, os_hash_algo="sha512", os_hash_value="00")
+    with pytest.raises(exception.NotFound, match=f"Data of image {gone}"):
+        client.download(gone, tmp_path / "image")
     assert len(glance.requests) == 3
     assert list(tmp_path.iterdir()) == []
 
@@ -75,7 +73,7 @@ def test_a_lasting_fault_is_told(glance: SimulatedGlance, tmp_path: Path):
     client = Glance(glance.adapter(), retries=1, sleep=Clock().sleep)
     image = glance.add(DATA)
     glance.damage_downloads(2)
-    with pytest.raises(exception.Unavailable, match="damaged"):
+    with pytest.raises(exception.ImageRefused, match="does not match its sha512"):
         client.download(image, tmp_path / "image")
     assert list(tmp_path.iterdir()) == []
     glance.answer_calls(502, 502)
@@ -83,10 +81,53 @@ def test_a_lasting_fault_is_told(glance: SimulatedGlance, tmp_path: Path):
         client.properties(image)
 
 
-@pytest.mark.parametrize("algorithm", [None, "md-from-the-future"])
-def test_data_without_a_hash_that_we_know_is_taken_as_it_is(
-    glance: SimulatedGlance, tmp_path: Path, algorithm: str | None
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"os_hash_algo": None, "os_hash_value": None}, "no os_hash_value"),
+        ({"os_hash_algo": "md5", "os_hash_value": "00" * 16}, "os_hash_algo md5"),
+        ({"os_hash_algo": "md-from-the-future"}, "md-from-the-future"),
+        ({"size": len(DATA) + 1}, f"has {len(DATA) + 1} bytes"),
+        ({"size": None}, "its size"),
+        ({"status": "queued"}, "queued"),
+        ({"status": "deactivated"}, "deactivated"),
+    ],
+)
+def test_an_image_that_cannot_be_verified_is_not_downloaded(
+    glance: SimulatedGlance, tmp_path: Path, properties: dict[str, Any], reason: str
 ):
-    image = glance.add(DATA, os_hash_algo=algorithm, os_hash_value="00")
-    Glance(glance.adapter(), retries=0).download(image, tmp_path / "image")
-    assert (tmp_path / "image").read_bytes() == DATA
+    image = glance.add(DATA, **properties)
+    with pytest.raises(exception.ImageRefused, match=reason):
+        Glance(glance.adapter(), retries=3, max_size=len(DATA)).download(image, tmp_path / "image")
+    assert glance.requests == [f"GET /v2/images/{image}"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("size", "reason"), [(3, "more than 3"), (len(DATA) + 1, "and not")])
+def test_an_image_of_another_size_is_refused(
+    glance: SimulatedGlance, tmp_path: Path, size: int, reason: str
+):
+    image = glance.add(DATA, size=size)
+    with pytest.raises(exception.ImageRefused, match=reason):
+        Glance(glance.adapter(), retries=0).download(image, tmp_path / "image")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_can_be_read_by_its_owner_alone(glance: SimulatedGlance, tmp_path: Path):
+    Glance(glance.adapter(), retries=0).download(glance.add(DATA), tmp_path / "image")
+    assert (tmp_path / "image").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_image_is_found_by_its_function(glance: SimulatedGlance):
+    client = Glance(glance.adapter(), retries=0)
+    image = glance.add(DATA, **{"accel:function_id": "a&b"})
+    glance.add(None, **{"accel:function_id": "a&b"})
+    assert client.with_function("a&b") == image
+    with pytest.raises(exception.ImageRefused, match="no active image"):
+        client.with_function("a")
+    glance.add(DATA, **{"accel:function_id": "a&b"})
+    with pytest.raises(exception.ImageRefused, match="2 active images"):
+        client.with_function("a&b")
+    glance.answer_calls(503)
+    with pytest.raises(exception.Unavailable):
+        client.with_function("a&b")

@@ -331,6 +331,21 @@ def test_retiring_deletes_our_provider_and_twice_does_no_harm(
     assert shows(placement, card(host, 0))
 
 
+def test_a_provider_of_another_compute_is_not_retired(
+    publisher: Publisher, placement: PlacementService, host: str
+):
+    """It was moved there, and the agent of that compute answers for it now."""
+    publisher.publish(tree(host))
+    elsewhere = placement.make_compute(fresh_host())
+    with pytest.raises(exception.Conflict, match="another compute's now"):
+        publisher.retire(card(host).uuid, root=elsewhere)
+    assert shows(placement, card(host))
+    own, _ = publisher.find_root([host])
+    publisher.retire(card(host).uuid, root=own)
+    found = placement.call("GET", f"/resource_providers?uuid={card(host).uuid}")
+    assert found == {"resource_providers": []}
+
+
 def test_retiring_what_is_allocated_is_refused_and_changes_nothing(
     publisher: Publisher, placement: PlacementService, host: str
 ):

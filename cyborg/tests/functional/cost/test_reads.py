@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Showing costs at most two statements, a list at most three; neither asks the conductor."""
+"""Showing costs at most two statements, a list at most three; neither asks the conductor.
+
+Devices cost five from microversion 2.5 on.
+"""
 
 import pytest
 
 from cyborg.api import microversion
-from cyborg.testing.costs import LIST, SHOW, Scenes, listings
+from cyborg.testing.costs import DEVICES, LIST, SHOW, Allowance, Scenes, listings
 from cyborg.testing.counted import CountedService
 
 NEWEST = microversion.MAXIMUM
@@ -35,10 +38,15 @@ def instance(scenes: Scenes) -> str:
     return wanted.instance
 
 
+def _allowed(collection: str, version: str, otherwise: Allowance) -> Allowance:
+    return DEVICES if (collection, version) == ("devices", NEWEST) else otherwise
+
+
+@pytest.mark.parametrize("version", ["2.4", NEWEST])
 @pytest.mark.parametrize("collection", COLLECTIONS)
-def test_show(house: CountedService, instance: str, collection: str):
-    tally, _ = house.counted("GET", f"/{collection}/{_first(house, collection)}", version=NEWEST)
-    assert SHOW.covers(tally), tally
+def test_show(house: CountedService, instance: str, collection: str, version: str):
+    tally, _ = house.counted("GET", f"/{collection}/{_first(house, collection)}", version=version)
+    assert _allowed(collection, version, SHOW).covers(tally), tally
 
 
 def test_show_a_profile_by_name(house: CountedService, scenes: Scenes):
@@ -46,16 +54,35 @@ def test_show_a_profile_by_name(house: CountedService, scenes: Scenes):
     assert SHOW.covers(tally), tally
 
 
-def test_every_list_with_every_filter(house: CountedService, instance: str):
+@pytest.mark.parametrize("version", ["2.4", NEWEST])
+def test_every_list_with_every_filter(house: CountedService, instance: str, version: str):
     markers = {collection: _first(house, collection) for collection in COLLECTIONS}
     for path in listings(markers, instance):
-        tally, _ = house.counted("GET", path, version=NEWEST)
-        assert LIST.covers(tally), f"{path}\n{tally}"
+        tally, _ = house.counted("GET", path, version=version)
+        collection = path[1:].partition("?")[0]
+        assert _allowed(collection, version, LIST).covers(tally), f"{path}\n{tally}"
 
 
+def test_devices_cost_the_same_whatever_their_number(house: CountedService, scenes: Scenes):
+    few, found = house.counted("GET", "/devices", version=NEWEST)
+    Scenes(house, devices=7)
+    many, more = house.counted("GET", "/devices", version=NEWEST)
+    assert len(more["devices"]) >= len(found["devices"]) + 7
+    assert many.sql == few.sql
+
+
+def test_events(house: CountedService, instance: str):
+    marker = house.send("GET", "/events?limit=1", version=NEWEST)["events"][0]["id"]
+    queries = ("", f"instance={instance}", f"device={instance}", f"arq={instance}")
+    for query in (*queries, "host=nowhere&since=2026-01-01", f"marker={marker}&host=nowhere"):
+        tally, _ = house.counted("GET", f"/events?{query}", version=NEWEST)
+        assert LIST.covers(tally), f"{query}\n{tally}"
+
+
+@pytest.mark.parametrize("version", ["2.4", NEWEST])
 @pytest.mark.parametrize("query", ["", "?type=FPGA", "?host=nowhere"])
-def test_usage(house: CountedService, instance: str, query: str):
-    tally, _ = house.counted("GET", f"/usage{query}", version=NEWEST)
+def test_usage(house: CountedService, instance: str, query: str, version: str):
+    tally, _ = house.counted("GET", f"/usage{query}", version=version)
     assert SHOW.covers(tally), tally
 
 

@@ -21,7 +21,7 @@ Statements = Callable[[], AbstractContextManager[Tally]]
 def test_a_scrape_of_a_conductor(house: CountedService, statements: Statements) -> None:
     with statements() as tally, house.db.reader() as tx:
         metrics.totals(tx, house.db.now)
-    assert tally.costs == (8, 0, 0), str(tally)
+    assert tally.costs == (9, 0, 0), str(tally)
 
 
 def test_a_look_at_a_history_in_which_nothing_happens(

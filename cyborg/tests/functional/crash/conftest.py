@@ -67,6 +67,7 @@ def stages(
             if "attach" in name:
                 made[name].units = 1
             made[name].image = glance.add(b"bitstream")
+            made[name].imaged = "imaged" in name
             _build(made[name], name)
             made[name].keep()
         return made[name]
@@ -95,6 +96,8 @@ def _build(stage: Stage, name: str) -> None:
 
 def _request(stage: Stage, client: ConductorClient, operation: str) -> None:
     group = {f"resources:{stage.traits.resource_class}": str(stage.units)}
+    if stage.imaged:
+        group["accel:bitstream_id"] = stage.image
     profile = DeviceProfile(str(uuid4()), stage.profile, (group,))
     client.create_device_profile(NOVA, operation, profile)
     made = client.create_arqs(NOVA, str(uuid4()), stage.profile)

@@ -199,6 +199,11 @@ def _is_programmed(life: Life) -> None:
     assert set(life.stage.rack.driver.loaded.values()) == {b"bitstream"}
 
 
+def _is_bound_with_image(life: Life) -> None:
+    _is_bound(life)
+    _is_programmed(life)
+
+
 def _toggle(life: Life) -> None:
     for status in (DeviceStatus.MAINTAINING, DeviceStatus.ENABLED):
         life.ask(partial(_set_status, life, status))
@@ -276,6 +281,13 @@ def _offered(life: Life, card: str = CARD) -> int:
 SCENARIOS = (
     Scenario("bind", "requested", _bind, _is_bound, (CONDUCTOR,), given_up=_is_given_up),
     Scenario("asynchronous bind", "requested, prepared", _bind, _is_bound, given_up=_is_given_up),
+    Scenario(
+        "bind with an image",
+        "requested, programmable, imaged",
+        _bind,
+        _is_bound_with_image,
+        given_up=_is_given_up,
+    ),
     Scenario("unbind", "bound, prepared", _unbind, _is_unbound),
     Scenario("delete by instance", "bound, prepared", _delete, _is_gone),
     Scenario("attach", "bound, attachable, prepared", attach, _is_attached, long=True),

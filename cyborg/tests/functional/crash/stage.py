@@ -52,6 +52,8 @@ class Stage:
     bare: bool = False
     arqs: Sequence[str] = ()
     image: str = ""
+    #: Whether the profile asks for the image.
+    imaged: bool = False
     rack: Rack = field(init=False)
     root: str = field(init=False)
     _rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

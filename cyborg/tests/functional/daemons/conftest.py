@@ -21,7 +21,10 @@ collect_ignore = (
     if deployments.HAS_BROKER
     else [
         "test_conductors.py",
+        "test_late.py",
+        "test_health.py",
         "test_outages.py",
+        "test_refusals.py",
         "test_three_daemons.py",
         "test_unprivileged.py",
         "test_uwsgi.py",

@@ -4,6 +4,7 @@
 import functools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 
 from cyborg import service as runner
 from cyborg.model.provider import provider_uuid
+from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService
 from cyborg.testing.processes import Deployment, Options
 from cyborg.testing.proxy import Proxy
@@ -23,6 +25,7 @@ OUTAGE = 6.0
 RECOVERY = 40.0
 #: A write waits for the first connection for three seconds, and never for the broker.
 QUICK = 5.0
+LINES_PER_MINUTE = 100
 
 
 def through(url: str) -> tuple[Proxy, str]:
@@ -33,8 +36,16 @@ def through(url: str) -> tuple[Proxy, str]:
 
 
 @pytest.fixture(scope="module")
-def proxies(database: str) -> Iterator[dict[str, tuple[Proxy, str]]]:
-    made = {"broker": through(TRANSPORT_URL), "database": through(database)}
+def proxies(
+    database: str, placement: PlacementService, nova_api: SimulatedNova
+) -> Iterator[dict[str, tuple[Proxy, str]]]:
+    urls = {
+        "broker": TRANSPORT_URL,
+        "database": database,
+        "placement": placement.url,
+        "nova": nova_api.url,
+    }
+    made = {name: through(url) for name, url in urls.items()}
     for proxy, _ in made.values():
         proxy.start()
     yield made
@@ -53,12 +64,33 @@ def service(
     behind: Options = {
         "DEFAULT": {"transport_url": proxies["broker"][1], "rpc_response_timeout": 4},
         "database": {"connection": proxies["database"][1]},
+        "placement": {"endpoint": proxies["placement"][1]},
+        "nova": {"endpoint": proxies["nova"][1]},
     }
     directory = tmp_path_factory.mktemp("service")
     with Deployment(directory, merged(options, behind)) as deployment:
         yield Service.start(deployment, host)
         for proxy, _ in proxies.values():
             proxy.heal()
+
+
+def lines(service: Service) -> dict[str, int]:
+    """How many lines each program has written, without the one that each request has."""
+    programs = {"api": service.api, "conductor": service.conductor, "agent": service.agent}
+    return {
+        name: sum("INFO cyborg.api.following" not in line for line in one.output.splitlines())
+        for name, one in programs.items()
+    }
+
+
+@contextmanager
+def few_lines(service: Service) -> Iterator[None]:
+    """At most a hundred lines per minute are written meanwhile, and per minute that has begun."""
+    before, began = lines(service), time.monotonic()
+    yield
+    minutes = (time.monotonic() - began) / 60
+    written = {name: count - before[name] for name, count in lines(service).items()}
+    assert max(written.values()) <= LINES_PER_MINUTE * max(1.0, minutes), written
 
 
 def statuses_during_outage(http: Http, ask: Callable[[Http], int], within: float) -> set[int]:
@@ -115,15 +147,16 @@ def test_line_125_the_broker_goes_away_and_comes_back(
 ):
     everything_is_as_before(service, placement)
     proxy, _ = proxies["broker"]
-    (proxy.cut if how == "cut" else proxy.hang)()
-    http = service.client()
-    # The first one may find a connection that is dead and not known to be.
-    began = time.monotonic()
-    assert write(http) == 503
-    assert time.monotonic() - began < 2 * 4 + QUICK
-    assert statuses_during_outage(http, read, within=1.0) == {200}
-    assert statuses_during_outage(http, write, within=QUICK) == {503}
-    assert not http.healthy()
+    with few_lines(service):
+        (proxy.cut if how == "cut" else proxy.hang)()
+        http = service.client()
+        # The first one may find a connection that is dead and not known to be.
+        began = time.monotonic()
+        assert write(http) == 503
+        assert time.monotonic() - began < 2 * 4 + QUICK
+        assert statuses_during_outage(http, read, within=1.0) == {200}
+        assert statuses_during_outage(http, write, within=QUICK) == {503}
+        assert not http.healthy()
     proxy.heal()
     everything_is_as_before(service, placement)
 
@@ -133,11 +166,26 @@ def test_line_125_the_database_goes_away_and_comes_back(
 ):
     everything_is_as_before(service, placement)
     proxy, _ = proxies["database"]
-    proxy.cut()
-    http = service.client()
-    assert statuses_during_outage(http, read, within=QUICK) == {503}
-    assert statuses_during_outage(http, root, within=1.0) == {200}
-    assert statuses_during_outage(http, write, within=2 * 4 + QUICK) == {503}
-    assert not http.healthy()
+    with few_lines(service):
+        proxy.cut()
+        http = service.client()
+        assert statuses_during_outage(http, read, within=QUICK) == {503}
+        assert statuses_during_outage(http, root, within=1.0) == {200}
+        assert statuses_during_outage(http, write, within=2 * 4 + QUICK) == {503}
+        assert not http.healthy()
     proxy.heal()
+    everything_is_as_before(service, placement)
+
+
+def test_placement_and_nova_go_away_and_come_back(
+    service: Service, proxies: dict[str, tuple[Proxy, str]], placement: PlacementService
+):
+    everything_is_as_before(service, placement)
+    with few_lines(service):
+        for name in ("placement", "nova"):
+            proxies[name][0].cut()
+        http = service.client()
+        assert statuses_during_outage(http, write, within=QUICK) == {201}
+    for name in ("placement", "nova"):
+        proxies[name][0].heal()
     everything_is_as_before(service, placement)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemons that are watched: killed between a commit and its notification, counted together."""
 
+import configparser
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -17,7 +18,9 @@ from cyborg.metrics import catalogue
 from cyborg.model.names import API
 from cyborg.testing.pages import Page, free_port
 from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Http, all_at_once
+from cyborg.tests.functional.deployed.page import block
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.watching.ears import Ear
 
@@ -44,7 +47,12 @@ def ear(conf: cfg.ConfigOpts, topic: str, exchange: str) -> Iterator[Ear]:
 
 @pytest.fixture
 def telling(topic: str) -> Options:
-    return {"oslo_messaging_notifications": {"driver": "messagingv2", "topics": topic}}
+    """Return the options with which the installation guide switches notifications on."""
+    guide = configparser.ConfigParser()
+    guide.read_string(block("by-hand", "notifications-conf"))
+    options = {group: dict(guide[group]) for group in guide.sections()}
+    # The topic is shared by all clouds of a broker; a test has its own.
+    return deployments.merged(options, {"oslo_messaging_notifications": {"topics": topic}})
 
 
 @pytest.fixture

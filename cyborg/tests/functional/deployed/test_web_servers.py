@@ -205,6 +205,53 @@ def links_are_not_forged(url: str) -> None:
     assert answer.json()["links"][0]["href"] == f"{url}/v2/"
 
 
+@pytest.mark.parametrize("way", ["pyargv", "files", "directory"])
+def test_uwsgi_reads_the_configuration_that_it_names(
+    service: Service, deploy: Deploy, tmp_path: Path, way: str
+):
+    deployment = deploy()
+    (tmp_path / "elsewhere").mkdir()
+    conf = deployment.conf.rename(tmp_path / "elsewhere" / "cyborg.conf")
+    text = filled(PAGE, "uwsgi-root", {"0.0.0.0:6666": "127.0.0.1:0"})
+    named = filled(PAGE, f"uwsgi-{way}", {"/etc/accelerator": conf.parent})
+    file = deployment.directory / "cyborg-api-uwsgi.ini"
+    file.write_text(text + named.replace("[uwsgi]", ""))
+    server = deployment.start("uwsgi", "--ini", str(file), "--virtualenv", sys.prefix)
+    url = f"http://{server.wait_for(LISTENING)[1]}"
+    walk.nova_finds(url)
+    assert server.stop() == 0
+
+
+def test_uwsgi_without_a_configuration_logs_the_reason_once_a_minute(deploy: Deploy):
+    deployment = deploy()
+    deployment.conf.unlink()
+    server, url = deployment.uwsgi(processes=1)
+    before = len(server.output.splitlines())
+    for _ in range(20):
+        assert requests.get(f"{url}/v2/devices", timeout=60).status_code == 503
+    assert server.stop() == 0
+    lines = [line for line in server.output.splitlines()[before:] if "[pid: " not in line]
+    (reason,) = [line for line in lines if "answers 503" in line]
+    assert "[database] connection is not set" in reason
+    assert f"No configuration file was found in {deployment.directory}/.cyborg" in reason
+    assert len([line for line in lines if "is not set" in line]) == 1
+    assert "Traceback" not in server.output
+
+
+def test_mod_wsgi_reads_the_files_of_its_environment(
+    service: Service, deploy: Deploy, packages: Path
+):
+    deployment, port = deploy(), free_port()
+    conf = deployment.conf.rename(deployment.directory / "elsewhere.conf")
+    text = wsgi_block("mod-wsgi-root", packages, **{"6666": port})
+    text = text.replace("Listen ", "Listen 127.0.0.1:")
+    text += filled(PAGE, "mod-wsgi-files", {"/etc/accelerator/cyborg.conf": conf})
+    commands = f"{WSGI_MODULES}\n{block(PAGE, 'mod-wsgi-env')}"
+    with servers.apache(deployment, text, commands=commands) as server:
+        walk.nova_finds(f"http://127.0.0.1:{port}")
+    assert "Traceback" not in server.output
+
+
 def test_a_web_server_without_a_usable_configuration_says_so_and_recovers(
     deploy: Deploy, packages: Path
 ):

@@ -184,7 +184,7 @@ def site(
     )
     DirectBus(exchange).server(CONDUCTOR_TOPIC, "control", Endpoint(conductor.cases)).start()
     rack = Rack.build(name, Traits(RESOURCE_CLASS, prepare=True), dict.fromkeys(CARDS, UNITS))
-    client = ReportClient(DirectBus(exchange), timeout=5.0)
+    client = ReportClient(DirectBus(exchange), timeout=5.0, sender=f"{AGENT_TOPIC}@{name}")
     parts = agent_app.make_parts(
         settings=agent_app.Settings(
             host=name,

@@ -55,8 +55,10 @@ class Cloud:
 
     def fill(self) -> None:
         """Report the devices, and make a profile for one unit."""
-        with closing(reach(ReportClient(self.stack.bus(), timeout=60.0))) as agent:
-            epoch = agent.hello(Hello(HOST, (HOST,), "0", f"agent@{HOST}", None)).epoch
+        sender = f"agent@{HOST}"
+        client = ReportClient(self.stack.bus(), timeout=60.0, sender=sender)
+        with closing(reach(client)) as agent:
+            epoch = agent.hello(Hello(HOST, (HOST,), "0", sender, None)).epoch
             agent.report(HOST, epoch, report_of(HOST, 2, handles=_UNITS))
         groups = [{f"resources:{RESOURCE_CLASS}": "1"}]
         self.admin.post("/device_profiles", [{"name": self.profile, "groups": groups}])

@@ -108,6 +108,7 @@ LINES = {
     "arq-show": Line(lambda scene: scene.arq),
     "operation-list": Line(lambda _scene: "--action discover"),
     "operation-show": Line(lambda scene: scene.operation()),
+    "event-list": Line(lambda scene: f"{on_host(scene)} --limit 5"),
     "attach-instance": Line(lambda scene: scene.server.uuid, tidy=lambda scene: scene.detach()),
     "detach-instance": Line(lambda scene: scene.attached()),
     "usage-show": Line(),
@@ -220,7 +221,8 @@ def test_what_a_project_sees_of_its_devices(scene: Scene, who: str) -> None:
     assert (listed["uuid"], listed["hostname"]) == (scene.held, None)
     one = scene.seats.cyborg(who, f"accelerator-show {scene.held} -f json").shown
     assert [each["uuid"] for each in one["instances"]] == [scene.server.uuid]
-    assert one.keys().isdisjoint({"hostname", "backend", "std_board_info", "vendor_board_info"})
+    places = {"hostname", "backend", "std_board_info", "vendor_board_info", "address", "numa_node"}
+    assert one.keys().isdisjoint({*places, "providers", "units", "events"})
     foreign = scene.seats.cyborg(who, f"accelerator-show {scene.spare}")
     assert "(HTTP 404)" in foreign.err
     where = scene.seats.cyborg(who, f"accelerator-list --host {scene.host}")

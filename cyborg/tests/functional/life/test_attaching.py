@@ -365,6 +365,17 @@ def test_no_room_on_its_host(make_scene: Callable[..., Scene], one: str) -> None
     assert untouched(scene) == before
 
 
+def test_a_device_that_is_not_healthy_is_not_attached(scene: Scene) -> None:
+    """Placement may still offer it: its agent has not heard of the fault yet."""
+    mine = Device.hostname == scene.server.host
+    meddle(scene.database, sa.update(Device).where(mine).values(health="drain"))
+    before = untouched(scene)
+    assert "no free accelerators" in refused(scene.operator.post(scene.path, {}, status=409))
+    assert untouched(scene) == before
+    meddle(scene.database, sa.update(Device).where(mine).values(health="ok"))
+    assert scene.attach()["state"] == "succeeded"
+
+
 def test_the_flavors_own_are_never_detached(scene: Scene) -> None:
     (flavors,) = scene.listed
     said = refused(scene.operator.delete(f"{scene.path}/{flavors}", status=409))

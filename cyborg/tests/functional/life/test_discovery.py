@@ -16,6 +16,7 @@ from cyborg.model.device import Deployable as DeployableFacts
 from cyborg.model.device import Device as DeviceFacts
 from cyborg.model.report import DriverReport, DriverState, Hello, Report
 from cyborg.rpc.conductor import ReportClient
+from cyborg.testing.any_host import AnyHost
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, OTHER
@@ -25,7 +26,7 @@ from cyborg.tests.functional.life.steps import everything
 @pytest.fixture
 def reports(stack: Stack) -> Iterator[ReportClient]:
     """The verbs of agents."""
-    client = reach(ReportClient(stack.bus(), timeout=10))
+    client = reach(AnyHost(stack.bus(), timeout=10))
     yield client
     client.close()
 
@@ -53,10 +54,20 @@ def test_a_name_that_another_host_has(reports: ReportClient, database: Database)
             assert taken.refused == {}
         else:
             assert list(taken.refused) == [name]
-            assert "already a deployable of another device on first" in taken.refused[name]
+            assert "already a deployable of driver card_driver on first" in taken.refused[name]
     with database.reader() as tx:
         names = set(tx.execute(sa.select(Deployable.name)).scalars())
     assert names == {name, f"{name}-first", f"{name}-second"}
+
+
+def test_a_name_that_two_drivers_of_a_host_claim(reports: ReportClient) -> None:
+    name = fresh_host()
+    epoch = reports.hello(hello("both")).epoch
+    drivers = [ready(card(name), driver=one).drivers[0] for one in ("card_driver", "other_driver")]
+    report = Report(tuple(drivers))
+    taken = reports.report("both", epoch, report)
+    assert "claimed by driver card_driver as well" in taken.refused[name]
+    assert report.kept_out(taken) == {"card_driver": {}, "other_driver": taken.refused}
 
 
 @pytest.mark.parametrize(

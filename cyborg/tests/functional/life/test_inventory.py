@@ -70,6 +70,31 @@ def host(stack: Stack, placement: PlacementService, resource_class: str, tmp_pat
     own.stop()
 
 
+def test_hardware_and_backends_are_filtered_by_capability_from_2_5_on(
+    host: Rack, operator: Client
+) -> None:
+    newer = replace(operator, version="2.5")
+    (engine,) = newer.get("/backends", host=host.compute, capability="num")["backends"]
+    assert engine["name"] == "engine-0"
+    assert newer.get("/backends", host=host.compute, capability="fp16") == {"backends": []}
+    capable = newer.get("/hardware", host=host.compute, capability="ipsec")["hardware"]
+    assert [entry["key"] for entry in capable] == [IDLE.key]
+    of_host = newer.get("/hardware", host=host.compute, driver="engine_driver")["hardware"]
+    by_remote = [
+        entry
+        for remote in ("true", "false")
+        for entry in newer.get(
+            "/hardware", host=host.compute, driver="engine_driver", remote=remote
+        )["hardware"]
+    ]
+    assert {entry["uuid"] for entry in by_remote} == {entry["uuid"] for entry in of_host}
+    (remote,) = newer.get("/hardware", host=host.compute, remote="true")["hardware"]
+    assert remote["acc_specs"]["remote"] == 1
+    assert newer.answer("GET", "/hardware?capability=a'b") == 400
+    for query in ("capability=num", "remote=true"):
+        assert operator.answer("GET", f"/hardware?{query}") == 400
+
+
 def test_drivers(host: Rack, operator: Client) -> None:
     listed = operator.get("/drivers", host=host.compute)["drivers"]
     by_name = {one["name"]: one for one in listed}
@@ -216,7 +241,7 @@ def test_processes_are_up_until_they_are_silent(
 
 def test_a_host_goes_by_either_of_its_names(operator: Client, stack: Stack) -> None:
     own, compute = f"node-{uuid4().hex[:8]}", f"compute-{uuid4().hex[:8]}"
-    reports = reach(ReportClient(stack.bus(), timeout=10))
+    reports = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{own}"))
     try:
         reports.hello(Hello(own, (compute,), "0", f"cyborg-agent@{own}", None))
     finally:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import Device, Driver, Hardware
+from cyborg.db.models import Arq, Deployable, Device, Driver, Hardware
 from cyborg.model import wire
 from cyborg.rpc.faults import answering
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Line
@@ -19,7 +19,15 @@ from cyborg.testing.machines import DRIVER, RESOURCE_CLASS, provider_of, report_
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import bind, create, ended, eventually, work_left
+from cyborg.tests.functional.life.steps import (
+    bind,
+    create,
+    ended,
+    eventually,
+    meddle,
+    of_instance,
+    work_left,
+)
 
 _answering = answering("agent")
 _REASON = "it is of another release and does not know"
@@ -45,9 +53,10 @@ def host(stack: Stack) -> Iterator[str]:
     name, bus = fresh_host("older"), stack.bus()
     server = bus.server(AGENT_TOPIC, name, OlderEndpoint())
     server.start()
-    line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0)
+    sender = f"{AGENT_TOPIC}@{name}"
+    line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, sender=sender)
     hello = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
-    hello |= {"endpoint": f"{AGENT_TOPIC}@{name}", "status": "READY"}
+    hello |= {"endpoint": sender, "status": "READY"}
     said = {"kind": "Hello", "version": 1, "body": hello}
     eventually(line.reached)
     epoch = line.call("hello", hello=said)["body"]["epoch"]
@@ -107,6 +116,22 @@ def test_enabling_what_guests_have_changes_nothing(
     bind(nova, arqs, provider_of(host, 0), host=host)
     operator.post(f"/devices/{device(operator)['uuid']}/enable", status=204)
     assert (device(operator)["status"], device(operator)["in_use"]) == ("enabled", True)
+
+
+def test_a_bind_with_an_image_fails_at_once(
+    host: str, member: Client, profile: Callable[..., str], database: Database
+) -> None:
+    """Such an agent would prepare the device without the image and call that a success."""
+    nova = member.with_service_token()
+    wish = {"accel:bitstream_id": str(uuid4())}
+    arqs = create(nova, profile({f"resources:{RESOURCE_CLASS}": "1", **wish}))
+    meddle(database, sa.update(Deployable).values(programmable=True))
+    instance = bind(nova, arqs, provider_of(host, 0), host=host)
+    eventually(lambda: of_instance(nova, instance)[0]["state"] == "BindFailed", timeout=5)
+    with database.reader() as tx:
+        fault = str(tx.execute(sa.select(Arq.fault)).scalar_one())
+    assert f"{_REASON} prepare" in fault
+    assert "image" in fault
 
 
 def test_a_set_up_fails_at_once(host: str, operator: Client, database: Database) -> None:

@@ -29,6 +29,7 @@ from cyborg.testing.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card
+from cyborg.tests.unit.rpc.doors import arguments, verbs
 
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"
@@ -184,11 +185,32 @@ def test_another_host_and_an_older_epoch(
         foreign = said(ask, verb, sender="cyborg-agent@thief", host=HOST, epoch=epoch, **more)
         assert f"cannot speak for host {HOST}" in foreign
         for wrong in (epoch - 1, epoch + 1):
-            assert "is over" in said(ask, verb, host=HOST, epoch=wrong, **more)
+            assert "is replaced" in said(ask, verb, host=HOST, epoch=wrong, **more)
     assert everything(database) == before
     refusals = [one for one in caplog.records if one.name == "cyborg.conductor.peers"]
     assert len(refusals) >= 2 * len(words)
     no_fault(caplog)
+
+
+def test_a_request_without_a_sender_is_refused_and_logged_once(
+    stack: Stack, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = everything(database)
+    line = reach(Line(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10))  # type: ignore[type-var]
+    requests = verbs(CONDUCTOR_TOPIC).keys() - {"ping"}
+    missing: dict[str, dict[str, Any]] = {
+        verb: dict.fromkeys(arguments(CONDUCTOR_TOPIC, verb)) for verb in requests
+    }
+    # Other tests of this process may have been refused before.
+    for _ in range(2):
+        caplog.clear()
+        for verb in requests:
+            with pytest.raises(exception.Forbidden, match=f"{verb} names no sender"):
+                line.call(verb, **missing[verb])
+    assert [one for one in caplog.records if one.name == "cyborg.conductor.peers"] == []
+    assert len(requests) > 25
+    assert everything(database) == before
+    line.close()
 
 
 class Older:

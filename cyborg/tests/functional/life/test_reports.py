@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from cyborg import service
 from cyborg.db.engine import Database
-from cyborg.db.models import Deployable, Driver, Host
+from cyborg.db.models import Deployable, Device, Driver, Host, Service
 from cyborg.drivers import loader
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.placement import PlacementService, fresh_host
@@ -184,6 +184,13 @@ def test_units_that_vanish_are_reserved_and_come_back(
     assert uuids(database) == before
 
 
+def lost_devices(database: Database) -> list[str]:
+    """The keys of the devices that count as lost."""
+    with database.reader() as tx:
+        query = sa.select(Device.device_key).where(Device.lost_ms.is_not(None))
+        return list(tx.execute(query).scalars())
+
+
 def test_one_failing_driver_stops_no_other(
     stack: Stack,
     placement: PlacementService,
@@ -212,6 +219,8 @@ def test_one_failing_driver_stops_no_other(
         eventually_offered(placement, second.provider(OTHER), 0)
         assert provider(placement, second.provider(OTHER))["total"] == 2
         assert before < uuids(database)
+        # The driver cannot tell whether its device is there: nobody may take it for lost.
+        assert lost_devices(database) == []
         with database.reader() as tx:
             rows = tx.execute(sa.select(Driver.name, Driver.state, Driver.error))
             drivers = {row.name: (row.state, row.error) for row in rows}
@@ -221,6 +230,46 @@ def test_one_failing_driver_stops_no_other(
         assert drivers["no_such_driver"] == ("FAILED", "no driver of this name is installed")
         bad.driver.behaviour.broken = None
         eventually_offered(placement, second.provider(OTHER), 2)
+    finally:
+        own.stop()
+
+
+def test_an_agent_whose_drivers_all_fail_tells_the_reason(
+    stack: Stack, app: Any, resource_class: str, database: Database, tmp_path: Path
+) -> None:
+    name = fresh_host()
+    rack = Rack.build(name, Traits(resource_class), {CARD: 1})
+    unknown = loader.load(["no_such_driver"], rack.machine, cfg.ConfigOpts())
+    rack.driver.behaviour.broken = RuntimeError("the library crashed")
+    operator = Client(app, role="operator", version="2.5")
+    older = replace(operator, version="2.4")
+
+    def shown(client: Client) -> dict[str, Any]:
+        found: list[dict[str, Any]] = client.get("/services", host=name)["services"]
+        return found[0] if found else {}
+
+    def status() -> str:
+        with database.reader() as tx:
+            return str(tx.execute(sa.select(Service.status).where(Service.host == name)).scalar())
+
+    own = replace(stack, _endings=[])
+    own.start_agent(
+        name, machine=rack.machine, drivers=[rack.loaded, *unknown], state_path=tmp_path
+    )
+    try:
+        eventually(lambda: bool(shown(operator).get("cause")))
+        agent = shown(operator)
+        assert agent["state"] == "up"
+        assert agent["cause"].startswith("No driver works: ")
+        assert "no_such_driver: no driver of this name is installed" in agent["cause"]
+        assert "card_driver: " in agent["cause"]
+        assert "the library crashed" in agent["cause"]
+        assert "driver" in agent["remedy"]
+        assert status() == "FAILED"
+        assert "cause" not in shown(older)
+        rack.driver.behaviour.broken = None
+        eventually(lambda: shown(operator)["cause"] is None)
+        assert status() == "READY"
     finally:
         own.stop()
 

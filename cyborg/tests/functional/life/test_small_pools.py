@@ -98,7 +98,7 @@ def small(
         )
         own.start_conductor()
         conductor = reach(ConductorClient(own.bus(), timeout=10))
-        agent = reach(ReportClient(own.bus(), timeout=10))
+        agent = reach(ReportClient(own.bus(), timeout=10, sender=f"bus@{HOST}"))
         epoch = agent.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
         agent.report(HOST, epoch, report_of(HOST, 1, handles=BOOTS))
         groups = ({"resources:FPGA": "1"},)

@@ -31,7 +31,6 @@ from cyborg.tests.functional.life.steps import (
     create,
     create_many,
     eventually,
-    meddle,
     work_left,
 )
 
@@ -58,6 +57,14 @@ class Mortal:
         with database.writer() as tx:
             work.add(tx, database.now, [task])
             return work.claim(tx, database.now, owner=owner, lease_ms=1000, limit=1)
+
+    def take_over(self) -> Sequence[Any]:
+        """Have what another one is at, as if the lease of every conductor were over."""
+        owner = self._lease.owner
+        assert owner is not None
+        database = self._database
+        with database.writer() as tx:
+            return work.claim(tx, database.now, owner=owner, lease_ms=-3_600_000, limit=1)
 
     def die(self) -> None:
         """Show no more signs of life."""
@@ -124,15 +131,26 @@ def test_the_work_of_a_dead_conductor_is_taken_over(
 def test_what_is_taken_over_cannot_be_ended_by_the_former_owner(
     mortal: Mortal, database: Database
 ) -> None:
-    """The row still stands, with a higher fence."""
+    """The row still stands, in the hands of another conductor that lives."""
     rows = mortal.take(kind=WorkKind.NOTIFY, instance_uuid=str(uuid4()), arq_uuid=str(uuid4()))
-    meddle(database, sa.update(Work).values(fence=Work.fence + 1))
-    ledger = Ledger(db=database)
-    with pytest.raises(Fenced), ledger.done(rows):
-        pass
-    ledger.later(rows, "too late")
-    with database.reader() as tx:
-        assert tx.execute(sa.select(Work.owner_id, Work.error)).one().error is None
+    heir = Mortal(database)
+    try:
+        taken = heir.take_over()
+        assert [one.uuid for one in taken] == [one.uuid for one in rows]
+        ledger = Ledger(db=database)
+        for context in (ledger.done, ledger.going_on):
+            with pytest.raises(Fenced), context(rows):
+                pass
+        ledger.later(rows, "too late")
+        with database.reader() as tx:
+            row = tx.execute(sa.select(Work.owner_id, Work.error)).one()
+        assert row.owner_id is not None
+        assert row.error is None
+        with ledger.done(taken):
+            pass
+        assert work_left(database) == []
+    finally:
+        heir.die()
 
 
 def test_work_given_back_is_done_by_whoever_comes(

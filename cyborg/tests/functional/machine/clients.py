@@ -239,6 +239,8 @@ class Clients:
         refusals: Refusals = set()
         if self.model.cards[provider].prepare:
             refusals = {exception.CannotProgram}
+        elif any(one.provider == provider for one in self.model.requests.values()):
+            refusals = {exception.DeviceInUse}
 
         def ask() -> None:
             self._client.program_deployable(_NOVA, operation, uuid, image)

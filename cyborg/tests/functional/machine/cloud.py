@@ -269,7 +269,7 @@ class Keeper:
             )
             for rack in machine.racks
         }
-        conductor = ReportClient(bus, timeout=10.0)
+        conductor = ReportClient(bus, timeout=10.0, sender=f"{AGENT_TOPIC}@{machine.name}")
         glance = cloud.to_glance(self.life)
         self._parts = agent_app.make_parts(
             settings=agent_app.Settings(

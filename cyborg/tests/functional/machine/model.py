@@ -154,8 +154,11 @@ class Model:
         """A bind was accepted."""
         for uuid, provider in bindings:
             request = self.requests[uuid]
-            waits = self.cards[provider].prepare
-            request.states = frozenset({State.BIND_STARTED if waits else State.BOUND})
+            states = {State.BIND_STARTED if self.cards[provider].prepare else State.BOUND}
+            if provider in self.orders:
+                # The end of an image that is being loaded is waited for.
+                states.add(State.BIND_STARTED)
+            request.states = frozenset(states)
             request.instance, request.provider = instance, provider
             request.since, request.told, request.given_up = now, told, False
 
@@ -174,7 +177,7 @@ class Model:
     def let_work(self) -> None:
         """A conductor has worked: binds that were started may have ended."""
         for one in self.requests.values():
-            if one.states == {State.BIND_STARTED}:
+            if State.BIND_STARTED in one.states:
                 one.states = STARTED
 
     def stop_waiting(self, now: int, patience: int) -> None:

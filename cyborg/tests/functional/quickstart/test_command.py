@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -188,3 +189,34 @@ def test_no_package_index(tmp_path: Path) -> None:
     )
     assert "the package index cannot be reached" in refusal(answer)
     assert "Traceback" not in answer.stdout
+
+
+def test_brief_demo_fits_a_screen_and_names_an_entry_without_a_match(tmp_path: Path) -> None:
+    entry = '{"vendor_id": "dead"}'
+    answer = run(tmp_path / "state", "--demo", "--brief", "--whitelist", entry)
+    assert answer.returncode == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert len(lines) <= 25
+    assert lines[-1] == "Every step held."
+    assert f"--whitelist '{entry}' matches no PCI function here." in lines
+
+
+def test_a_missing_git_is_named(tmp_path: Path) -> None:
+    for name in ("python3", "env"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    checkout = tmp_path / "checkout"
+    shutil.copytree(COMMAND.parent, checkout / "tools")
+    (checkout / ".git").mkdir()
+    for name in ("requirements.txt", "setup.cfg", "setup.py", "pyproject.toml"):
+        shutil.copy(COMMAND.parents[1] / name, checkout)
+    options = Path("cyborg/testing/quickstart/options.py")
+    (checkout / options).parent.mkdir(parents=True)
+    shutil.copy(COMMAND.parents[1] / options, checkout / options)
+    answer = subprocess.run(
+        [sys.executable, str(checkout / "tools" / "quickstart"), "--demo"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+    )
+    assert refusal(answer).startswith("quickstart: git is missing")

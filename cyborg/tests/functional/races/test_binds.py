@@ -236,7 +236,10 @@ def test_boot_storm(arena: Arena, dice: Random) -> None:
         partial(life, one, dice.choice(("delete_of", "unbind", "delete")))
         for one in arena.take_turns(WORKERS)
     ]
-    assert set(at_once(lives)) <= {None, exception.NoFreeHandle}
+    outcomes = at_once(lives)
+    assert set(outcomes) <= {None, exception.NoFreeHandle}
+    # A bind finds too few units only where others have them.
+    assert outcomes.count(None) >= UNITS // 2
     arena.holds({})
     assert arena.count(AttachHandle, AttachHandle.state != "free") == 0
 

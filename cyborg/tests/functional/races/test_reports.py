@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports and operators against binds: what vanishes, and what is taken out of service."""
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from uuid import uuid4
@@ -13,7 +15,7 @@ from cyborg.db.models import AttachHandle, Deployable, Device, Event, Host
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import Report
 from cyborg.testing.machines import provider_of, report_of
-from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena, Conductor, Verb
+from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena, Conductor, Outcome, Verb
 from cyborg.tests.functional.races.conftest import DEVICES, HOST, UNITS
 
 #: What a host shows when all is well.
@@ -48,21 +50,44 @@ def rows(arena: Arena) -> list[int]:
         ]
 
 
-def boots(arena: Arena, dice: Random, count: int) -> tuple[dict[str, list[str]], list[Verb]]:
-    """Servers that boot with two units each, and their binds."""
+@dataclass(frozen=True)
+class Boots:
+    """Servers that boot with two units each of one device: ARQs and device by instance."""
+
+    bodies: dict[str, list[str]]
+    devices: dict[str, int]
+    binds: list[Verb]
+
+    def won(self, outcomes: Sequence[Outcome]) -> dict[str, list[str]]:
+        """The ARQs by instance of the binds that were carried out."""
+        pairs = zip(self.bodies.items(), outcomes, strict=True)
+        return {instance: arqs for (instance, arqs), one in pairs if one is None}
+
+    def served(self, outcomes: Sequence[Outcome], devices: Collection[int]) -> None:
+        """These devices, in service all the time, have as many guests as they have room for."""
+        asked = Counter(self.devices.values())
+        bound = Counter(self.devices[one] for one in self.won(outcomes))
+        wanted = {one: min(asked[one], UNITS // 2) for one in devices}
+        assert {one: bound[one] for one in devices} == wanted
+
+
+def boots(arena: Arena, dice: Random, count: int) -> Boots:
+    """So many servers, each for a device that chance decides on."""
     bodies = {str(uuid4()): arqs for arqs in arena.request(count, 2)}
+    devices = {instance: dice.randrange(DEVICES) for instance in bodies}
     binds: list[Verb] = [
-        partial(conductor.bind, arqs, provider_of(HOST, dice.randrange(DEVICES)), instance)
+        partial(conductor.bind, arqs, provider_of(HOST, devices[instance]), instance)
         for conductor, (instance, arqs) in zip(arena.take_turns(count), bodies.items(), strict=True)
     ]
-    return bodies, binds
+    return Boots(bodies, devices, binds)
 
 
 def test_devices_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
     """What is bound stays bound; what is lost is not bound, and comes back as it was."""
     before = rows(arena)
     arena.report(HOST, WHOLE)
-    bodies, verbs = boots(arena, dice, WORKERS - 1)
+    servers = boots(arena, dice, WORKERS - 1)
+    verbs = list(servers.binds)
     gone = set(dice.sample(range(DEVICES), 2))
     verbs.insert(dice.randrange(WORKERS), partial(arena.report, HOST, without(WHOLE, gone)))
     position = next(index for index, one in enumerate(verbs) if _is_report(one))
@@ -70,18 +95,13 @@ def test_devices_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None
     assert outcomes.pop(position) is None
     allowed = {None, exception.DeviceUnavailable, exception.NoFreeHandle}
     assert set(outcomes) <= allowed
-    won = {
-        instance: arqs
-        for (instance, arqs), one in zip(bodies.items(), outcomes, strict=True)
-        if one is None
-    }
+    servers.served(outcomes, set(range(DEVICES)) - gone)
+    won = servers.won(outcomes)
     arena.holds(won)
     assert arena.count(Device, Device.lost_ms.is_not(None)) == len(gone)
-    late, binds = boots(arena, dice, 4)
-    for index, one in enumerate(gone):
-        verb = partial(arena.conductors[0].bind, late[list(late)[index]], provider_of(HOST, one))
-        assert arena.outcomes([partial(verb, str(uuid4()))]) == [exception.DeviceUnavailable]
-    assert len(binds) == len(late)
+    for arqs, one in zip(arena.request(len(gone), 2), gone, strict=True):
+        verb = partial(arena.conductors[0].bind, arqs, provider_of(HOST, one), str(uuid4()))
+        assert arena.outcomes([verb]) == [exception.DeviceUnavailable]
     arena.report(HOST, WHOLE)
     arena.holds(won)
     assert rows(arena) == before
@@ -93,17 +113,18 @@ def test_units_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
     before = rows(arena)
     arena.report(HOST, WHOLE)
     missing = set(dice.sample(range(UNITS), dice.randint(1, 3)))
-    bodies, verbs = boots(arena, dice, WORKERS - 2)
+    servers = boots(arena, dice, WORKERS - 2)
+    verbs = list(servers.binds)
     second = partial(arena.report, HOST, shrunk(WHOLE, missing), by=arena.conductors[1])
     verbs += [partial(arena.report, HOST, shrunk(WHOLE, missing)), second]
     *outcomes, first, again = arena.outcomes(verbs)
     assert (first, again) == (None, None)
     assert set(outcomes) <= {None, exception.NoFreeHandle}
-    won = {
-        instance: arqs
-        for (instance, arqs), one in zip(bodies.items(), outcomes, strict=True)
-        if one is None
-    }
+    won = servers.won(outcomes)
+    # Each unit that stays is given out while anybody asks for it.
+    asked, bound = Counter(servers.devices.values()), Counter(servers.devices[one] for one in won)
+    for index in range(DEVICES):
+        assert bound[index] >= min(asked[index], (UNITS - len(missing)) // 2)
     arena.holds(won)
     assert arena.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == len(missing) * DEVICES
     assert rows(arena) == before
@@ -154,22 +175,15 @@ def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
             changed = shrunk(WHOLE, {0}) if index % 2 == 0 else WHOLE
             arena.report(HOST, changed, by=conductor)
 
-    bodies, binds = boots(arena, dice, 8)
+    servers = boots(arena, dice, 8)
     verbs: list[Verb] = [*orders, partial(reports, arena.conductors[1])]
-    outcomes = arena.outcomes(verbs + binds)
+    outcomes = arena.outcomes([*verbs, *servers.binds])
     assert set(outcomes[: len(verbs)]) == {None}
-    assert set(outcomes[len(verbs) :]) <= {
-        None,
-        exception.DeviceUnavailable,
-        exception.NoFreeHandle,
-    }
-    arena.holds(
-        {
-            instance: arqs
-            for (instance, arqs), one in zip(bodies.items(), outcomes[len(verbs) :], strict=True)
-            if one is None
-        }
-    )
+    ends = outcomes[len(verbs) :]
+    assert set(ends) <= {None, exception.DeviceUnavailable, exception.NoFreeHandle}
+    # The orders are about the first device; of the others four units are there all the time.
+    servers.served(ends, range(1, DEVICES))
+    arena.holds(servers.won(ends))
     assert generation(arena) == before + len(orders) + news
     with arena.db.reader() as tx:
         history = list(

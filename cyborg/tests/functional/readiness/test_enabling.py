@@ -19,6 +19,7 @@ from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.steps import (
     bind,
     create,
+    ended,
     eventually,
     eventually_offered,
     everything,
@@ -242,3 +243,33 @@ def test_who_may_not(site: Sites, role: str, verb: str) -> None:
     stranger = replace(here.as_("member"), project="elsewhere")
     assert stranger.answer("POST", f"{here.path}/{verb}") == 403
     assert here.device["status"] == "inactive"
+
+
+def test_a_discovery_with_setup_sets_up_what_is_inactive(site: Sites) -> None:
+    here = site()
+    here.becomes("inactive")
+    operator = here.as_("operator", "2.5")
+    body = {"driver": "card_driver", "setup": True}
+    operator.post("/services/discover", {"setup": True}, status=400)
+    here.operator.post("/services/discover", body, status=400)
+    here.driver.gate.clear()
+    over = ended(operator, operator.post("/services/discover", body, status=202))
+    assert over["subject"] == {"driver": "card_driver", "hosts": [here.compute]}
+    assert over["results"][0]["result"]["installing"] == [here.device["uuid"]]
+    assert here.device["status"] == "installing"
+    here.driver.gate.set()
+    here.becomes("enabled")
+
+
+def test_maintenance_has_the_reason_that_the_operator_gives(site: Sites) -> None:
+    here = site(auto_enable=("*",))
+    here.becomes("enabled")
+    operator, path = here.as_("operator", "2.5"), here.path
+    order = {"status": "maintaining", "status_reason": "fans"}
+    here.operator.patch(path, order, status=400)
+    operator.patch(path, {"status_reason": "fans"}, status=400)
+    operator.patch(path, {**order, "status": "enabled"}, status=400)
+    assert operator.patch(path, order, status=200)["status_reason"] == "fans"
+    assert here.device["status_reason"] == "fans"
+    here.enable()
+    assert here.device["status_reason"] is None

@@ -145,7 +145,7 @@ def test_a_pin_holds_back_what_older_services_do_not_know(talk: Any, level: Any)
     assert line.up
 
 
-@pytest.mark.parametrize("value", ["0.9", "1.1", "2.0", "auto", "18.0.0", ""])
+@pytest.mark.parametrize("value", ["0.9", "1.2", "2.0", "auto", "18.0.0", ""])
 def test_a_pin_that_this_release_does_not_have_ends_the_start(
     conf: cfg.ConfigOpts, level: Any, value: str
 ) -> None:
@@ -153,7 +153,7 @@ def test_a_pin_that_this_release_does_not_have_ends_the_start(
     with pytest.raises(exception.ConfigError) as caught:
         Bus(conf, url="fake://")
     assert str(caught.value) == (
-        f"Option [upgrade_levels] conductor cannot be {value!r}: this release can send 1.0."
+        f"Option [upgrade_levels] conductor cannot be {value!r}: this release can send 1.0, 1.1."
     )
 
 

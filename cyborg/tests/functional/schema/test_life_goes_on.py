@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg.conductor.desired import Wishes
 from cyborg.conductor.discovery import Discovery
@@ -20,6 +19,7 @@ from cyborg.drivers.fake import FakeDriver
 from cyborg.model.caller import Caller
 from cyborg.model.report import DriverReport, DriverState, Hello, Report
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.unit.drivers.configured import configured
 
 HOST = "lab-host-1"
 INSTANCE = "929f7c3a-8b62-40e6-b75d-935dc6e01e88"
@@ -42,9 +42,7 @@ def rows(db: Database) -> Mapping[str, Any]:
 
 
 def report_of(host: str) -> Report:
-    conf = cfg.ConfigOpts()
-    conf.register_opt(cfg.StrOpt("host", default=host))
-    devices = FakeDriver(FakeHost(), conf).discover()
+    devices = FakeDriver(FakeHost(), configured(host=host)).discover()
     return Report((DriverReport("fake_driver", DriverState.READY, tuple(devices)),))
 
 

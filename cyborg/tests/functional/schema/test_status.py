@@ -121,7 +121,7 @@ def test_services(current: Database, tmp_path: Path) -> None:
     found = checked(current, tmp_path)
     assert found.status == 1
     silent = found.details["Services that are silent"]
-    assert silent.startswith("No sign of life of cyborg-agent on compute-1 (for 10 minutes). Start")
+    assert silent.startswith("No heartbeat of cyborg-agent on compute-1 (for 10 minutes). Run")
     mixed = found.details["Services of one release"]
     assert f"{HERE}: cyborg-conductor on control-1; 19.0.0: cyborg-api on control-1." in mixed
     _seen(current, Process("compute-1", AGENT, "16.0.1", "bus"))

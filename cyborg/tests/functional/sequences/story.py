@@ -2,6 +2,7 @@
 """A card's life with the generic_driver, from its discovery to its second unit, on one tape."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,6 +29,7 @@ from cyborg.testing.sequences import (
     AGENT,
     API,
     CONDUCTOR,
+    NOVA_COMPUTE,
     HeardDoor,
     Tape,
     Witness,
@@ -37,7 +39,7 @@ from cyborg.testing.sequences import (
 )
 from cyborg.testing.stack import reach
 from cyborg.tests.functional.life.http import Client
-from cyborg.tests.functional.life.steps import bind, create, of_instance
+from cyborg.tests.functional.life.steps import ARQS, bind, create, of_instance
 from cyborg.tests.unit.drivers.configured import written
 
 #: Two units, so that the guest of the first can be given the second as well.
@@ -101,7 +103,9 @@ class Site:
         bus = DirectBus(ground.exchange, crossing=witness.message)
         self._bus = ConductorClient(bus, timeout=_PATIENCE)
         core = api_app.core(conf, reader=self._reader, conductor=self._bus)
-        self.door = webtest.TestApp(HeardDoor(RequestId(core), self.tape))
+        app = RequestId(core)
+        self.door = webtest.TestApp(HeardDoor(app, self.tape))
+        self.compute_door = webtest.TestApp(HeardDoor(app, self.tape, nova=NOVA_COMPUTE))
 
     def begin(self) -> None:
         """Everybody is up, and the conductor knows of everybody; there is no card yet."""
@@ -139,6 +143,8 @@ class Story:
         self._instance = str(uuid4())
         self._operator = Client(site.door, role="operator", version="2.4")
         self._user = Client(site.door, role="member").with_service_token()
+        # nova-compute acts for the same user.
+        self._compute = replace(self._user, app=site.compute_door)
         self._card: dict[str, Any] = {}
         self._arqs: list[dict[str, Any]] = []
 
@@ -153,6 +159,9 @@ class Story:
         told["bind"] = self._chapter(self._bind)
         told["attach"] = self._chapter(self._attach)
         told["detach"] = self._chapter(self._detach)
+        told["delete"] = self._chapter(self._delete)
+        self._schedule_another()
+        told["unbind"] = self._chapter(self._unbind)
         return told
 
     def _chapter(self, happens: Callable[[], object]) -> str:
@@ -194,7 +203,7 @@ class Story:
 
     def _listed(self, instance: str) -> list[str]:
         """What Nova gives to a guest."""
-        return [one["uuid"] for one in of_instance(self._user, instance)]
+        return [arq["uuid"] for arq in of_instance(self._compute, instance)]
 
     def _attach(self) -> None:
         """An operator gives the server one more of what its flavor asks for."""
@@ -204,4 +213,26 @@ class Story:
     def _detach(self) -> None:
         """An operator takes that away again."""
         self._operator.delete(f"/instances/{self._instance}/accelerators", status=202)
+        self._site.work()
+
+    def _delete(self) -> None:
+        """The user deletes the server: nova-compute deletes the requests of the instance."""
+        self._compute.delete(f"{ARQS}?instance={self._instance}")
+        self._site.work()
+
+    def _schedule_another(self) -> None:
+        """Bind a request for a second instance, whose build then fails."""
+        instance = str(uuid4())
+        self._arqs = create(self._user, self._site.name)
+        provider = provider_uuid(f"{self._site.compute}_{servers.GPU}")
+        compute = self._site.compute
+        self._nova.own(instance, self._user.project, compute, self._site.name).lasts = 0
+        bind(self._user, self._arqs, provider, host=compute, instance=instance)
+        self._site.work()
+
+    def _unbind(self) -> None:
+        """A client that has bound a request takes the bind back and keeps the request."""
+        paths = ("hostname", "device_rp_uuid", "instance_uuid")
+        removal = [{"path": f"/{path}", "op": "remove"} for path in paths]
+        self._user.patch(ARQS, {self._arqs[0]["uuid"]: removal})
         self._site.work()

@@ -17,6 +17,7 @@ from cyborg.tests.functional.sequences.story import Site, Story
 PAGE = Path(cyborg.__file__).parents[1] / "doc/source/contributor/sequences.rst"
 HOW = committed.advice("The page does not show what happens.", "functional/sequences")
 _INDENT = "   "
+CHAPTERS = ["discover", "enable", "bind", "attach", "detach", "delete", "unbind"]
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +40,13 @@ def drawn(name: str) -> committed.Part:
     return committed.Part(PAGE, begin, r"\n\n\S")
 
 
-@pytest.mark.parametrize("name", ["discover", "enable", "bind", "attach", "detach"])
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_the_page_shows_what_happens(name: str, told: Mapping[str, str]) -> None:
     lines = [f"{_INDENT}{line}".rstrip() for line in told[name].splitlines()]
     assert drawn(name).is_shown("\n".join(lines)), HOW
 
 
-@pytest.mark.parametrize("name", ["discover", "enable", "bind", "attach", "detach"])
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_the_text_tells_what_a_crash_means_at_each_transaction(name: str) -> None:
     page = drawn(name)
     text, _, _ = page.after.partition("\n.. recorded:")

@@ -2,6 +2,7 @@
 """Operations on hardware: once per operation id, one at a time per device."""
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,6 +93,10 @@ def patience() -> float:
 impatient = pytest.mark.parametrize("patience", [0.1])
 
 
+#: How many operations are kept by id.
+REMEMBERED = 20
+
+
 @pytest.fixture
 def operations(
     driver: Recorder, tmp_path: Path, images: Path, patience: float
@@ -103,6 +108,7 @@ def operations(
         images=images,
         patience=patience,
         look_again=lambda: None,
+        remembered=REMEMBERED,
     )
     yield made
     made.stop()
@@ -244,6 +250,66 @@ def test_a_repair_that_fails_is_said(
     driver.then = fail
     operations.repair(WorkKind.PREPARE, task("r1"), since=operations.moment)
     assert wait_until(lambda: "k of u is not as wanted" in caplog.text, timeout=5)
+
+
+@impatient
+def test_repairs_do_not_pile_up_behind_a_device_that_hangs(
+    operations: Operations, driver: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each look at the host asks for the repair again, for as long as the device hangs."""
+    caplog.set_level(logging.INFO)
+    gate = threading.Event()
+    driver.then = lambda: cast(None, gate.wait(10))
+    for _ in range(5):
+        operations.repair(WorkKind.PREPARE, task("r1"), since=operations.moment)
+    gate.set()
+    let_go_on(operations)
+    assert driver.calls == ["prepare k", "prepare last"]
+    assert "is left as it is" not in caplog.text
+
+
+def test_a_repair_gives_way_to_an_earlier_repair(operations: Operations, driver: Recorder) -> None:
+    """A look that began before the first repair ended has not seen its result."""
+    since = operations.moment
+    operations.repair(WorkKind.PREPARE, task("r1"), since=since)
+    let_go_on(operations)
+    operations.repair(WorkKind.RELEASE, task("r2"), since=since)
+    assert operations.prepare(task("later", "later")).done
+    assert driver.calls == ["prepare k", "prepare last", "prepare later"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "line"),
+    [
+        (WorkKind.PREPARE, "Prepared k of u again: a guest has it"),
+        (WorkKind.RELEASE, "Released k of u for nobody"),
+    ],
+)
+def test_a_repair_that_succeeds_is_logged(
+    operations: Operations, caplog: pytest.LogCaptureFixture, verb: WorkKind, line: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    operations.repair(verb, task("r1"), since=operations.moment)
+    let_go_on(operations)
+    assert line in caplog.messages
+
+
+def test_only_the_last_operations_are_remembered(operations: Operations, driver: Recorder) -> None:
+    for number in range(REMEMBERED + 1):
+        operations.prepare(task(f"o{number}", str(number), order=number))
+    done = len(driver.calls)
+    operations.prepare(task(f"o{REMEMBERED}", str(REMEMBERED), order=REMEMBERED))
+    operations.prepare(task("o1", "1", order=1))
+    assert len(driver.calls) == done
+    operations.prepare(task("o0", "0"))
+    assert driver.calls[done:] == ["prepare 0"]
+
+
+def test_an_order_issued_at_the_same_moment_is_not_that_of_a_restored_database(
+    operations: Operations,
+) -> None:
+    assert operations.prepare(task("o9", order=9, issued_ms=900)) == Outcome("o9")
+    assert "later order" in str(operations.release(task("o8", order=8, issued_ms=900)).fault)
 
 
 def test_devices_that_hang_keep_no_other_waiting(operations: Operations, driver: Recorder) -> None:

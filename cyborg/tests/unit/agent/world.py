@@ -10,6 +10,7 @@ from cyborg import exception
 from cyborg.agent.cache import Cache
 from cyborg.agent.discoveries import Discoveries
 from cyborg.agent.fleet import Fleet, none_else
+from cyborg.agent.health import HealthChecks
 from cyborg.agent.heart import Heart, Identity, Intervals
 from cyborg.agent.reporter import Reporter
 from cyborg.agent.shelf import Shelf
@@ -180,6 +181,9 @@ class World:
             intervals=Intervals(scan=60, full_check=600),
             fleet=Fleet((), none_else),
             reporter=cast(Reporter, self),
+            checks=HealthChecks(
+                drivers={}, devices=lambda: (), before=None, changed=lambda: None, asks=False
+            ),
             tender=cast(Tender, self),
             discoveries=self.discoveries,
             cache=Cache(self.shelf, "host"),

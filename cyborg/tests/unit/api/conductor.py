@@ -34,9 +34,14 @@ class FakeConductor:
         self.calls: list[tuple[str, Caller, dict[str, Any]]] = []
         self.fault: Exception | None = None
         self.up = True
+        self.bus_error = "the message bus refuses the connection (530 NOT_ALLOWED: vhost gone)"
 
     def reached(self) -> bool:
         return self.up
+
+    @property
+    def trouble(self) -> str:
+        return "" if self.up else self.bus_error
 
     def _note(self, verb: str, caller: Caller, **arguments: Any) -> None:
         self.calls.append((verb, caller, arguments))
@@ -238,8 +243,11 @@ class FakeConductor:
         labels: dict[str, str | None],
         project: str | None,
         facts: dict[str, Any],
+        reason: str | None = None,
     ) -> None:
         wish = {"status": status, "labels": labels, "project": project, "facts": facts}
+        if reason is not None:
+            wish["reason"] = reason
         self._note("update_device", caller, uuid=uuid, **wish)
         with self._db.reader() as tx:
             if devices.show(tx, uuid, project) is None:

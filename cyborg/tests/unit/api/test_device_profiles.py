@@ -256,3 +256,55 @@ def test_limits_are_options(make_client: Callable[..., Client]) -> None:
         client.send("POST", PATH, [{"name": "b", "groups": [{"resources:FPGA": 3}]}]).status == 400
     )
     assert client.send("POST", PATH, [{"name": "b", "groups": GROUPS * 2}]).status == 400
+
+
+BITSTREAM = "accel:bitstream_id"
+
+
+@pytest.mark.parametrize(
+    ("group", "warning"),
+    [
+        ({"resources:FPGA": "1", BITSTREAM: "<image>"}, None),
+        ({"resources:FPGA": "1", "accel:function_id": "f"}, None),
+        ({"resources:PGPU": "1", BITSTREAM: ""}, None),
+        (
+            {"resources:PGPU": "1", BITSTREAM: "<image>"},
+            "groups[0] asks for accel:bitstream_id <image>, but no device of PGPU has a driver",
+        ),
+        ({"resources:PGPU": "1", "accel:function_id": "f"}, "accel:function_id f, but no device"),
+        ({"resources:FPGA": "1", BITSTREAM: "b"}, "'b' is not the UUID of a Glance image"),
+        (
+            {"resources:FPGA": "1", BITSTREAM: "<image>", "accel:function_id": "f"},
+            "accel:bitstream_id or accel:function_id, not both",
+        ),
+    ],
+)
+def test_a_profile_whose_image_nobody_can_load_is_stored_with_a_warning(
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+    group: dict[str, str],
+    warning: str | None,
+) -> None:
+    requests = [
+        ("POST", PATH, [{"name": "new", "groups": [group]}], 201),
+        ("PATCH", f"{PATH}/<unused>", {"groups": [group]}, 200),
+    ]
+    for method, path, body, status in requests:
+        caplog.clear()
+        answer = client.send(method, path, body, version="accelerator 2.5")
+        assert answer.status == status
+        if warning is None:
+            assert answer.body["warnings"] == []
+            assert "Device profile" not in caplog.text
+        else:
+            (sentence,) = answer.body["warnings"]
+            assert client.fill(warning) in sentence
+            assert sentence in caplog.text
+
+
+def test_older_clients_get_no_warnings(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    group = {"resources:PGPU": "1", BITSTREAM: "<image>"}
+    body = [{"name": "new", "groups": [group]}]
+    answer = client.send("POST", PATH, body, version="accelerator 2.4")
+    assert "warnings" not in answer.body
+    assert "Device profile new" in caplog.text

@@ -281,3 +281,16 @@ def test_users_label_and_do_not_order(client: Client, conductor: FakeConductor) 
         assert b"host-1" not in answer.raw
     scopes = {arguments["project"] for _, _, arguments in conductor.calls}
     assert scopes == {people.OWN, people.OTHER}
+
+
+@pytest.mark.parametrize(("as_", "everywhere"), [("member", False), ("operator", True)])
+def test_who_acts_for_the_own_project_only_reaches_no_other_project(
+    client: Client, conductor: FakeConductor, as_: str, everywhere: bool
+) -> None:
+    """The scope of the caller travels to the conductor, which puts it into its WHERE clauses."""
+    body = {"labels": {"rack": "7"}}
+    answer = client.send("PATCH", f"{PATH}/<device>", body, as_=as_, version=NEWEST)
+    assert answer.status == 200
+    (call,) = conductor.calls
+    assert (call[0], call[1].everywhere) == ("update_device", everywhere)
+    assert (call[2]["project"] is None) is everywhere

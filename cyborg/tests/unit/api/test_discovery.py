@@ -12,7 +12,7 @@ from cyborg.tests.unit.api.world import Client
 MakeClient = Callable[..., Client]
 VERSION_HEADERS = {
     "OpenStack-API-Minimum-Version": "2.0",
-    "OpenStack-API-Maximum-Version": "2.4",
+    "OpenStack-API-Maximum-Version": "2.5",
     "Vary": "OpenStack-API-Version",
 }
 
@@ -27,7 +27,7 @@ def test_line_1_the_root_names_the_versions(client: Client) -> None:
         "id": "v2",
         "status": "CURRENT",
         "min_version": "2.0",
-        "max_version": "2.4",
+        "max_version": "2.5",
         "links": [{"href": "http://localhost/v2", "rel": "self"}],
     }
     assert answer.body["default_version"] == version
@@ -42,7 +42,7 @@ def test_lines_2_and_4_the_version_document(client: Client, path: str) -> None:
         "id": "v2.0",
         "status": "CURRENT",
         "min_version": "2.0",
-        "max_version": "2.4",
+        "max_version": "2.5",
         "links": [{"href": "http://localhost/v2/", "rel": "self"}],
     }
     assert answer.headers["OpenStack-API-Version"] == "accelerator 2.0"
@@ -180,11 +180,11 @@ VERSIONS = [
     (None, "2.0"),
     ("accelerator 2.0", "2.0"),
     ("accelerator 2.2", "2.2"),
-    ("accelerator latest", "2.4"),
-    ("Accelerator LATEST", "2.4"),
+    ("accelerator latest", "2.5"),
+    ("Accelerator LATEST", "2.5"),
     ("ACCELERATOR 2.3", "2.3"),
     ("2.1", "2.1"),
-    ("latest", "2.4"),
+    ("latest", "2.5"),
     ("accelerator 2.4", "2.4"),
     ("accelerator 2.3, compute 2.90", "2.3"),
     ("compute 2.90,accelerator 2.3", "2.3"),
@@ -199,13 +199,13 @@ def test_lines_7_and_8_the_version_asked_for_is_used(
     answer = client.send("GET", "/v2/devices", version=header)
     assert answer.status == 200
     assert answer.headers["OpenStack-API-Version"] == f"accelerator {used}"
-    assert ("status" in answer.body["devices"][0]) == (used in ("2.3", "2.4"))
+    assert ("status" in answer.body["devices"][0]) == (used in ("2.3", "2.4", "2.5"))
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        "accelerator 2.5",
+        "accelerator 2.6",
         "accelerator 2.99",
         "accelerator 1.0",
         "accelerator 3.0",

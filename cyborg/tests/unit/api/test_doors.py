@@ -9,8 +9,9 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from cyborg.api import app
 from cyborg.api.middleware import auth_token
 from cyborg.api.server import HttpServer
 from cyborg.tests.unit.api.conftest import MakeConf
-from cyborg.wsgi.api import Door
+from cyborg.wsgi.api import DIRECTORY, FILES, Door, arguments
 
 SHIPPED = Path(__file__).parents[4] / "etc" / "cyborg" / "api-paste.ini"
 
@@ -37,7 +38,7 @@ def test_the_door_makes_its_application_once_at_the_first_request() -> None:
     made: list[int] = []
     together = threading.Barrier(4)
 
-    def make() -> Any:
+    def make(environ: Mapping[str, Any]) -> Any:
         made.append(1)
         return hello
 
@@ -61,7 +62,7 @@ def test_the_door_says_when_there_is_no_configuration_and_looks_again(
 ) -> None:
     faults = [exception.ConfigError(reason="[x] y is wrong.")]
 
-    def make() -> Any:
+    def make(environ: Mapping[str, Any]) -> Any:
         if faults:
             raise faults.pop()
         return hello
@@ -73,6 +74,88 @@ def test_the_door_says_when_there_is_no_configuration_and_looks_again(
     assert "[x] y is wrong." in caplog.text
     assert "wrong" not in answer.text
     assert door.get("/").status_int == 200
+
+
+def test_the_door_logs_the_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now, reasons = [0.0], ["a is wrong."]
+
+    def make(environ: Mapping[str, Any]) -> Any:
+        raise exception.ConfigError(reason=reasons[-1])
+
+    door = webtest.TestApp(Door(make, clock=lambda: now[0]))
+    for now[0] in (0.0, 1.0, 59.0, 60.0, 61.0):
+        assert door.get("/", status=503)
+    assert caplog.text.count("a is wrong.") == 2
+    reasons.append("b is wrong.")
+    door.get("/", status=503)
+    assert caplog.text.count("b is wrong.") == 1
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with files of both names, and pieces for one of them."""
+    (tmp_path / "cyborg.conf").touch()
+    (tmp_path / "cyborg-api.conf").touch()
+    (tmp_path / "cyborg-api.conf.d").mkdir()
+    return tmp_path
+
+
+class Uwsgi(ModuleType):
+    """What uWSGI puts beside the modules of its processes."""
+
+    def __init__(self, opt: Mapping[str, object]) -> None:
+        super().__init__("uwsgi")
+        self.opt = opt
+
+
+NAMED = ["--config-file", "/a.conf", "--config-file", "/etc/cyborg/b.conf"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "opt", "options"),
+    [
+        ({}, {}, []),
+        ({FILES: "/a.conf; b.conf;"}, {}, NAMED),
+        ({FILES: "/a.conf;b.conf", DIRECTORY: "/x"}, {}, [*NAMED[:3], "/x/b.conf"]),
+        ({DIRECTORY: "/nowhere"}, {}, ["--config-file", "/nowhere/cyborg.conf"]),
+        ({FILES: "/a.conf;b.conf"}, {"pyargv": b"--config-file /c.conf"}, NAMED),
+        ({}, {"env": b"OS_CYBORG_CONFIG_FILES=/a.conf;b.conf"}, NAMED),
+        ({}, {"env": [b"X=1", b"OS_CYBORG_CONFIG_FILES=/a.conf;b.conf"]}, NAMED),
+        (
+            {},
+            {"pyargv": b"--config-dir /d --log-file /x --config-file=/c.conf '--config-file' /e"},
+            ["--config-file", "/c.conf", "--config-file", "/e", "--config-dir", "/d"],
+        ),
+    ],
+)
+def test_the_configuration_of_a_web_server_is_named_in_its_order(
+    variables: Mapping[str, str],
+    opt: Mapping[str, object],
+    options: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["server", "--config-file", "/of/the/server"])
+    monkeypatch.setitem(sys.modules, "uwsgi", Uwsgi(opt))
+    assert arguments(variables) == options
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert arguments({}) == options
+
+
+def test_a_directory_is_read_like_the_usual_one(place: Path) -> None:
+    assert arguments({DIRECTORY: str(place)}) == [
+        *("--config-file", f"{place}/cyborg.conf", "--config-file", f"{place}/cyborg-api.conf"),
+        *("--config-dir", f"{place}/cyborg-api.conf.d"),
+    ]
+
+
+@pytest.mark.parametrize("pyargv", [b"--config-file", b"--config-file 'a"])
+def test_arguments_of_uwsgi_that_cannot_be_read_are_refused(
+    pyargv: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uwsgi", Uwsgi({"pyargv": pyargv}))
+    with pytest.raises(exception.ConfigError, match="pyargv = --config-file"):
+        arguments({})
 
 
 def test_the_door_reads_a_mended_file_whatever_was_wrong_with_it(tmp_path: Path) -> None:
@@ -88,6 +171,7 @@ def test_the_door_reads_a_mended_file_whatever_was_wrong_with_it(tmp_path: Path)
     (tmp_path / ".cyborg").mkdir()
     files = "[DEFAULT]\ntransport_url = fake://\n[api]\nport = many\n", "", "[api]\n"
     good = f"{files[0].replace('many', '1')}auth_strategy = noauth\n"
+    good += "[database]\nconnection = sqlite:////nonexistent/cyborg.sqlite\n"
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / ".cyborg" / "cyborg.conf"), *files, good],
         env={**os.environ, "HOME": str(tmp_path)},

@@ -1,30 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microversion 2.4 and those below take what they took: routes, parameters and bodies.
+"""Microversions 2.0 to 2.4 keep their routes, parameters and bodies.
 
-``frozen.txt`` has a line for each. What is answered is watched over where there is something to
-answer, by ``cyborg/tests/functional/rolling``.
+``frozen.txt`` has one line for each request. A parameter or field of a later microversion
+(``types.Field``) has a line of its own, so that it changes no line of 2.4 or below.
+``CONTRIBUTING.rst`` has the recipe. ``cyborg/tests/functional/rolling`` compares the answers.
 """
 
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import wsme
 import wsme.types
 
+from cyborg.api import types
 from cyborg.api.controllers import v2
-from cyborg.api.routing import Noun
+from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.routing import Noun, Routes
 from cyborg.tests import committed
 
 FILE = Path(__file__).with_name("frozen.txt")
 #: The newest microversion that a release had.
 NEWEST = 4
 FROZEN = (
-    "Microversion 2.4 is frozen: clients rely on what it takes and answers. Make 2.5, and let\n"
-    "only requests of it, or above, have what is new. If older ones are as they were, write the\n"
-    "file anew with CYBORG_TEST_REWRITE=1; lines of 2.4 and below must not change by that."
+    "Microversion 2.4 is frozen: clients rely on its routes, parameters and bodies. Give a new\n"
+    "route since=microversion.OPERATOR_VIEWS in @expose, and declare a new parameter or field as\n"
+    "types.Field(..., since=microversion.OPERATOR_VIEWS). Then run this test with\n"
+    "CYBORG_TEST_REWRITE=1. It may only add and change lines that begin with 2.5."
 )
 
 
@@ -33,50 +39,101 @@ def is_frozen(line: str) -> bool:
     return int(line.split(" ")[0].rpartition(".")[2]) <= NEWEST
 
 
-def declared(base: type[wsme.types.Base]) -> str:
-    """The parameters or fields of a type, those that must be there with an exclamation mark."""
-    return ",".join(
-        sorted(
-            f"{one.name}:{one.datatype.name}{'!' if one.mandatory else ''}"
-            for one in wsme.types.list_attributes(base)
+def attributes(base: type[wsme.types.Base]) -> list[tuple[int, str]]:
+    """Return the first microversion and the text of each parameter or field, by name.
+
+    In the text an exclamation mark stands for a mandatory attribute.
+    """
+    return [
+        (
+            types.first_version(attribute),
+            f"{attribute.name}:{attribute.datatype.name}{'!' if attribute.mandatory else ''}",
         )
-    )
+        for attribute in sorted(wsme.types.list_attributes(base), key=attrgetter("name"))
+    ]
 
 
-def body_of(kind: Any) -> str:
-    """What a body is checked by, with the fields of the objects in it."""
-    if kind is None:
-        return "-"
-    found = [one for one in vars(kind).values() if inspect.isclass(one)]
-    fields = [declared(one) for one in found if issubclass(one, wsme.types.Base)]
-    return "/".join([type(kind).__name__, *fields])
+def bases_of(kind: Any) -> list[type[wsme.types.Base]]:
+    """Return the declared types that a query or a body is checked by."""
+    parts = [kind] if inspect.isclass(kind) else vars(kind or object).values()
+    return [part for part in parts if inspect.isclass(part) and issubclass(part, wsme.types.Base)]
 
 
 def surface() -> Iterator[str]:
-    """All requests that there are, in a line each."""
+    """Yield the lines of all requests of the API."""
     for module in pkgutil.iter_modules(v2.__path__, f"{v2.__name__}."):
         for noun in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(noun) and issubclass(noun, Noun) and noun.__module__ == module.name:
-                for path, methods in noun.routes.items():
-                    for verb, name in methods.items():
-                        where = f"/{module.name.rpartition('.')[2]}/{path}".rstrip("/")
-                        yield _line(verb, where, getattr(noun, name))
+                yield from lines_of(noun, module.name.rpartition(".")[2])
 
 
-def _line(verb: str, where: str, handler: Any) -> str:
-    said = inspect.getclosurevars(handler).nonlocals
-    words = [
-        f"2.{said['since']} {verb} {where}",
-        f"status={202 if said['long'] else said['status']}",
-        f"query={declared(said['query']) or '-'}",
-        f"body={body_of(said['body'])}",
-        f"strict={body_of(said['strict'])}",
-    ]
-    return " ".join(words)
+def lines_of(noun: type[Noun], collection: str) -> Iterator[str]:
+    """Yield the lines of all requests of a noun: the request, then what a later version adds."""
+    for path, methods in noun.routes.items():
+        for verb, name in methods.items():
+            exposed = inspect.getclosurevars(getattr(noun, name)).nonlocals
+            request = f"{verb} {f'/{collection}/{path}'.rstrip('/')}"
+            first = max(exposed["since"], NEWEST)
+            words = [f"2.{exposed['since']} {request}"]
+            words.append(f"status={202 if exposed['long'] else exposed['status']}")
+            added = []
+            for part in ("query", "body", "strict"):
+                kind = exposed[part]
+                shown = [] if part == "query" or kind is None else [type(kind).__name__]
+                for base in bases_of(kind):
+                    fields = attributes(base)
+                    shown.append(",".join(text for since, text in fields if since <= first))
+                    added += [
+                        f"2.{since} {request} {part}+={text}"
+                        for since, text in fields
+                        if since > first
+                    ]
+                words.append(f"{part}={'/'.join(shown) or '-'}")
+            yield " ".join(words)
+            yield from added
 
 
-def test_what_was_taken_is_taken() -> None:
+def test_requests_of_frozen_microversions_do_not_change() -> None:
     lines = sorted(surface())
     written = committed.lines_of(FILE, lines)
     assert list(filter(is_frozen, lines)) == list(filter(is_frozen, written)), FROZEN
     assert len(lines) > 30
+
+
+class Query(types.Declared):
+    """A parameter of 2.0, and another that 2.5 adds."""
+
+    old = wsme.wsattr(types.NAME)
+    new = types.Field(types.NAME, since=5)
+
+
+class Things(Noun):
+    """A resource of 2.0 to which 2.5 adds a parameter, a field and a route."""
+
+    routes: ClassVar[Routes] = {"": {"GET": "index", "POST": "create"}, "*": {"GET": "show"}}
+    rules: Rules
+
+    @expose("rule", query=Query)
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the query."""
+        return dict(query)
+
+    @expose("rule", body=types.Object(Query))
+    def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body."""
+        return dict(body)
+
+    @expose("rule", types.UUID_TYPE, query=Query, since=5)
+    def show(self, call: Call, uuid: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the query."""
+        return dict(query)
+
+
+def test_later_parameters_and_fields_change_no_line_of_a_frozen_microversion() -> None:
+    assert list(lines_of(Things, "things")) == [
+        "2.0 GET /things status=200 query=old:string body=- strict=-",
+        "2.5 GET /things query+=new:string",
+        "2.0 POST /things status=200 query=- body=Object/old:string strict=-",
+        "2.5 POST /things body+=new:string",
+        "2.5 GET /things/* status=200 query=new:string,old:string body=- strict=-",
+    ]

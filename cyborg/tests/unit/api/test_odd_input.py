@@ -65,6 +65,7 @@ VALUES = st.recursive(
 
 #: The newest microversion.
 V24 = "accelerator 2.4"
+V25 = "accelerator 2.5"
 DOORS = [
     ("POST", "/v2/device_profiles"),
     ("POST", "/v2/accelerator_requests"),
@@ -173,6 +174,10 @@ PARAMETERS = [
     "wait",
     "drain",
     "project_id",
+    "device",
+    "request_id",
+    "since",
+    "group_by",
 ]
 NOUNS = [
     "accelerator_requests",
@@ -189,6 +194,7 @@ NOUNS = [
     "hardware",
     "operations",
     "usage",
+    "events",
     "instances/<instance>/accelerators",
 ]
 METHODS = ["GET", "DELETE"]
@@ -201,7 +207,7 @@ def test_any_query(client: Client, method: str, noun: str) -> None:
     @given(st.lists(st.tuples(st.sampled_from(PARAMETERS), st.binary(max_size=12)), max_size=3))
     def send(pairs: list[tuple[str, bytes]]) -> None:
         query = "&".join(f"{name}={quote(value)}" for name, value in pairs)
-        for version in (None, V24):
+        for version in (None, V24, V25):
             assert client.send(method, f"/v2/{noun}?{query}", version=version).status < 500
 
     send()

@@ -51,11 +51,11 @@ def test_a_long_verb_is_accepted_and_can_be_followed(client: Client) -> None:
 @pytest.mark.parametrize(
     ("query", "body", "asked"),
     [
-        ("", {}, {"hosts": None, "driver": None, "wait": False}),
+        ("", {}, {"hosts": None, "driver": None, "wait": False, "setup": False}),
         (
             "?wait=true",
             {"hosts": ["a", "b", "a"], "driver": "d"},
-            {"hosts": ["a", "b"], "driver": "d", "wait": True},
+            {"hosts": ["a", "b"], "driver": "d", "wait": True, "setup": False},
         ),
     ],
 )

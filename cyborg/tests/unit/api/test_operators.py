@@ -12,7 +12,8 @@ LISTS = ["/v2/services", "/v2/backends", "/v2/drivers", "/v2/hardware"]
 READ = [("GET", path, None) for path in LISTS]
 READ += [("GET", f"{path}/<random>", None) for path in LISTS]
 USAGE = [("GET", "/v2/usage", None)]
-EVERYTHING = READ + USAGE
+EVENTS = [("GET", "/v2/events", None)]
+EVERYTHING = READ + USAGE + EVENTS
 ALL = {
     "admin",
     "bare-admin",
@@ -27,6 +28,7 @@ ALL = {
 #: requests, and who may send them
 WHO: list[tuple[list[Any], set[str]]] = [
     (READ, {"admin", "bare-admin", "operator", "manager"}),
+    (EVENTS, {"admin", "bare-admin", "operator"}),
     (USAGE, {"admin", "bare-admin", "operator", "manager", "member", "reader", "stranger"}),
 ]
 
@@ -35,14 +37,14 @@ WHO: list[tuple[list[Any], set[str]]] = [
 @pytest.mark.parametrize(("requests", "who"), WHO)
 def test_who_may_what(client: Client, requests: list[Any], who: set[str], as_: str) -> None:
     for method, path, body in requests:
-        answer = client.send(method, path, body, as_=as_, version="accelerator 2.4")
+        answer = client.send(method, path, body, as_=as_, version="accelerator 2.5")
         assert (answer.status != 403) == (as_ in who), (method, path)
 
 
 @pytest.mark.parametrize("as_", ["system-admin", "domain-admin"])
 def test_tokens_that_are_of_no_project(client: Client, conductor: FakeConductor, as_: str) -> None:
     for method, path, body in EVERYTHING:
-        answer = client.send(method, path, body, as_=as_, version="accelerator 2.4")
+        answer = client.send(method, path, body, as_=as_, version="accelerator 2.5")
         assert (answer.status, bool(answer.fault)) == (403, True)
     assert conductor.calls == []
 
@@ -52,7 +54,7 @@ def test_there_is_no_such_thing_below_2_4(client: Client, version: str | None) -
     for method, path, body in EVERYTHING:
         answer = client.send(method, path, body, version=version)
         assert answer.status == 404
-        assert "2.4" in answer.fault
+        assert ("2.5" if path == "/v2/events" else "2.4") in answer.fault
 
 
 def test_who_is_no_operator_sees_the_usage_of_the_own_project_only(client: Client) -> None:

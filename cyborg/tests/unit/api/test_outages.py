@@ -87,6 +87,6 @@ def test_keystone_away(make_conf: MakeConf, reader: Reader, conductor: FakeCondu
     client = Client(webtest.TestApp(wsgi), FACTS)
     answer = client.send("GET", "/v2/devices")
     assert answer.status == 503
-    assert answer.fault.startswith("Keystone is not available")
-    assert answer.headers["OpenStack-API-Maximum-Version"] == "2.4"
+    assert answer.fault.startswith("Keystone is not available: the identity service cannot check")
+    assert answer.headers["OpenStack-API-Maximum-Version"] == "2.5"
     assert client.send("GET", "/").status == 200

@@ -12,7 +12,7 @@ from cyborg.policies import arqs, list_rules
 from cyborg.tests.unit.api.conductor import FakeConductor
 from cyborg.tests.unit.api.world import Client
 
-V24 = "accelerator 2.4"
+V25 = "accelerator 2.5"
 #: The role of ``nobody``, who may do nothing by default.
 ROLE = "role:heat_stack_user"
 #: This one widens what the others allow, and refuses nothing.
@@ -34,7 +34,7 @@ def filled(path: str) -> str:
 def test_who_is_refused_is_told_the_rule(
     client: Client, conductor: FakeConductor, rule: str, method: str, path: str
 ) -> None:
-    answer = client.send(method, filled(path), as_="nobody", service="service", version=V24)
+    answer = client.send(method, filled(path), as_="nobody", service="service", version=V25)
     assert answer.status == 403
     assert re.search(rf"{rule}\b", answer.fault)
     assert conductor.calls == []
@@ -47,7 +47,7 @@ def test_who_is_granted_the_rule_alone_comes_in(
     file = tmp_path / "policy.yaml"
     file.write_text(f'"{rule}": "{ROLE}"\n')
     client = make_client(f"[oslo_policy]\npolicy_file = {file}\n")
-    answer = client.send(method, filled(path), as_="nobody", service="service", version=V24)
+    answer = client.send(method, filled(path), as_="nobody", service="service", version=V25)
     assert answer.status in (200, 202, 204, 400, 404), answer.body
     if answer.status == 404:
         assert "microversion" not in answer.fault

@@ -73,6 +73,48 @@ def test_a_fault_names_its_place(raw: Any, place: str) -> None:
     assert caught.value.path == place
 
 
+class Versioned(types.Declared):
+    """Fields of 2.0, and fields that 2.5 adds; one of those is mandatory."""
+
+    old = wsme.wsattr(types.NAME)
+    new = types.Field(types.NAME, since=5)
+    needed = types.Field(types.NAME, since=5, mandatory=True)
+
+
+class Outside(types.Declared):
+    """Objects of fields that 2.5 adds, in a list and in an object of any names."""
+
+    listed = wsme.wsattr(types.Items(types.Object(Versioned, closed=True)))
+    named = wsme.wsattr(types.Members(types.Object(Versioned)))
+
+
+def test_a_query_refuses_a_parameter_below_its_first_microversion() -> None:
+    sent = {"old": "a", "new": "b", "needed": "c"}
+    assert types.query(Versioned, sent, 5) == sent
+    assert types.query(Versioned, {"old": "a"}, 4) == {"old": "a"}
+    with pytest.raises(types.Wrong, match=r"below microversion 2\.5") as caught:
+        types.query(Versioned, {"old": "a", "new": "b"}, 4)
+    assert caught.value.path == "new"
+    with pytest.raises(types.Wrong, match="it is missing"):
+        types.query(Versioned, {"old": "a"}, 5)
+
+
+def test_a_field_does_not_exist_below_its_first_microversion_in_nested_objects() -> None:
+    body = types.Object(Outside)
+    older = body.at(4)
+    whole = {"old": "a", "new": "b", "needed": "c"}
+    assert body.at(5).read({"listed": [whole]}) == {"listed": [whole]}
+    assert older.read({"named": {"x": whole}}) == {"named": {"x": {"old": "a"}}}
+    with pytest.raises(types.Wrong, match=r"below microversion 2\.5") as caught:
+        older.read({"listed": [whole]})
+    assert caught.value.path == "listed[0].new"
+
+
+def test_a_change_names_the_fields_of_its_microversion() -> None:
+    with pytest.raises(types.Wrong, match="at least one of old is needed"):
+        types.Change(Versioned).at(4).read({})
+
+
 def test_what_is_not_declared_is_ignored_unless_the_type_is_closed() -> None:
     odd = {"number": 1, "colour": "red"}
     assert types.Object(Inner).read(odd) == {"number": 1}

@@ -110,6 +110,53 @@ THINGS: dict[str, list[dict[str, Any]]] = {
             "labels": {"rack": "7"},
             "driver": "fake_driver",
             "backend": "a",
+            "address": "0000:3b:00.0",
+            "numa_node": 0,
+            "resource_classes": ["FPGA"],
+            "traits": ["CUSTOM_FPGA_INTEL", "OWNER_CYBORG"],
+            "providers": [
+                {
+                    "uuid": DRIVER,
+                    "name": "compute-1_0000:3b:00.0",
+                    "resource_class": "FPGA",
+                    "total": 4,
+                    "reserved": 1,
+                    "error": None,
+                }
+            ],
+            "units": {
+                "total": 4,
+                "used": 2,
+                "free": 1,
+                "out_of_service": 1,
+                "reasons": {"quarantined": 1},
+            },
+            "holders": [
+                {
+                    "arq_uuid": ARQ,
+                    "instance_uuid": INSTANCE,
+                    "instance_name": "web-1",
+                    "project_id": "p",
+                },
+                {
+                    "arq_uuid": OPERATION,
+                    "instance_uuid": AGENT,
+                    "instance_name": "unknown",
+                    "project_id": "p",
+                },
+            ],
+            "events": [
+                {
+                    "id": 7,
+                    "at": "2026-11-01T10:00:00.000+00:00",
+                    "noun": "arq",
+                    "subject_uuid": ARQ,
+                    "action": "BindFailed",
+                    "state": "BindFailed",
+                    "reason": "the card is hot",
+                    "request_id": "req-1",
+                }
+            ],
             "in_use": True,
             "instances": [
                 {
@@ -150,13 +197,34 @@ THINGS: dict[str, list[dict[str, Any]]] = {
     ],
     "usage": [
         {
-            "type": "FPGA",
+            "resource_class": "FPGA",
+            "type": None,
             "host": "compute-1",
+            "project_id": None,
+            "total": 7,
+            "used": 2,
+            "free": 4,
+            "out_of_service": 1,
+            "reasons": {"driver_not_ready": 1},
+        }
+    ],
+    "events": [
+        {
+            "id": 7,
+            "at": "2026-11-01T10:00:00.000+00:00",
+            "noun": "arq",
+            "subject_uuid": ARQ,
+            "action": "Bound",
+            "state": "Bound",
+            "reason": None,
+            "device_uuid": DEVICE,
+            "host": "compute-1",
+            "instance_uuid": INSTANCE,
+            "request_id": "req-99999999-9999-4999-8999-999999999999",
+            "global_request_id": None,
+            "operation_uuid": OPERATION,
             "project_id": "p",
-            "offered": 4,
-            "bound": 2,
-            "reserved": 1,
-            "lost": 0,
+            "user_id": "u",
         }
     ],
 }

@@ -64,7 +64,7 @@ def test_a_service_of_older_days(maximum: str, cyborg: Run, service: Service):
 
 
 def test_not_acceptable_for_another_reason_is_told_as_it_is(cyborg: Run, service: Service):
-    headers = {"OpenStack-API-Maximum-Version": "2.4"}
+    headers = {"OpenStack-API-Maximum-Version": "2.5"}
     service.answers["/services"] = [Answer(406, fault("Only JSON."), headers)]
     assert cyborg("service-list").err.startswith("Only JSON (HTTP 406).")
 
@@ -150,7 +150,28 @@ def test_keystone_cannot_be_reached(program: Run, service: Service):
         *("--os-auth-url", where, "--os-username", "u", "--os-password", "p"), "service-list"
     )
     assert ran.status == 1
-    assert "Keystone cannot be reached" in ran.err
+    assert f"Keystone cannot be reached at {where}" in ran.err
+    assert "cyborg-api" not in ran.err
+
+
+def test_keystone_away_is_named_when_the_endpoint_is_given(program: Run, url: str):
+    ran = program(
+        *("--os-auth-url", "http://127.0.0.1:9/v3", "--os-username", "u", "--os-password", "p"),
+        *("--os-endpoint-override", url, "service-list"),
+    )
+    assert ran.status == 1
+    assert "Keystone cannot be reached at http://127.0.0.1:9/v3" in ran.err
+    assert url not in ran.err
+
+
+def test_an_endpoint_that_is_away_is_not_blamed_on_keystone(program: Run, tmp_path: Path):
+    with Loopback(_keystone(_listed("http://127.0.0.1:9"))) as keystone:
+        _write_cloud(tmp_path, keystone.url)
+        ran = program("--os-cloud", "test", "driver-list")
+    assert ran.status == 1
+    assert "http://127.0.0.1:9/v2 cannot be reached" in ran.err
+    assert "Is cyborg-api running there?" in ran.err
+    assert "Keystone" not in ran.err
 
 
 def _keystone(catalogue: list[dict[str, Any]], *, known: bool = True) -> Any:
@@ -263,7 +284,7 @@ def test_a_service_can_be_named_by_its_host(cyborg: Run, service: Service):
     assert service.asked[0].query == {"kind": "process", "host": "compute-1"}
 
 
-@pytest.mark.parametrize("command", ["service-show", "service-enable", "service-delete"])
+@pytest.mark.parametrize("command", ["service-show", "service-delete"])
 def test_a_host_without_or_with_several_services(command: str, cyborg: Run, service: Service):
     ran = cyborg(f"{command} elsewhere")
     assert ran.status == 1
@@ -274,6 +295,80 @@ def test_a_host_without_or_with_several_services(command: str, cyborg: Run, serv
     assert ran.status == 1
     assert f"cyborg-agent is {AGENT}, cyborg-api is {DEVICE}" in ran.err
     assert {one.path for one in service.asked} == {"/services"}
+
+
+@pytest.mark.parametrize("command", ["service-enable", "service-disable"])
+def test_a_host_stands_for_its_agent_where_services_change(
+    command: str, cyborg: Run, service: Service
+):
+    other = PROCESS | {"uuid": DEVICE, "binary": "cyborg-api"}
+    service.answers["/services"] = [Answer(200, {"services": [other, PROCESS]})]
+    assert cyborg(f"{command} compute-1").status == 0
+    assert service.last.path == f"/services/{AGENT}"
+    service.answers["/services"] = [Answer(200, {"services": [other]})]
+    ran = cyborg(f"{command} compute-1")
+    assert ran.status == 1
+    assert ran.err.startswith("Host compute-1 has no cyborg-agent")
+
+
+def test_several_hosts_are_disabled_and_each_failure_is_named(cyborg: Run, service: Service):
+    ran = cyborg("service-disable compute-1 elsewhere -f json")
+    assert (ran.status, json.loads(ran.out)) == (1, {AGENT: "disabled"})
+    assert ran.err.startswith("elsewhere: No service of host elsewhere is known")
+
+
+def test_several_accelerators_change_and_each_failure_is_named(cyborg: Run, service: Service):
+    service.answers["/devices/other"] = [Answer(404, fault("Device other could not be found."))]
+    ran = cyborg(f"accelerator-update other {DEVICE} {DEVICE} --status ready -f json")
+    assert (ran.status, json.loads(ran.out)) == (1, {DEVICE: "ready"})
+    assert ran.err == "other: Device other could not be found (HTTP 404).\n"
+    assert [one.path for one in service.asked] == ["/devices/other", f"/devices/{DEVICE}"]
+
+
+def test_selected_accelerators_change_with_yes_only_where_nobody_can_be_asked(
+    cyborg: Run, service: Service
+):
+    line = "accelerator-update --host h --driver d --label rack=7 --status maintaining"
+    ran = cyborg(line)
+    assert (ran.status, [one.method for one in service.asked]) == (1, ["GET"])
+    assert ran.err == (
+        "1 accelerator with hostname h, driver d, labels rack=7 would change; give --yes to change "
+        "them without a question.\n"
+    )
+    service.asked.clear()
+    assert cyborg(f"{line} --reason fans --set-label a=1 --yes").status == 0
+    assert service.asked[0].query == {"hostname": "h", "driver": "d", "labels": "rack=7"}
+    assert service.last.body == {
+        "status": "maintaining",
+        "status_reason": "fans",
+        "labels": {"a": "1"},
+    }
+    assert len(service.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--status ready", "No accelerator is named"),
+        ("--label rack=7", "Nothing is to be changed"),
+        (f"{DEVICE} --host h --status ready", "but not both"),
+        (f"{DEVICE} --label a=1 --unset-label a", "Label a is given twice"),
+        (f"{DEVICE} --status ready --reason x", "--status maintaining only"),
+    ],
+)
+def test_an_update_that_means_two_things_or_nothing_is_refused(
+    line: str, complaint: str, cyborg: Run, service: Service
+):
+    ran = cyborg(f"accelerator-update {line}")
+    assert (ran.status, service.asked) == (1, [])
+    assert complaint in ran.err
+
+
+def test_a_selection_without_accelerators_is_a_failure(cyborg: Run, service: Service):
+    service.answers["/devices"] = [Answer(200, {"devices": []})]
+    ran = cyborg("accelerator-update --driver d --status ready --yes")
+    assert ran.status == 1
+    assert "No accelerator matches driver d" in ran.err
 
 
 def test_hosts_that_never_reported(cyborg: Run, tmp_path: Path):

@@ -62,9 +62,9 @@ def test_long_work_is_seen_to_its_end(command: str, cyborg: Run, pauses: list[fl
     assert ran.err.splitlines() == [
         "a: running",
         "b: waiting",
-        "a: succeeded, found=1",
+        "a: succeeded, found 1",
         "b: running",
-        "b: succeeded, found=0",
+        "b: succeeded, found 0",
     ]
     assert len(pauses) == 3
     assert pauses == sorted(pauses)
@@ -83,7 +83,7 @@ def test_nobody_waits_who_does_not_want_to(
 @pytest.mark.usefixtures("course")
 def test_progress_has_colours_on_a_terminal(cyborg: Run):
     ran = cyborg("discover-services -f value -c state", terminal=True)
-    assert ran.err.splitlines()[-1] == "b: \033[32msucceeded\033[0m, found=0"
+    assert ran.err.splitlines()[-1] == "b: \033[32msucceeded\033[0m, found 0"
     assert ran.out == "succeeded\n"
 
 

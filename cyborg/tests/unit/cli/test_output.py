@@ -63,17 +63,17 @@ def test_value_is_for_scripts(cyborg: Run):
 
 
 def test_who_has_an_accelerator_stands_in_columns(cyborg: Run):
-    (one,) = cyborg("accelerator-list -f json").shown
-    assert one["instance_name"] == ["web-1", "unknown"]
+    (one,) = cyborg("accelerator-list --long -f json").shown
+    assert one["holder"] == one["instance_name"] == ["web-1", "unknown"]
     assert one["instance_status"] == ["ACTIVE", "unknown"]
-    lines = cyborg("accelerator-list -c instance_name -c instance_status").out.splitlines()
+    lines = cyborg("accelerator-list --long -c holder -c instance_status").out.splitlines()
     assert [line.split() for line in lines[3:5]] == [
         ["|", "web-1", "|", "ACTIVE", "|"],
         ["|", "unknown", "|", "unknown", "|"],
     ]
     shown = cyborg(f"accelerator-show {DEVICE}").out
-    assert f"web-1 (uuid={INSTANCE}, status=ACTIVE, seen_at=2026-11-01T10:00:00.000+00:00)" in shown
-    assert f"unknown (uuid={AGENT}, status=unknown)" in shown
+    assert f"web-1 (uuid {INSTANCE}, status ACTIVE, seen at 2026-11-01T10:00:00.000+00:00)" in shown
+    assert f"unknown (uuid {AGENT}, status unknown)" in shown
 
 
 def test_csv_is_one_line_for_each(cyborg: Run):
@@ -157,14 +157,14 @@ def test_an_operation_has_a_line_for_each_host_in_its_table(cyborg: Run, service
         )
     ]
     out = cyborg("discover-services").out
-    assert "compute-1: succeeded, drivers=[fake_driver (found=2, lost=0)]" in out
+    assert "compute-1: succeeded, fake_driver found 2 devices" in out
     assert "| compute-2: succeeded" in out
 
 
 def test_services_of_a_backend_are_lines(cyborg: Run):
     out = cyborg("backend-list").out
-    assert "compress (state=up)" in out
-    assert "cipher (state=down)" in out
+    assert "compress: up" in out
+    assert "cipher: down" in out
 
 
 def test_nothing_is_shown_of_what_is_gone(cyborg: Run):
@@ -216,3 +216,19 @@ def test_bash_completes(typed: str, offered: list[str], program: Run, tmp_path: 
         ["bash", "-c", asked], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout.split() == offered
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["profile-create fpga --group resources:FPGA=1", "profile-update fpga --description one"],
+)
+def test_warnings_of_a_profile_stand_beside_the_output(
+    cyborg: Run, service: Service, command: str
+) -> None:
+    profile = {**THINGS["device_profiles"][0], "warnings": ["groups[0] asks for an image."]}
+    path = "/device_profiles" if "create" in command else "/device_profiles/fpga"
+    service.answers[path] = [Answer(200, profile)]
+    ran = cyborg(f"{command} -f json")
+    assert ran.err == "Warning: groups[0] asks for an image.\n"
+    assert "warnings" not in ran.shown
+    assert ran.shown["name"] == "fpga"

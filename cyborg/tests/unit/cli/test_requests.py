@@ -83,6 +83,12 @@ SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
         {"options": {"x": "1", "y": None}, "enabled": False},
     ),
     "discover-services": ("POST", "/services/discover", {}, {}),
+    "discover-services --driver d --setup": (
+        "POST",
+        "/services/discover",
+        {},
+        {"driver": "d", "setup": True},
+    ),
     "discover-services --host a --driver d --no-wait": (
         "POST",
         "/services/discover",
@@ -90,6 +96,13 @@ SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
         {"hosts": ["a"], "driver": "d"},
     ),
     f"hardware-show {DEVICE}": ("GET", f"/hardware/{DEVICE}", {}, None),
+    "hardware-list --capability ipsec --remote false": (
+        "GET",
+        "/hardware",
+        {"capability": "ipsec", "remote": "false"},
+        None,
+    ),
+    "backend-list --capability num": ("GET", "/backends", {"capability": "num"}, None),
     "hardware-list --host h --driver d --type CRYPTO --setup-required": (
         "GET",
         "/hardware",
@@ -111,6 +124,22 @@ SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
             "labels": "a=1,b=2",
             "in_use": "false",
             "marker": DEVICE,
+        },
+        None,
+    ),
+    f"event-list --device {DEVICE} --host h --instance {INSTANCE} --arq {ARQ} --request req-1 "
+    "--since 2026-11-01T10:00 --limit 5 --marker 7": (
+        "GET",
+        "/events",
+        {
+            "device": DEVICE,
+            "host": "h",
+            "instance": INSTANCE,
+            "arq": ARQ,
+            "request_id": "req-1",
+            "since": "2026-11-01T10:00",
+            "limit": "5",
+            "marker": "7",
         },
         None,
     ),
@@ -141,6 +170,12 @@ SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
         f"/devices/{DEVICE}",
         {},
         {"model": "m", "traits": ["CUSTOM_A"]},
+    ),
+    f"accelerator-update {DEVICE} --status maintaining --reason fans": (
+        "PATCH",
+        f"/devices/{DEVICE}",
+        {},
+        {"status": "maintaining", "status_reason": "fans"},
     ),
     f"accelerator-update {DEVICE} --status ready --label rack=7": (
         "PATCH",
@@ -202,7 +237,7 @@ SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
     "operation-list --action discover --state failed": (
         "GET",
         "/operations",
-        {"verb": "discover", "state": "failed"},
+        {"verb": "discover", "state": "failed", "sort_key": "created_at", "sort_dir": "desc"},
         None,
     ),
     f"operation-show {OPERATION}": ("GET", f"/operations/{OPERATION}", {}, None),
@@ -236,7 +271,7 @@ def test_a_command_sends_one_request_with_the_microversion(
     ran = cyborg(command)
     asked = service.asked[0]
     assert (asked.method, asked.path, asked.query, asked.body) == SENT[command]
-    assert asked.version == "accelerator 2.4"
+    assert asked.version == "accelerator 2.5"
     assert len(service.asked) == 1
     assert ran.status == 0, ran.err
 

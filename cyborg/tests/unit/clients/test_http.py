@@ -7,6 +7,8 @@ import pytest
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity import v3
+from keystoneauth1.session import Session
 
 from cyborg import exception
 from cyborg.clients import http
@@ -16,6 +18,7 @@ class Scripted(Adapter):
     """Answers every request alike: raises an exception, or returns a status with a body."""
 
     def __init__(self, outcome: int | Exception, body: bytes = b"") -> None:
+        super().__init__(Session())
         self._outcome = outcome
         self._body = body
 
@@ -46,7 +49,6 @@ def test_a_peer_that_breaks_or_keeps_us_out_is_unavailable(status: int):
     [
         ks_exceptions.ConnectFailure("nobody there\nlong trace"),
         ks_exceptions.EndpointNotFound("no compute endpoint"),
-        ks_exceptions.Unauthorized("wrong password"),
         requests.exceptions.ChunkedEncodingError("broke off"),
     ],
 )
@@ -55,6 +57,26 @@ def test_whatever_keeps_a_request_from_its_peer_is_unavailable(fault: Exception)
         http.ask("Nova", Scripted(fault), "GET", "/x")
     assert caught.value.fields["http"] is None
     assert "\n" not in str(caught.value)
+
+
+def test_keystone_that_cannot_be_reached_is_named_instead_of_the_peer():
+    account = v3.Password("http://127.0.0.1:9/v3", username="u", password="secret-4711")
+    with pytest.raises(exception.Unavailable) as caught:
+        http.ask("Nova", Adapter(Session(auth=account)), "GET", "/servers")
+    assert str(caught.value).startswith(
+        "Keystone is not available: no token from http://127.0.0.1:9/v3: "
+    )
+    assert "secret-4711" not in str(caught.value)
+    assert caught.value.public == "The identity service (Keystone) is not available."
+
+
+def test_keystone_that_refuses_a_new_token_is_named_instead_of_the_peer():
+    # The peer refused the token at hand, and Keystone gave no other.
+    with pytest.raises(exception.Unavailable) as caught:
+        http.ask("Nova", Scripted(ks_exceptions.Unauthorized("wrong password")), "GET", "/x")
+    assert caught.value.fields["peer"] == http.KEYSTONE
+    assert caught.value.fields["http"] == 401
+    assert "refuses the account: wrong password" in str(caught.value)
 
 
 def test_a_body_that_is_no_json_is_not_from_the_peer():

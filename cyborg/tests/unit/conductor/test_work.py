@@ -183,6 +183,45 @@ def test_postponed_no_further_than_its_deadline(db: Database, ledger: Ledger, le
     assert row.not_before_ms == row.deadline_ms + 1
 
 
+@pytest.mark.parametrize(
+    ("attempts", "longest"),
+    [(1, 500), (2, 1_000), (3, 2_000), (6, 16_000), (7, 30_000), (100, 30_000)],
+)
+def test_the_pause_grows_with_the_attempts_up_to_its_limit(
+    db: Database, lease: Lease, attempts: int, longest: int
+) -> None:
+    """Each pause is a random part of the longest one, and at least half of it."""
+    lease.renew()
+    owner = lease.owner
+    assert owner is not None
+    with db.writer() as tx:
+        work.add(tx, db.now, [{"kind": WorkKind.NOTIFY}])
+        tx.execute(sa.update(Work).values(attempts=attempts - 1))
+        found = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
+        before = tx.execute(sa.select(db.now)).scalar_one()
+    Ledger(db=db).later(found, "not yet")
+    with db.reader() as tx:
+        row = tx.execute(sa.select(Work.not_before_ms, db.now.label("now"))).one()
+    assert before + longest // 2 <= row.not_before_ms <= row.now + longest
+
+
+def test_a_conductor_forgets_the_rows_of_its_former_processes_after_a_day(db: Database) -> None:
+    """Rows of its own host only, and none that was seen lately."""
+    day = 24 * 3600 * 1000
+    ages = {("control", "old"): day + 60_000, ("control", "young"): day - 60_000}
+    ages[("other", "old")] = day + 60_000
+    for host, process in ages:
+        Lease(db=db, process=Process(host, CONDUCTOR, "0", "here", process)).renew()
+    with db.writer() as tx:
+        for (host, process), age in ages.items():
+            mine = sa.and_(Service.host == host, Service.process == process)
+            tx.execute(sa.update(Service).where(mine).values(last_seen_ms=db.now - age))
+    Lease(db=db, process=Process("control", CONDUCTOR, "0", "here", "new")).renew()
+    with db.reader() as tx:
+        left = {tuple(one) for one in tx.execute(sa.select(Service.host, Service.process))}
+    assert left == {("control", "young"), ("control", "new"), ("other", "old")}
+
+
 def test_a_lease_that_is_over_begins_anew(db: Database) -> None:
     process = Process("control", CONDUCTOR, "0", "here", "1")
     first, second = Lease(db=db, process=process), Lease(db=db, process=process)

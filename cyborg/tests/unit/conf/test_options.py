@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options themselves: names, defaults and help, as existing configuration files expect them."""
 
+import configparser
 import socket
 from pathlib import Path
+from typing import Final
 
 import keystonemiddleware.auth_token
 import pytest
@@ -10,6 +12,8 @@ from oslo_config import cfg
 from oslo_policy import opts as oslo_policy
 
 from cyborg.conf import keystone_authtoken, opts
+
+ROOT: Final = Path(__file__).resolve().parents[4]
 
 # What the existing service's files may set, with the defaults that its operators rely on.
 EXPECTED = {
@@ -76,11 +80,22 @@ def test_default(group: str, name: str) -> None:
     assert read(registered(), group, name) == EXPECTED[group, name]
 
 
-def test_state_path_follows_the_package() -> None:
+def test_the_database_has_no_default() -> None:
     conf = registered()
-    assert conf.state_path == conf.pybasedir
+    assert conf.database.connection is None
     assert conf.bindir == f"{conf.pybasedir}/bin"
-    assert conf.database.connection == f"sqlite:///{conf.state_path}/cyborg.sqlite"
+
+
+def test_the_unit_of_the_agent_creates_the_default_state_path() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read(ROOT / "etc" / "systemd" / "cyborg-agent.service")
+    # systemd.exec(5): StateDirectory= is below /var/lib for a system service.
+    created = f"/var/lib/{unit['Service']['StateDirectory']}"
+    assert registered().state_path == created
+    assert (
+        f"--home-dir {created} --create-home"
+        in (ROOT / "doc" / "source" / "install" / "by-hand.rst").read_text()
+    )
 
 
 @pytest.mark.parametrize("group", ["placement", "nova", "glance", "service_user"])

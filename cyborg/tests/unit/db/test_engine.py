@@ -12,10 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import faults
+from cyborg.db import events, faults
 from cyborg.db.connections import Settings
 from cyborg.db.engine import Database, Reader, Retry
 from cyborg.db.models import METADATA, Host
+from cyborg.model.caller import Caller
 
 
 @pytest.fixture
@@ -76,6 +77,50 @@ def test_writer_commits_all_or_nothing(db: Database) -> None:
     assert _names(db) == ["one"]
 
 
+class Clocks:
+    """The clock of the database in milliseconds, and that of this machine in seconds."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000
+        self.seconds = 10.0
+
+    def freeze(self, seconds: float) -> None:
+        """Let time pass in which this process does nothing."""
+        self.ms += int(seconds * 1000)
+        self.seconds += seconds
+
+
+@pytest.mark.parametrize(("frozen", "committed"), [(0.1, True), (3.9, True), (4.1, False)])
+def test_a_process_frozen_before_commit_commits_only_in_time(
+    tmp_path: Path, frozen: float, committed: bool
+) -> None:
+    clocks = Clocks()
+    now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: clocks.ms)
+    db = Database(_url(tmp_path), now=now, seconds=lambda: clocks.seconds)
+    with db.writer() as tx:
+        METADATA.create_all(tx)
+    caller = Caller(None, None, "req-1", expires_ms=5_000)
+
+    def change() -> None:
+        with db.writer() as tx:
+            _add(tx, "one")
+            events.record(tx, db.now, [events.Entry("host", "uuid", "made")], caller=caller)
+            clocks.freeze(frozen)
+
+    if committed:
+        change()
+    else:
+        with pytest.raises(exception.Unavailable, match="expired before it was processed"):
+            change()
+    assert _names(db) == (["one"] if committed else [])
+    # The next transaction of this thread is not about that request.
+    clocks.freeze(60)
+    with db.writer() as tx:
+        _add(tx, "two")
+    assert _names(db)[-1] == "two"
+    db.close()
+
+
 def test_ddl_is_taken_back_too(db: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         _broken(db, sa.text("CREATE TABLE extra (id INTEGER)"))
@@ -97,7 +142,7 @@ def test_reader_cannot_write(db: Database, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["sqlite:///{}/a b#c.sqlite", "sqlite:///file:{}/a?uri=true"])
 def test_reader_opens_a_file_and_makes_none(tmp_path: Path, form: str) -> None:
     only_reader = Reader(form.format(tmp_path))
-    refused = r"set \[database\] connection, or make it"
+    refused = r"set \[database\] connection, or make the file"
     with pytest.raises(exception.Unavailable, match=refused), only_reader.reader():
         pass
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ def check(text: str, *, console: bool = False) -> None:
     if not found:
         raise ValueError("there is no command in it")
     for words in found:
-        program = words[0].removeprefix(".test-venv/bin/")
+        program = re.sub(r"^(\.\./my-driver/)?\.(test-)?venv/bin/", "", words[0])
         _command([re.sub(r"\$(\{\w+\}|\w+)", VALUE, word) for word in words], program)
 
 

@@ -76,3 +76,15 @@ def test_units_are_those_of_rows_in_the_field() -> None:
 def test_name_keeps_only_what_every_tool_takes() -> None:
     (deployable,) = discovered(host="rack:4.node-1").deployables
     assert deployable.name == "rack_4_node-1_FakeDevice"
+
+
+def test_backend_and_hardware_tell_what_it_can_do() -> None:
+    driver = FakeDriver(bare(), configured())
+    (backend,) = driver.backends()
+    assert (backend.name, backend.state) == ("fake", "READY")
+    assert [(service.name, service.state) for service in backend.services] == [
+        ("fake_engine", "READY")
+    ]
+    (hardware,) = driver.hardware()
+    assert hardware.capability == backend.capabilities == {"fake": {"num": 16}}
+    assert hardware.remote == 0

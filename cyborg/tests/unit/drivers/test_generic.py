@@ -14,7 +14,7 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.model import creation
 from cyborg.model.creation import Creation
 from cyborg.model.device import AttachType, Backend, BackendService, Device, DeviceType
-from cyborg.model.work import HandleTask, Unit
+from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing import servers
 from cyborg.testing.driver_kit import DriverContract
 from cyborg.testing.fake_host import FakeHost
@@ -66,6 +66,8 @@ devices = 0000:0a:00.0, 0000:0b:00.0
 attach_type = TEST_PCI
 units = 9
 resource_class = FPGA
+program_command = /usr/sbin/card load {address} {image}
+program_timeout = 500
 [generic_driver:two]
 devices = 0000:0c:00.0
 attach_type = TEST_PCI
@@ -439,10 +441,33 @@ def test_what_is_not_configured_cannot_be_done(file: Path) -> None:
         lambda: driver.health("0000:0a:00.0"),
         lambda: driver.stats("0000:0a:00.0"),
         lambda: driver.install("0000:0c:00.0", "operation"),
+        lambda: driver.program(image("0000:0c:00.0"), "/var/lib/image"),
     ):
         with pytest.raises(exception.DriverCannot):
             verb()
     driver.install("0000:0a:00.0", "operation")
+
+
+def image(address: str) -> ProgramTask:
+    return ProgramTask("operation", "generic_driver", address, f"compute-1_{address}", UUID)
+
+
+def test_an_image_is_loaded_by_its_path(file: Path) -> None:
+    host = server()
+    host.programs["/usr/sbin/card"] = lambda _host, _argv: Completed(0, "", "")
+    driver = GenericDriver(host, written(file, GRANTED))
+    assert driver.can_program
+    devices = {one.key: one.deployables[0].programmable for one in driver.discover()}
+    assert devices == {"0000:0a:00.0": True, "0000:0b:00.0": True, "0000:0c:00.0": False}
+    driver.program(image("0000:0a:00.0"), "/var/lib/cyborg/images/x y/image")
+    assert host.commands == [
+        ("/usr/sbin/card", "load", "0000:0a:00.0", "/var/lib/cyborg/images/x y/image")
+    ]
+    assert host.patience == [500]
+    with pytest.raises(exception.HostError, match="is no image"):
+        driver.program(image("0000:0a:00.0"), "--force")
+    with pytest.raises(exception.DriverFailed, match="belongs to no backend"):
+        driver.program(image("0000:0d:00.0"), "/image")
 
 
 def test_its_type_is_that_of_what_its_backends_hold(file: Path) -> None:
@@ -450,7 +475,7 @@ def test_its_type_is_that_of_what_its_backends_hold(file: Path) -> None:
     assert GenericDriver(servers.server(), configured()).device_type is None
 
 
-def test_backends_and_the_services_on_each(file: Path) -> None:
+def test_services_of_a_backend_are_unknown_without_file_and_command(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
     told = {"num": 2, "tensor": {"fp16": True}}
@@ -460,12 +485,58 @@ def test_backends_and_the_services_on_each(file: Path) -> None:
             Backend(
                 "gpus",
                 state,
-                tuple(BackendService(one, state) for one in services),
+                tuple(BackendService(name, "unknown") for name in services),
                 told,
                 creates=AttachType.PCI,
             )
         ]
         host.remove("/sys/bus/pci/devices")
+
+
+def service_states(driver: GenericDriver) -> list[str]:
+    """The states of the services of the one backend, in their order."""
+    (backend,) = driver.backends()
+    return [service.state for service in backend.services]
+
+
+def test_service_file_tells_the_state_of_each_service(file: Path) -> None:
+    host = server()
+    driver = gpus(file, host, "service_file = /run/gpus/{service}.pid\n")
+    host.add_file("/run/gpus/tensor.pid", "17")
+    assert service_states(driver) == ["STOPPED", "READY"]
+    host.remove("/run/gpus/tensor.pid")
+    host.add_file("/run/gpus/decoder.pid", "18")
+    assert service_states(driver) == ["READY", "STOPPED"]
+
+
+def test_service_command_tells_the_state_of_each_service(file: Path) -> None:
+    host = server()
+    host.programs["/sbin/running"] = lambda _host, argv: Completed(
+        0 if argv[1] == "decoder" else 3, "", ""
+    )
+    driver = gpus(file, host, "service_command = /sbin/running {service}\n")
+    assert service_states(driver) == ["READY", "STOPPED"]
+
+
+def test_services_are_unknown_after_a_command_that_cannot_be_run(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    def hang(_host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        calls.append(argv[1])
+        raise exception.HostError(action="running /sbin/running", reason="it did not end")
+
+    host = server()
+    host.programs["/sbin/running"] = hang
+    driver = gpus(file, host, "service_command = /sbin/running {service}\n")
+    for _ in range(2):
+        assert service_states(driver) == ["unknown", "unknown"]
+    assert calls == ["decoder", "decoder"]
+    assert [record.getMessage() for record in caplog.records].count(
+        "The state of service decoder on backend gpus is unknown: "
+        "running /sbin/running failed: it did not end"
+    ) == 1
 
 
 def made(backend: str, *units: str, kind: AttachType = AttachType.PCI) -> dict[str, Device]:

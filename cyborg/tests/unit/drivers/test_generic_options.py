@@ -62,6 +62,41 @@ def test_several_in_the_order_of_their_names(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "option", "reason"),
+    [
+        (
+            {"services": "a, b", "service_file": "/run/engine"},
+            "service_file",
+            "without {service} it tells no service from another",
+        ),
+        (
+            {"services": "a, b c", "service_file": "/run/{service}"},
+            "services",
+            "'b c' cannot replace {service} in service_file",
+        ),
+        (
+            {"services": "../a", "service_command": "/bin/true {service}"},
+            "services",
+            "'../a' cannot replace {service} in service_command",
+        ),
+        (
+            {"services": "a", "service_file": "/run/a", "service_command": "/bin/true"},
+            "service_command",
+            "service_file tells the same",
+        ),
+    ],
+)
+def test_services_that_cannot_be_told_apart_are_refused(
+    file: Path, given: dict[str, str], option: str, reason: str
+) -> None:
+    with pytest.raises(exception.ConfigError) as caught:
+        backends(file, section("a", **{**LEAST, **given}))
+    sentence = str(caught.value)
+    assert sentence.startswith(f"Option [generic_driver:a] {option} cannot be ")
+    assert reason in sentence
+
+
+@pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
         ("pci_ids", "10de", "'10de' is not of the form 10de:20b5 or 10de:*"),
@@ -85,8 +120,14 @@ def test_several_in_the_order_of_their_names(file: Path) -> None:
         ("services", "aes, aes", "'aes' stands there twice"),
         ("model", "x" * 256, "is no text of 1 to 255 printable characters"),
         ("services", "aes, r\x1bsa", "is no text of 1 to 255 printable characters"),
+        ("remote_units", "2", "a device has only 1 unit(s), see units"),
+        ("service_file", "/run/{service}", "services names no service"),
+        ("service_command", "/bin/true {address}", "{address} is none of the placeholders"),
         ("ready_file", "run/ready", "it is not an absolute path in its shortest form"),
         ("prepared_file", "/run/ready", "without {handle} it tells no unit from another"),
+        ("program_command", "/usr/sbin/load {address}", "without {image} it has nothing to load"),
+        ("program_command", "/usr/sbin/load {handle}", "{handle} is none of the placeholders"),
+        ("program_command", "load {image}", "'load' is not the absolute path of a program"),
         ("install_command", SETUP, "neither ready_file nor ready_command tells its end"),
         ("health_command", "health", "'health' is not the absolute path of a program"),
         ("health_command", "/bin/health {handle}", "{handle} is none of the placeholders"),
@@ -182,7 +223,7 @@ def test_backends_that_a_guest_would_make_look_alike(
 def test_every_command_is_the_hosts_own() -> None:
     named = {one.dest for one in generic.backend_options() if one.dest.endswith("_command")}
     assert named == GenericDriver.local_options
-    assert len(named) == 7
+    assert len(named) == 9
 
 
 def test_a_command_that_was_not_written_on_this_host(file: Path) -> None:
@@ -204,7 +245,8 @@ def test_a_command_in_a_file_that_is_not_roots(file: Path, in_state_path: bool) 
         host.foreign.add(str(file))
     with pytest.raises(exception.ConfigError) as caught:
         generic_options.read(written(file, text), host)
+    place = f"{file} is below state_path" if in_state_path else f"others can change {file}"
     assert str(caught.value) == (
         "Option [generic_driver:a] health_command cannot be '/usr/bin/health {address}': a "
-        "command must stand in a configuration file that root alone can change."
+        f"command must stand in a configuration file that root alone can change; {place}."
     )

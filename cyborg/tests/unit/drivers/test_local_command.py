@@ -19,7 +19,10 @@ UUID = "6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11"
         ("setup {address}", "'setup' is not the absolute path of a program"),
         ("/usr/../tmp/setup", "'/usr/../tmp/setup' is not the absolute path of a program"),
         ("/usr/bin/{address}", "the program itself cannot be a placeholder"),
-        ("/usr/bin/setup {host}", "{host} is none of the placeholders {address}, {handle}, {uuid}"),
+        (
+            "/usr/bin/setup {host}",
+            "{host} is none of the placeholders {address}, {handle}, {uuid}, {image}",
+        ),
         ("/usr/bin/setup {address.real}", "{address.real} is none of the placeholders"),
         ("/usr/bin/setup {address!r}", "{address} is none of the placeholders"),
         ("/usr/bin/setup {}", "{} is none of the placeholders"),
@@ -59,6 +62,13 @@ def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
         {"address": ADDRESS, "handle": ""},
         {"address": ADDRESS, "handle_uuid": "6d2f7a7e"},
         {"address": ADDRESS, "handle_uuid": UUID.upper()},
+        {"address": ADDRESS, "image": "images/x"},
+        {"address": ADDRESS, "image": "/"},
+        {"address": ADDRESS, "image": "/var/../etc/passwd"},
+        {"address": ADDRESS, "image": "/var/./x"},
+        {"address": ADDRESS, "image": "/var//x"},
+        {"address": ADDRESS, "image": "/var/x\n"},
+        {"address": ADDRESS, "image": "--force"},
     ],
     ids=lambda values: list(values.values())[-1],
 )
@@ -69,15 +79,20 @@ def test_values_that_are_not_what_they_claim_to_be(values: dict[str, str]) -> No
 
 def test_values_of_every_kind() -> None:
     handle = f"{ADDRESS}/nvidia-223_0"
-    found = checked(ADDRESS, handle, UUID)
-    assert found == {"address": ADDRESS, "handle": handle, "uuid": UUID}
+    found = checked(ADDRESS, handle, UUID, image="/var/lib/..x/image")
+    assert found == {
+        "address": ADDRESS,
+        "handle": handle,
+        "uuid": UUID,
+        "image": "/var/lib/..x/image",
+    }
 
 
 def test_a_program_that_others_may_change_is_not_run() -> None:
     host = FakeHost()
     host.answers["/usr/bin/setup",] = Completed(0, "", "")
     host.foreign.add("/usr/bin/setup")
-    with pytest.raises(exception.HostError, match="others than root may change it"):
+    with pytest.raises(exception.HostError, match="others than root may change /usr/bin/setup"):
         LocalCommand.parse("/usr/bin/setup", 1).order(host, {})
     assert host.commands == []
 

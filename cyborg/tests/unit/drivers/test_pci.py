@@ -9,6 +9,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
+from cyborg.drivers import pci_scan
 from cyborg.drivers.base import Driver, Surroundings
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.pci import PciDriver, device_type
@@ -236,6 +237,28 @@ def test_a_function_in_a_guest_of_somebody_else_is_refused() -> None:
     assert found[servers.GPU_ON_VFIO] == ("held through VFIO by qemu-system-x86 (process 4711)")
 
 
+def test_each_process_that_has_a_vfio_node_open_is_found() -> None:
+    """A process that nobody may look into hides none of the others."""
+    host = servers.server()
+    for number, command in ((4711, "qemu-system-x86"), (4712, "dpdk")):
+        servers.open_vfio(host, str(number), number, command)
+    servers.open_vfio(host, "hidden", 4000, "secret")
+    host.faults["/proc/4000/fd"] = errno.EACCES
+    assert pci_scan.read(host).open_vfio == {
+        "4711": "qemu-system-x86 (process 4711)",
+        "4712": "dpdk (process 4712)",
+    }
+
+
+@pytest.mark.parametrize("driver", ["nvidia", "nvme", "i40e", "c6xx"])
+def test_an_idle_card_with_its_native_driver_is_offered_though_it_is_enabled(driver: str) -> None:
+    """A native driver enables the function when it is bound, long before anybody uses it."""
+    host = servers.bare()
+    path = servers.add_function(host, "0000:01:00.0", "10de:20b5:030200", driver=driver)
+    assert host.read_text(f"{path}/enable") == "1\n"
+    assert offered(host, EVERYTHING) == ["0000:01:00.0"]
+
+
 def test_a_function_that_is_switched_on_under_vfio_is_held_though_nobody_may_look() -> None:
     host = servers.server()
     host.add_file(f"{servers.place(servers.GPU_ON_VFIO)}/enable", "1\n")
@@ -301,3 +324,17 @@ def test_why_a_listed_function_is_not_offered_is_said_once(
         assert driver.discover() == []
     (record,) = [one for one in caplog.records if servers.NVME_MOUNTED in one.getMessage()]
     assert "mounted" in record.getMessage()
+
+
+def test_backend_is_the_bus_with_the_listed_functions_by_type() -> None:
+    host = servers.server()
+    (backend,) = PciDriver(host, configured('{"vendor_id": "10de"}')).backends()
+    assert (backend.name, backend.state) == ("pci", "READY")
+    assert [service.name for service in backend.services] == ["GPU"]
+    assert backend.capabilities["GPU"]["num"] >= 1
+
+
+def test_backend_is_stopped_when_the_whitelist_names_nothing_on_the_bus() -> None:
+    for whitelist in ((), ('{"vendor_id": "dead"}',)):
+        (backend,) = PciDriver(servers.server(), configured(*whitelist)).backends()
+        assert (backend.state, backend.services) == ("STOPPED", ())

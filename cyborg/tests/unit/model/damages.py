@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from cyborg.model.arq import State
 from cyborg.model.finding import Kind
+from cyborg.model.health_view import Process
+from cyborg.model.names import AGENT
 from cyborg.model.peers import Shown, View
 from cyborg.model.provider import provider_uuid
 from cyborg.model.snapshot import ArqRow, DeployableRow, HandleRow, HostRow, WorkRow
@@ -356,6 +358,15 @@ def _preparation_left(whole: Whole, choice: int) -> Damaged:
     return replace(whole, peers=replace(whole.peers, prepared=prepared)), key
 
 
+def _agent_deaf(whole: Whole, choice: int) -> Damaged:
+    host = _pick([one for one in whole.cloud.hosts if one.agent_silence is not None], choice)
+    if host is None:
+        return None
+    seen = whole.cloud.taken_ms
+    agent = Process(AGENT, host.name, 0, seen, "403 ACCESS_REFUSED", seen)
+    return _swap(whole, "hosts", host, replace(host, agent=agent)), f"{AGENT}@{host.name}"
+
+
 def _agent_dead(whole: Whole, choice: int) -> Damaged:
     host = whole.cloud.hosts[choice % len(whole.cloud.hosts)]
     return _swap(whole, "hosts", host, replace(host, agent_silence=HOUR)), host.name
@@ -425,6 +436,7 @@ DAMAGES: Mapping[Kind, Callable[[Whole, int], Damaged]] = {
     Kind.UNPREPARED: _preparation_lost,
     Kind.LEFTOVER: _preparation_left,
     Kind.SILENT_AGENT: _agent_dead,
+    Kind.NOT_RECEIVING: _agent_deaf,
     Kind.STUCK_WORK: _release_stuck,
     Kind.FAILED_DRIVER: _driver_broken,
     Kind.LOST_DEVICE: _device_away,

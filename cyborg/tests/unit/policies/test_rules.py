@@ -59,6 +59,7 @@ NAMES = {
     "cyborg:hardware:get_all",
     "cyborg:hardware:get_one",
     "cyborg:usage:get",
+    "cyborg:event:get_all",
 }
 PERSONAS = {
     "operator_api",

@@ -10,6 +10,7 @@ import oslo_messaging
 import pytest
 
 from cyborg import exception
+from cyborg.rpc.rabbit import BrokerFailure
 from cyborg.rpc.transport import Bus, Line
 from cyborg.service import wait_until
 
@@ -26,6 +27,14 @@ def silent(**_arguments: Any) -> Any:
 
 def refused(**_arguments: Any) -> Any:
     raise oslo_messaging.MessageDeliveryFailure("nobody home")
+
+
+def lost_connection(**_arguments: Any) -> Any:
+    raise BrokerFailure("the message bus cannot be reached: reset by peer", refused=False)
+
+
+def refused_by_broker(**_arguments: Any) -> Any:
+    raise BrokerFailure("the message bus refuses a request: 403 ACCESS_REFUSED", refused=True)
 
 
 def failing(**_arguments: Any) -> Any:
@@ -131,6 +140,36 @@ def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: Line) -> None
     assert line.call("bind") == "fine"
 
 
+def test_a_write_is_repeated_until_its_time_is_over(bus: FakeBus, line: Line) -> None:
+    bus.behaviours = [silent, silent, silent, fine]
+    assert line.call_until("bind", within=5.0, operation="o") == "fine"
+    assert verbs(bus) == ["bind"] * 4
+    assert {str(arguments) for *_, arguments in bus.calls} == {"{'operation': 'o'}"}
+    times = [prepared["timeout"] for _, prepared, *_ in bus.calls]
+    assert times == sorted(times, reverse=True)
+    assert times[0] <= 5.0
+
+
+@pytest.mark.parametrize("broken", [silent, lost_connection])
+def test_the_outcome_of_a_write_is_unknown_only_when_its_time_is_over(
+    bus: FakeBus, line: Line, broken: Behaviour
+) -> None:
+    bus.behaviours = [broken] * 100_000
+    begun = time.monotonic()
+    with pytest.raises(exception.OutcomeUnknown, match="repeating is safe"):
+        line.call_until("bind", within=1.2)
+    assert time.monotonic() - begun >= 1.2
+    assert len(bus.calls) > 1
+
+
+def test_a_write_that_the_broker_refuses_is_given_up_at_once(bus: FakeBus, line: Line) -> None:
+    bus.behaviours = [refused_by_broker]
+    with pytest.raises(exception.Unavailable, match="403 ACCESS_REFUSED") as caught:
+        line.call_until("bind", within=60.0)
+    assert type(caught.value) is exception.Unavailable
+    assert verbs(bus) == ["bind"]
+
+
 def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(bus: FakeBus, line: Line) -> None:
     gate = threading.Event()
     bus.behaviours = [lambda **_: gate.wait(20)]
@@ -159,10 +198,10 @@ def test_a_broker_that_is_away(bus: FakeBus, line: Line) -> None:
         return {"ok": "pong"}
 
     bus.ping = ping
-    with pytest.raises(exception.Unavailable, match="no connection"):
+    with pytest.raises(exception.Unavailable, match="cannot be used: away"):
         line.call("bind")
     begun = time.monotonic()
-    with pytest.raises(exception.Unavailable, match="no connection"):
+    with pytest.raises(exception.Unavailable, match="cannot be used: away"):
         line.call("bind")
     assert time.monotonic() - begun < 1
     assert verbs(bus) == []
@@ -185,7 +224,10 @@ def test_a_peer_that_was_never_there(
     bus.ping = ping
     with caplog.at_level("INFO"):
         assert line.call("bind") == "fine"
-    assert caplog.messages == ["conductor cannot be reached yet: nobody has listened there yet"]
+    assert caplog.messages == [
+        "conductor cannot be reached over the message bus: no process listens on its queue",
+        "conductor answers over the message bus",
+    ]
 
 
 def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: Line) -> None:

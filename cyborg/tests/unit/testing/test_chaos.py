@@ -13,9 +13,11 @@ from cyborg.drivers import loader
 from cyborg.drivers.host import LocalHost
 from cyborg.model.work import HandleTask
 from cyborg.testing.chaos import driver, options, servers, show
-from cyborg.testing.chaos.catalogue import NAMES
+from cyborg.testing.chaos.catalogue import NAMES, NIGHT_NAMES
 from cyborg.testing.chaos.faults import DONE
+from cyborg.testing.chaos.night import FAULTS, WELL
 from cyborg.testing.chaos.results import Part, Results
+from cyborg.testing.chaos.views import View, Views
 from cyborg.testing.chaos.witness import Chapter, Witness
 from cyborg.testing.quickstart.screen import Screen
 
@@ -74,6 +76,55 @@ def test_named_faults_are_done_in_the_usual_order():
     plan = options.parse(asked)
     assert [one.name for one in plan.faults] == ["api-kill", "nova-503"]
     assert plan.seed == 7
+
+
+def test_night_run_has_all_faults_of_a_night():
+    assert [fault.name for fault in options.parse(["--night"]).faults] == list(FAULTS)
+    assert list(FAULTS) == list(NIGHT_NAMES)
+    assert [fault.name for fault in options.parse(["--night", "--only", "night-bus"]).faults] == [
+        "night-bus"
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--night", "--short"], ["--night", "--only", "api-kill"], ["--only", "night-bus"]],
+)
+def test_faults_of_both_runs_cannot_be_mixed(arguments: list[str]):
+    with pytest.raises(SystemExit) as ended:
+        options.parse(arguments)
+    assert ended.value.code == 2
+
+
+BUS_CAUSE = "Message bus is down: No conductor answers since 13:05: 403 ACCESS_REFUSED"
+DOWN = frozenset({"Message bus"})
+
+
+@pytest.mark.parametrize(
+    ("view", "sentences"),
+    [
+        (View(2, [BUS_CAUSE], "Check the account.", DOWN), []),
+        (View(1, [BUS_CAUSE], "", DOWN), ["status ends with 1, not 2"]),
+        (View(2, ["Message bus is down: ?"], "", DOWN), ["status does not say"]),
+        (
+            View(2, [BUS_CAUSE], "Start cyborg-agent on compute-1.", DOWN),
+            ["status blames cyborg-agent"],
+        ),
+        (View(2, [BUS_CAUSE], "", DOWN | {"Nova"}), ["status says that Nova is down"]),
+    ],
+)
+def test_view_that_names_a_wrong_cause_is_a_violation(view: View, sentences: list[str]):
+    _, expected = FAULTS["night-start"]
+    wrong = list(Views({"status": view}).wrong(expected))
+    assert [one.startswith(part) for one, part in zip(wrong, sentences, strict=True)] == [
+        True for _ in sentences
+    ]
+
+
+def test_view_shows_the_line_that_names_the_cause():
+    view = View(2, ["cyborg-agent on a is not heard", BUS_CAUSE], "")
+    assert view.shown("403") == f"2: {BUS_CAUSE} (and 1 more)"
+    assert list(Views({"audit": View(0, [], "")}).wrong(WELL)) == []
 
 
 @pytest.mark.parametrize("arguments", [["--only", "earthquake"], ["--clients", "9"]])

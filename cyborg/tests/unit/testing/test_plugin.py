@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import NAMESPACE
@@ -79,6 +80,31 @@ def test_a_driver_that_breaks_it(package: Path) -> None:
     assert "1 failed, 1 passed" in said
 
 
+def test_a_failure_names_the_rule_that_the_driver_broke(package: Path) -> None:
+    change(package, "sorted(found, key=lambda one: one.key)", "found[::-1]")
+    _, said = contract(package, "-k", "the_same_twice")
+    assert "discover() must return the devices in the order of their keys" in said
+
+
+def test_the_template_installs_no_release_of_the_existing_service(package: Path) -> None:
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    (required,) = map(Requirement, project["dependencies"])
+    assert required.name == "openstack-cyborg"
+    for older in ("14.0.0", "16.0.0", "17.0.0"):
+        assert older not in required.specifier
+    for ours in ("18.0.0.dev119", "18.0.0"):
+        assert required.specifier.contains(ours, prereleases=True)
+    tools = {Requirement(line).name for line in project["optional-dependencies"]["test"]}
+    assert tools == {"pytest"}
+
+
+def test_a_running_machine_is_refused_as_a_host(package: Path) -> None:
+    status, said = contract(package, "--cyborg-host=/")
+    assert status == 4, said
+    assert "/ is a running machine and not a recorded tree" in said
+    assert "python3 -m cyborg.testing.recorder DRIVER DIRECTORY" in said
+
+
 def test_what_cannot_be_used_is_an_error_of_usage(package: Path) -> None:
     status, said = contract(package, driver="nobodys_driver")
     assert status == 4, said
@@ -136,5 +162,7 @@ def test_without_a_device_the_contract_says_so() -> None:
         def make_driver(self, host: FakeHost) -> Driver:
             return PciDriver(host, configured())
 
-    with pytest.raises(AssertionError, match="there is no device for the driver on its host"):
+    with pytest.raises(
+        AssertionError, match=r"discover\(\) finds no device on the host of the test"
+    ):
         Empty().test_discovers_the_same_twice()

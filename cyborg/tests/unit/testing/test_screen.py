@@ -73,3 +73,28 @@ def test_steps_are_numbered_and_words_wrapped() -> None:
     assert lines[2].startswith("        ok  word word")
     assert lines[3].startswith("            word")
     assert lines[-2:] == ["2. second", "    failed  it broke"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(40, 72), (80, 80), (100, 100), (240, 100)])
+def test_lines_have_the_width_of_the_terminal_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, columns: int, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    screen = Screen(out)
+    screen.say("word " * 100)
+    longest = max(map(len, out.getvalue().splitlines()))
+    assert width - 5 <= longest <= width
+
+
+def test_a_brief_screen_shows_each_step_in_one_line() -> None:
+    out = io.StringIO()
+    screen = Screen(out, brief=True)
+    screen.heading("The walk")
+    screen.fact("Placement", "is there")
+    screen.step("Nova binds")
+    screen.exchange("Cyborg", Exchange("GET", "/v2", None, 200, None))
+    screen.ok("It is bound.")
+    screen.verdict("Every step held.")
+    assert out.getvalue() == "  ok   1. Nova binds\nEvery step held.\n"

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one process sees of everything that the service stands on, for the health view.
+
+The API's detailed health check and ``cyborg-status check`` ask the same questions: the database
+for its schema and the rows of processes, a conductor over the message bus, Keystone for tokens of
+the configured accounts, Placement and Nova for something that changes nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Final, Protocol
+from uuid import uuid4
+
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity.base import BaseIdentityPlugin
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.api.middleware import auth_token
+from cyborg.api.presence import INTERVAL
+from cyborg.clients import http
+from cyborg.clients.http import KEYSTONE
+from cyborg.clients.keystone import Sessions
+from cyborg.clients.placement import Placement
+from cyborg.clients.servers import Servers
+from cyborg.db import schema, services
+from cyborg.db.engine import Reader
+from cyborg.model import health_view
+from cyborg.model.health_view import DATABASE, Component, Look
+from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.rpc.transport import in_thread
+
+PLACEMENT: Final = "Placement"
+NOVA: Final = "Nova"
+#: How long each question may take, in seconds; all are asked at once.
+PATIENCE: Final = 8.0
+
+
+class Conductor(Protocol):
+    """The client of the conductor, as far as this module uses it."""
+
+    def reached(self) -> bool: ...
+    @property
+    def trouble(self) -> str: ...
+
+
+def down_after(conf: cfg.ConfigOpts) -> dict[str, int]:
+    """After how many milliseconds without a heartbeat a process of a binary counts as down."""
+    return {
+        AGENT: int(3000 * conf.agent.heartbeat_interval),
+        API: int(3000 * INTERVAL),
+        CONDUCTOR: int(1000 * conf.conductor.lease),
+    }
+
+
+class Observer:
+    """Asks everybody, each in a thread of its own; ``patience`` is in seconds."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        *,
+        reader: Reader,
+        conductor: Conductor,
+        patience: float = PATIENCE,
+    ) -> None:
+        auth_token.register_opts(conf)
+        self._conf = conf
+        self._reader = reader
+        self._conductor = conductor
+        self._patience = patience
+
+    def components(self) -> list[Component]:
+        """Return the state of every component; takes at most ``patience`` seconds."""
+        sessions = Sessions(self._conf)
+        accounts = {PLACEMENT: sessions.placement, NOVA: sessions.nova}
+        if self._conf.api.auth_strategy == "keystone":
+            accounts[KEYSTONE] = sessions.keystone
+        asked: dict[str, Future[Look]] = {
+            DATABASE: in_thread(self._database, name="health-database"),
+            PLACEMENT: in_thread(lambda: _placement(sessions.placement), name="health-placement"),
+            NOVA: in_thread(lambda: _nova(sessions.nova), name="health-nova"),
+            KEYSTONE: in_thread(lambda: _keystone(accounts), name="health-keystone"),
+        }
+        processes = in_thread(self._processes, name="health-processes")
+        bus = in_thread(self._bus, name="health-bus")
+        wait([*asked.values(), processes, bus], self._patience)
+        looks = [
+            future.result()
+            if future.done()
+            else Look(name, False, f"No answer within {self._patience:g} seconds.")
+            for name, future in sorted(asked.items(), key=lambda item: _ORDER.index(item[0]))
+        ]
+        trouble = bus.result() if bus.done() else "no connection over the message bus yet"
+        rows = processes.result() if processes.done() else []
+        return health_view.view(rows, down_after(self._conf), looks=looks, trouble=trouble)
+
+    def _processes(self) -> list[health_view.Process]:
+        """The rows of processes; none while the database is away, which ``_database`` tells."""
+        try:
+            with self._reader.reader() as tx:
+                return [services.health(row) for row in services.processes(tx, self._reader.now)]
+        except exception.CyborgError:
+            return []
+
+    def _database(self) -> Look:
+        try:
+            schema.check(self._reader)
+        except exception.Unavailable as error:
+            reason = error.fields["reason"]
+            remedy = (
+                "Check [database] connection: its account, database, host and port, and that the "
+                "server runs."
+            )
+            return Look(DATABASE, False, f"{reason}.", remedy)
+        except exception.SchemaError as error:
+            return Look(DATABASE, False, str(error))
+        return Look(DATABASE, True)
+
+    def _bus(self) -> str:
+        if self._conductor.reached():
+            return ""
+        return self._conductor.trouble or "no connection over the message bus yet"
+
+
+_ORDER: Final = (DATABASE, KEYSTONE, PLACEMENT, NOVA)
+
+
+def _keystone(accounts: Mapping[str, Callable[[], Adapter]]) -> Look:
+    """Whether Keystone gives a token for every account of this configuration that needs one."""
+    asked = False
+    for name, make in sorted(accounts.items()):
+        group = _GROUPS[name]
+        try:
+            adapter = make()
+            if isinstance(adapter.auth or adapter.session.auth, BaseIdentityPlugin):
+                asked = True
+                http.fetch_token(adapter)
+        except exception.ConfigError:
+            continue
+        except exception.Unavailable as error:
+            refused = error.fields.get("http") in (401, 403)
+            remedy = (
+                f"Check user, password and project of [{group}]."
+                if refused
+                else f"Start Keystone, or correct [{group}] auth_url."
+            )
+            return Look(KEYSTONE, False, f"[{group}]: {error.fields['reason']}.", remedy)
+    if not asked:
+        return Look(KEYSTONE, None, "No account of this configuration uses Keystone.")
+    return Look(KEYSTONE, True)
+
+
+_GROUPS: Final = {
+    PLACEMENT: "placement",
+    NOVA: "nova",
+    KEYSTONE: "keystone_authtoken",
+}
+
+
+def _placement(make: Callable[[], Adapter]) -> Look:
+    def ask(adapter: Adapter) -> None:
+        Placement(adapter).find_by_uuid(str(uuid4()))
+
+    return _peer(PLACEMENT, make, ask)
+
+
+def _nova(make: Callable[[], Adapter]) -> Look:
+    def ask(adapter: Adapter) -> None:
+        Servers(adapter).vanished(())
+
+    return _peer(NOVA, make, ask)
+
+
+def _peer(name: str, make: Callable[[], Adapter], ask: Callable[[Adapter], None]) -> Look:
+    """Ask a peer one question with the account of its group."""
+    group = _GROUPS[name]
+    try:
+        ask(make())
+    except exception.ConfigError as error:
+        return Look(name, None, str(error), "Run this with the configuration of a conductor.")
+    except exception.NotFound:
+        cause = f"Something else answers at the endpoint of [{group}]."
+        return Look(name, False, cause, f"Check the catalogue, or [{group}] endpoint_override.")
+    except exception.CyborgError as error:
+        if error.fields.get("peer") == KEYSTONE:
+            return Look(name, None, f"Keystone gives no token for [{group}].")
+        refused = error.fields.get("http") in (401, 403)
+        remedy = (
+            f"Give the account of [{group}] the roles that 'cyborg-status upgrade check' names."
+            if refused
+            else f"Start {name}, or correct the endpoint of [{group}]."
+        )
+        return Look(name, False, f"{error.fields.get('reason', error)}.", remedy)
+    return Look(name, True)

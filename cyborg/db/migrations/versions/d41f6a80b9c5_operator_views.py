@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns for what operators are shown: health, message bus errors, and history by device and host.
+
+Every column may be NULL, so services of the release before work on this schema. May be run again
+after it was killed anywhere.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "d41f6a80b9c5"
+down_revision = "c3e1d9f0a7b2"
+
+
+def _columns() -> dict[str, tuple[sa.Column[Any], ...]]:
+    """Return fresh columns by table: a column can be added to one table object only."""
+    return {
+        "services": (
+            # Why the status is FAILED.
+            sa.Column("status_reason", sa.Text),
+            # Why a process cannot receive requests over the message bus, and since when.
+            sa.Column("bus_error", sa.Text),
+            sa.Column("bus_error_ms", sa.BigInteger),
+        ),
+        "devices": (
+            sa.Column("health", sa.String(16)),
+            sa.Column("health_reason", sa.Text),
+            sa.Column("health_ms", sa.BigInteger),
+        ),
+        # The device that an event is about, whatever its noun.
+        "events": (sa.Column("device_uuid", sa.String(36)),),
+        # What an operation is about: {"driver": ..., "device": ..., "instance": ...}.
+        "operations": (sa.Column("subject", sa.JSON(none_as_null=True)),),
+        # The options that operators may set of a driver.
+        "drivers": (sa.Column("accepts", sa.JSON(none_as_null=True)),),
+    }
+
+
+_INDEXES = {
+    "ix_events_device_uuid_id": ("device_uuid", "id"),
+    "ix_events_hostname_id": ("hostname", "id"),
+    "ix_events_request_id": ("request_id",),
+}
+
+
+def upgrade() -> None:
+    """Add the columns and indexes that are missing."""
+    inspector = sa.inspect(op.get_bind())
+    for table, columns in _columns().items():
+        present = {column["name"] for column in inspector.get_columns(table)}
+        for column in columns:
+            if column.name not in present:
+                op.add_column(table, column)
+    indexes = {index["name"] for index in inspector.get_indexes("events")}
+    for name, indexed in _INDEXES.items():
+        if name not in indexes:
+            op.create_index(name, "events", list(indexed))

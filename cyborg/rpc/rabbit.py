@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to RabbitMQ that pause after each failure and say why they do not work.
+
+oslo.messaging retries for ever inside its connections where a broker cannot be reached, gives up
+where a broker refuses, and reads from a refused connection without a pause (230 tracebacks per
+second). The connections of this module try once, so that their callers decide, note the reason of
+a failure in ``Troubles``, and pause before a consumer tries again.
+"""
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import oslo_messaging
+from oslo_messaging._drivers import amqp as rpc_amqp
+from oslo_messaging._drivers import common as rpc_common
+from oslo_messaging._drivers import impl_rabbit
+
+from cyborg.model.trouble import Trouble
+
+LOG = logging.getLogger(__name__)
+
+#: The parts of a process that use the bus, as ``Troubles`` names them in the log.
+SERVER: Final = "RPC server"
+SENDER: Final = "RPC sender"
+_CONSUMER: Final = "RPC consumer"
+_REPLIES: Final = "RPC reply queue"
+
+#: Pauses after a failure, in seconds: the first one, and the longest.
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 10.0
+#: What a broker answers; py-amqp is a requirement of oslo.messaging's driver, not of this service.
+_AMQPError: Final = impl_rabbit.amqp_ex.AMQPError
+#: The methods of AMQP that a broker answers within a connection that it has accepted.
+_OF_CHANNELS: Final = ("Basic", "Channel", "Exchange", "Queue")
+#: What ``ensure`` raises about one message and not about the connection.
+_OF_ONE_MESSAGE: Final = (
+    rpc_amqp.AMQPDestinationNotFound,
+    oslo_messaging.MessageUndeliverable,
+    rpc_common.Timeout,
+)
+
+
+class BrokerFailure(oslo_messaging.MessageDeliveryFailure):
+    """The bus cannot be used: ``reason`` and ``refused`` as in ``Trouble``."""
+
+    def __init__(self, reason: str, *, refused: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.refused = refused
+
+
+class Troubles:
+    """Why the parts of one process cannot use the bus; any thread may write and read.
+
+    The log has one WARNING per reason, and one INFO line when every part works again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[str, Trouble] = {}
+
+    def failed(self, part: str, error: BaseException) -> None:
+        """Note why a part does not work."""
+        reason, refused = explain(error)
+        with self._lock:
+            before = self._parts.get(part)
+            is_new = all(trouble.reason != reason for trouble in self._parts.values())
+            since = before.since if before else time.monotonic()
+            self._parts[part] = Trouble(reason, since, refused)
+        if is_new:
+            LOG.warning("%s does not work: %s", part, reason)
+
+    def works(self, part: str) -> None:
+        """Note that a part works."""
+        if part not in self._parts:
+            return
+        with self._lock:
+            ended = self._parts.pop(part, None) is not None and not self._parts
+        if ended:
+            LOG.info("The message bus works again (%s)", part)
+
+    def of(self, part: str) -> Trouble | None:
+        """Why a part does not work; None when it does."""
+        return self._parts.get(part)
+
+
+class WatchedConnection(impl_rabbit.Connection):
+    """A connection that tries once, and whose consumers pause after a failure.
+
+    A failure of a consumer drops the connection. The next attempt connects and declares queue and
+    consumer again, so that the consumer recovers from whatever the broker has lost or refused.
+    """
+
+    def __init__(
+        self, conf: Any, url: Any, purpose: str, retry: int | None = None, *, troubles: Troubles
+    ) -> None:
+        self._troubles = troubles
+        # Which consumer it is shows when it declares its queue.
+        self._part = SENDER if purpose == rpc_common.PURPOSE_SEND else _CONSUMER
+        self._error: BaseException | None = None
+        self._stopping = threading.Event()
+        self._pause = _FIRST_PAUSE
+        super().__init__(conf, url, purpose, retry=retry)
+
+    def ensure_connection(self) -> None:
+        """Connect, trying every broker of the URL once; raises what the last one answers."""
+        self._set_current_channel(None)
+        try:
+            self.connection.ensure_connection(errback=self._note, max_retries=self._others)
+            self._set_current_channel(self.connection.channel())
+        except Exception as error:
+            raise self._failed(error) from error
+        self.set_transport_socket_timeout()
+        if self._part in (SENDER, _CONSUMER):
+            self._troubles.works(self._part)
+
+    def ensure(
+        self,
+        method: Callable[..., Any],
+        retry: int | None = None,
+        *,
+        recoverable_error_callback: Callable[[BaseException], None] | None = None,
+        error_callback: Callable[[BaseException], None] | None = None,
+    ) -> Any:
+        """See the parent. A consumer's work is repeated once per broker, not for ever."""
+
+        def noting(callback: Callable[[BaseException], None] | None, error: BaseException) -> None:
+            self._note(error)
+            if callback is not None:
+                callback(error)
+
+        if retry is None and self._part != SENDER:
+            retry = self._others + 1
+        try:
+            result = super().ensure(
+                method,
+                retry=retry,
+                recoverable_error_callback=partial(noting, recoverable_error_callback),
+                error_callback=partial(noting, error_callback),
+            )
+        except _OF_ONE_MESSAGE:
+            raise
+        except Exception as error:
+            raise self._failed(self._error or error) from error
+        if self._part == SENDER:
+            self._troubles.works(SENDER)
+        return result
+
+    def declare_topic_consumer(self, *args: Any, **kwargs: Any) -> None:
+        """See the parent; only an RPC server has such a consumer."""
+        self._part = SERVER
+        super().declare_topic_consumer(*args, **kwargs)
+
+    def declare_direct_consumer(self, *args: Any, **kwargs: Any) -> None:
+        """See the parent; only a queue for replies has such a consumer."""
+        self._part = _REPLIES
+        super().declare_direct_consumer(*args, **kwargs)
+
+    def consume(self, timeout: float | None = None) -> None:
+        """Handle what arrives; raises ``Timeout`` when nothing does, after a pause if it cannot."""
+        self._error = None
+        try:
+            super().consume(timeout=timeout)
+        except rpc_common.Timeout:
+            # The parent also raises it out of a failure. Tags are new until the broker has
+            # accepted the consumers, and again after each failure.
+            if not self._new_tags:
+                self._consumes()
+                raise
+        except Exception as error:  # noqa: BLE001
+            # The callers log whatever else is raised, and come back without a pause.
+            self._error = self._error or error
+        else:
+            self._consumes()
+            return
+        if self._error is not None:
+            self._failed(self._error)
+            self._stopping.wait(self._pause)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._drop()
+        raise rpc_common.Timeout
+
+    def stop_consuming(self) -> None:
+        """See the parent; ends a pause."""
+        super().stop_consuming()
+        self._stopping.set()
+
+    def _failed(self, error: BaseException) -> BrokerFailure:
+        """Note a failure; returns what is to be raised."""
+        reason, refused = explain(error, f"{self.connection.hostname}:{self.connection.port}")
+        failure = BrokerFailure(reason, refused=refused)
+        self._troubles.failed(self._part, failure)
+        return failure
+
+    def _consumes(self) -> None:
+        self._pause = _FIRST_PAUSE
+        self._troubles.works(self._part)
+
+    def _drop(self) -> None:
+        """Have the next attempt begin with a new connection."""
+        self._new_tags = set(self._consumers.values())
+        self._set_current_channel(None)
+        self.connection.collect()
+
+    def _note(self, error: BaseException, _interval: float = 0.0) -> None:
+        self._error = error
+
+    @property
+    def _others(self) -> int:
+        """How many more brokers the URL has."""
+        return max(0, len(self.connection.alt or ()) - 1)
+
+
+def watch(transport: Any, troubles: Troubles) -> None:
+    """Have a transport use such connections, if it leads to RabbitMQ."""
+    driver = transport._driver  # oslo.messaging has no public way
+    if isinstance(driver, impl_rabbit.RabbitDriver):
+        pool = driver._connection_pool
+        pool.connection_cls = partial(WatchedConnection, troubles=troubles)
+
+
+def explain(error: BaseException, address: str = "") -> tuple[str, bool]:
+    """Return why the bus cannot be used, as a clause, and whether a broker answered and refused.
+
+    The clause holds the broker's own words and never a password.
+    """
+    bus = f"the message bus at {address}" if address else "the message bus"
+    for cause in _causes(error):
+        if isinstance(cause, BrokerFailure):
+            return cause.reason, cause.refused
+        if isinstance(cause, _AMQPError) and cause.reply_code:
+            text = " ".join(str(cause.reply_text).split())
+            what = "a request" if cause.method_name.startswith(_OF_CHANNELS) else "the connection"
+            return f"{bus} refuses {what}: {cause.reply_code} {text}", True
+        if isinstance(cause, OSError):
+            return _of_socket(cause, bus)
+    if isinstance(error, oslo_messaging.MessagingTimeout):
+        return "no answer over the message bus", False
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"{bus} cannot be used: {text}", False
+
+
+def _of_socket(error: OSError, bus: str) -> tuple[str, bool]:
+    text = (error.strerror or str(error) or type(error).__name__).lower()
+    if isinstance(error, ssl.SSLError):
+        # Anything else about TLS may be a broker that is just starting or ending.
+        refused = "CERTIFICATE" in (error.reason or "")
+        return f"the TLS connection to {bus} fails: {error.strerror or error}", refused
+    return f"{bus} cannot be reached: {text}", False
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and what it was raised from or during."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Daemons that RabbitMQ refuses, at their start and while they run, listen once it lets them."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.models import Service as ServiceRow
+from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.service import wait_until
+from cyborg.testing.broker import Tenant
+from cyborg.testing.manager import SimulatedManager
+from cyborg.testing.processes import Deployment, Options, Program
+from cyborg.tests.functional.daemons.service import Http, ask
+from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
+
+#: Seconds within which everything must work again; pauses of the daemons grow to ten.
+RECOVERY = 60.0
+#: Seconds for which a refusal lasts while log lines are counted.
+OUTAGE = 30.0
+LINES_PER_MINUTE = 100
+_OF_REQUEST = "INFO cyborg.api.following"
+
+
+@dataclass
+class Refused:
+    """Three daemons of one host on a virtual host of their own."""
+
+    tenant: Tenant
+    database: str
+    host: str
+    programs: dict[str, Program]
+    manager: SimulatedManager
+    url: str
+    missing: str = ""
+
+    def bus_errors(self) -> dict[str, tuple[str | None, int | None]]:
+        """What the rows of the processes say about the bus, by binary."""
+        engine = sa.create_engine(self.database)
+        with engine.connect() as tx:
+            columns = (ServiceRow.binary, ServiceRow.bus_error, ServiceRow.bus_error_ms)
+            rows = tx.execute(sa.select(*columns))
+            found = {row[0]: (row[1], row[2]) for row in rows}
+        engine.dispose()
+        return found
+
+    def works(self) -> bool:
+        """Whether a write and an agent are answered, and no process has an error of the bus."""
+        self.missing = self._missing()
+        return not self.missing
+
+    def _missing(self) -> str:
+        """What does not work yet; empty when everything does."""
+        http = Http(self.url)
+        if not http.healthy():
+            return http.ask("GET", "/healthcheck").text
+        if (status := write(http)) != 201:
+            return f"a write is answered with {status}"
+        if not http.get(f"/devices?hostname={self.host}")["devices"]:
+            return "the agent has reported no device"
+        if any(reason for reason, _ in self.bus_errors().values()):
+            return str(self.bus_errors())
+        services = ask(self.url, "GET", "/services?kind=process")["services"]
+        if any(one["state"] != "up" for one in services):
+            return str(services)
+        operation = ask(self.url, "POST", "/services/discover", {"hosts": [self.host]})
+        path = f"/operations/{operation['uuid']}"
+        wait_until(lambda: ask(self.url, "GET", path)["state"] != "running", timeout=30)
+        over = ask(self.url, "GET", path)
+        return "" if over["state"] == "succeeded" else str(over)
+
+    def lines(self) -> dict[str, int]:
+        """How many lines each program has written, without the one that each request has."""
+        return {
+            name: sum(_OF_REQUEST not in line for line in one.output.splitlines())
+            for name, one in self.programs.items()
+        }
+
+
+def write(http: Http) -> int:
+    body = [{"name": f"profile-{uuid4().hex}", "groups": [{"resources:FPGA": "1"}]}]
+    return http.ask("POST", "/v2/device_profiles", body).status_code
+
+
+@pytest.fixture(scope="module")
+def tenant() -> Iterator[Tenant]:
+    with Tenant(TRANSPORT_URL) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def refused(
+    tenant: Tenant,
+    options: Options,
+    database: str,
+    host: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Refused]:
+    """Daemons that were started with a password that the broker does not take."""
+    tenant.add_user("another password")
+    own: Options = {"DEFAULT": {"transport_url": tenant.url, "rpc_response_timeout": 2}}
+    directory = tmp_path_factory.mktemp("refused")
+    with Deployment(directory, merged(options, own)) as deployment, SimulatedManager() as manager:
+        file = ("--config-file", str(deployment.conf))
+        conductor = deployment.start(CONDUCTOR, *file, **manager.environment)
+        agent = deployment.begin(AGENT)
+        api, url = deployment.api()
+        programs = {"conductor": conductor, "agent": agent, "api": api}
+        yield Refused(tenant, database, host, programs, manager, url)
+        # Daemons that cannot reach the broker take their time to end.
+        tenant.permit()
+
+
+def test_daemons_refused_at_their_start_listen_when_the_broker_lets_them(refused: Refused) -> None:
+    tenant = refused.tenant
+    write(Http(refused.url))
+    for program in refused.programs.values():
+        program.wait_for(r"WARNING.* refuses the connection: 403 ACCESS_REFUSED")
+    assert refused.manager.hears("STATUS=Receives no requests: the message bus at")
+    assert wait_until(lambda: bool((refused.bus_errors().get(CONDUCTOR) or ("",))[0]), timeout=20)
+    reason, since = refused.bus_errors()[CONDUCTOR]
+    assert reason is not None
+    assert "403 ACCESS_REFUSED" in reason
+    assert since is not None
+    tenant.mend_password()
+    for program in refused.programs.values():
+        program.wait_for(r"WARNING.* refuses the connection: 530 NOT_ALLOWED - vhost")
+    assert (refused.bus_errors()[CONDUCTOR])[1] == since
+    tenant.add_vhost()
+    tenant.permit()
+    assert wait_until(refused.works, timeout=RECOVERY), refused.missing
+    queues = {one.rpartition(".")[2] for one in tenant.queues()}
+    assert refused.host.rpartition(".")[2] in queues
+    assert wait_until(
+        lambda: refused.bus_errors()[CONDUCTOR] == refused.bus_errors()[AGENT] == (None, None),
+        timeout=20,
+    )
+    for program in refused.programs.values():
+        assert tenant.password not in program.output
+        assert "Traceback" not in program.output
+        assert len(re.findall("WARNING cyborg.rpc.* 403 ACCESS_REFUSED", program.output)) == 1
+        program.wait_for(r"INFO.* The message bus works again")
+
+
+@pytest.mark.parametrize("how", ["permission", "vhost", "limit"])
+def test_daemons_refused_while_they_run_recover_and_write_few_lines(
+    refused: Refused, how: str
+) -> None:
+    withdraw, grant = ways(refused.tenant)[how]
+    assert wait_until(refused.works, timeout=RECOVERY), refused.missing
+    before, began = refused.lines(), time.monotonic()
+    withdraw()
+    http, statuses = Http(refused.url), set()
+    while time.monotonic() - began < OUTAGE:
+        statuses.add(write(http))
+    minutes = (time.monotonic() - began) / 60
+    written = {name: count - before[name] for name, count in refused.lines().items()}
+    assert 503 in statuses
+    assert max(written.values()) <= LINES_PER_MINUTE * max(1.0, minutes), written
+    reason = refused.bus_errors()[CONDUCTOR][0]
+    assert reason is not None
+    assert "refuses" in reason
+    grant()
+    assert wait_until(refused.works, timeout=RECOVERY), refused.missing
+    assert all(one.running for one in refused.programs.values())
+
+
+def ways(tenant: Tenant) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """How a broker begins to refuse what it has let in, and how that ends."""
+
+    def remake() -> None:
+        tenant.add_vhost()
+        tenant.permit()
+
+    def limit() -> None:
+        tenant.limit_connections(0)
+        tenant.disconnect()
+
+    return {
+        "permission": (tenant.forbid, tenant.permit),
+        "vhost": (tenant.delete_vhost, remake),
+        "limit": (limit, lambda: tenant.limit_connections(-1)),
+    }

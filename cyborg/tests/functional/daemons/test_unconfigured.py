@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that lacks a setting names it, tells which files it read, and changes nothing."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import cyborg
+from cyborg.testing.placement import TOKEN
+from cyborg.testing.processes import Deployment, Options, script
+
+PACKAGE: Final = Path(cyborg.__file__).parent
+#: What each program is run with, and the status with which it refuses to start.
+PROGRAMS: Final[Mapping[str, tuple[tuple[str, ...], int]]] = {
+    "cyborg-api": ((), 1),
+    "cyborg-conductor": ((), 1),
+    "cyborg-agent": ((), 1),
+    "cyborg-dbsync": (("upgrade",), 1),
+    "cyborg-status": (("upgrade", "check"), 255),
+    "cyborg-audit": ((), 3),
+}
+#: A configuration that has everything; it leads nowhere.
+COMPLETE: Final[Options] = {
+    "DEFAULT": {"transport_url": "fake://"},
+    "database": {"connection": "sqlite:////nonexistent/cyborg.sqlite"},
+    "agent": {"enabled_drivers": "fake_driver"},
+    "keystone_authtoken": {"auth_type": "password", "auth_url": "http://127.0.0.1:9"},
+    "placement": {"auth_type": "admin_token", "endpoint": "http://127.0.0.1:9", "token": TOKEN},
+    "nova": {"auth_type": "none", "endpoint": "http://127.0.0.1:9"},
+}
+
+
+def run(program: str, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program whose home directory is ``home`` to its end."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    return subprocess.run(
+        [script(program), *options, *PROGRAMS[program][0]],
+        env={**kept, "HOME": str(home)},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_without_configuration_tells_where_it_looked(
+    program: str, tmp_path: Path
+) -> None:
+    before = set(PACKAGE.iterdir())
+    done = run(program, tmp_path)
+    assert done.returncode == PROGRAMS[program][1]
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{program}: [")
+    assert " is not set" in line
+    assert f"No configuration file was found in {tmp_path}/.cyborg, {tmp_path}, " in line
+    assert "/etc/cyborg, /etc" in line
+    assert "dbsync upgrade" not in line
+    # stevedore may keep a list of entry points in .cache.
+    assert {path.name for path in tmp_path.iterdir()} <= {".cache"}
+    assert set(PACKAGE.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("program", "option"),
+    [
+        ("cyborg-api", "[DEFAULT] transport_url"),
+        ("cyborg-api", "[keystone_authtoken] auth_type"),
+        ("cyborg-conductor", "[database] connection"),
+        ("cyborg-conductor", "[nova] auth_type"),
+        ("cyborg-conductor", "[placement] auth_type"),
+        ("cyborg-agent", "[DEFAULT] transport_url"),
+        ("cyborg-agent", "[placement] auth_type"),
+        ("cyborg-dbsync", "[database] connection"),
+        ("cyborg-status", "[database] connection"),
+        ("cyborg-audit", "[database] connection"),
+    ],
+)
+def test_a_program_names_the_missing_option_and_the_files_it_read(
+    program: str, option: str, tmp_path: Path
+) -> None:
+    group, name = option.removeprefix("[").split("] ")
+    lacking = {one: values for one, values in COMPLETE.items() if one != group}
+    lacking[group] = {one: value for one, value in COMPLETE[group].items() if one != name}
+    deployment = Deployment(tmp_path, lacking)
+    pieces = tmp_path / "pieces"
+    pieces.mkdir()
+    (pieces / "10-more.conf").write_text("[DEFAULT]\nbind_timeout = 50\n")
+    done = run(
+        program, tmp_path, "--config-file", str(deployment.conf), "--config-dir", str(pieces)
+    )
+    assert done.returncode == PROGRAMS[program][1]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{program}: {option} is not set")
+    assert line.endswith(f"Configuration files read: {deployment.conf}, {pieces}/10-more.conf.")
+
+
+def test_a_wrong_value_is_told_with_the_files_that_were_read(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, {"api": {"port": "many"}})
+    done = run("cyborg-dbsync", tmp_path, "--config-file", str(deployment.conf))
+    (line,) = done.stderr.splitlines()
+    assert "[api] port cannot be 'many'" in line
+    assert line.endswith(f"Configuration files read: {deployment.conf}.")
+
+
+def test_a_missing_file_is_told_alone(tmp_path: Path) -> None:
+    done = run("cyborg-dbsync", tmp_path, "--config-file", f"{tmp_path}/missing.conf")
+    (line,) = done.stderr.splitlines()
+    assert line == f"cyborg-dbsync: Failed to find some config files: {tmp_path}/missing.conf."

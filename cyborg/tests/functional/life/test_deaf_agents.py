@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents that send heartbeats and receive no requests: operations say so and end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db.engine import Database
+from cyborg.db.models import Service
+from cyborg.model.report import Hello
+from cyborg.rpc.conductor import ReportClient
+from cyborg.rpc.transport import AGENT_TOPIC
+from cyborg.service import wait_until
+from cyborg.testing.machines import report_of
+from cyborg.testing.placement import fresh_host
+from cyborg.testing.stack import Stack, reach
+from cyborg.tests.functional.life.http import Client
+
+REASON = "the message bus at 192.0.2.1:5672 refuses a request: 403 ACCESS_REFUSED"
+
+
+@dataclass
+class DeafAgent:
+    """An agent without an RPC server."""
+
+    host: str
+    client: ReportClient
+    epoch: int | None = None
+
+    def beat(self, bus_error: str = "") -> None:
+        """Send a heartbeat."""
+        endpoint = f"{AGENT_TOPIC}@{self.host}"
+        hello = Hello(self.host, (self.host,), "0", endpoint, self.epoch, bus_error=bus_error)
+        self.epoch = self.client.hello(hello).epoch
+
+
+@pytest.fixture
+def agent(stack: Stack, clean: None) -> Iterator[DeafAgent]:
+    host = fresh_host("deaf")
+    client = ReportClient(stack.bus(), timeout=10.0, sender=f"{AGENT_TOPIC}@{host}")
+    made = DeafAgent(host, reach(client))
+    made.beat()
+    assert made.epoch is not None
+    client.report(host, made.epoch, report_of(host, 1))
+    yield made
+    client.close()
+
+
+@pytest.fixture
+def operator(app: object) -> Client:
+    return Client(app, role="operator", version="2.4")
+
+
+def discover(operator: Client, agent: DeafAgent, bus_error: str = "") -> dict[str, object]:
+    """Ask for a discovery, and send heartbeats to its end; returns the result of the host."""
+    begun = operator.post("/services/discover", {"hosts": [agent.host]}, status=202)
+
+    def over() -> bool:
+        agent.beat(bus_error)
+        return bool(operator.get(f"/operations/{begun['uuid']}")["state"] != "running")
+
+    assert wait_until(over, timeout=60, step=1.0)
+    (result,) = operator.get(f"/operations/{begun['uuid']}")["results"]
+    return dict(result)
+
+
+def test_discovery_of_an_agent_that_knows_its_bus_error_fails_with_it(
+    agent: DeafAgent, operator: Client
+) -> None:
+    agent.beat(REASON)
+    result = discover(operator, agent, REASON)
+    assert result["state"] == "failed"
+    error = f"its agent sends heartbeats but receives no requests: {REASON}"
+    assert result["error"] == error
+
+
+def test_discovery_of_an_agent_that_never_answers_ends(agent: DeafAgent, operator: Client) -> None:
+    result = discover(operator, agent)
+    assert result["state"] == "failed"
+    assert "receives no requests: it does not answer" in str(result["error"])
+
+
+def test_a_row_keeps_since_when_its_process_is_deaf(agent: DeafAgent, database: Database) -> None:
+    def row() -> tuple[str | None, int | None]:
+        columns = sa.select(Service.bus_error, Service.bus_error_ms)
+        with database.reader() as tx:
+            found = tx.execute(columns.where(Service.host == agent.host)).one()
+        return found.bus_error, found.bus_error_ms
+
+    assert row() == (None, None)
+    agent.beat("one reason")
+    reason, since = row()
+    assert reason == "one reason"
+    assert since is not None
+    agent.beat("another reason")
+    assert row() == ("another reason", since)
+    agent.beat()
+    assert row() == (None, None)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One conductor whose use cases a test calls itself; nothing runs beside the test."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cyborg.clients.nova import Nova
+from cyborg.db import schema
+from cyborg.testing.absent import absent
+from cyborg.testing.direct import DirectBus, Exchange
+from cyborg.testing.machines import report_of
+from cyborg.tests.functional.races.arena import Arena, Conductor
+from cyborg.tests.functional.schema.databases import SERVER, empty_database
+
+# SQLite has one writer at a time: no transaction comes between the statements of another.
+collect_ignore = [] if SERVER else ["test_first_bind.py"]
+#: A host whose devices need no work of the host, and one that prepares each bind.
+PLAIN, PREPARING = "plain", "preparing"
+UNITS = 2
+
+
+@pytest.fixture(scope="package")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """A database with two hosts that no process works on."""
+    with empty_database(tmp_path_factory.mktemp("rules")) as db:
+        schema.upgrade(db)
+        url = db.engine.url.render_as_string(hide_password=False)
+        made = Conductor.build("control", url=url, bus=DirectBus(Exchange()), nova=Nova(absent()))
+        arena = Arena((made,))
+        arena.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
+        arena.report(PREPARING, report_of(PREPARING, 1, handles=UNITS, prepare=True))
+        yield arena
+        made.stop()
+
+
+@pytest.fixture
+def arena(stage: Arena) -> Arena:
+    """Every device is there, in service and free; there is no ARQ, no work and no history."""
+    stage.reset()
+    return stage
+
+
+@pytest.fixture
+def conductor(arena: Arena) -> Conductor:
+    (made,) = arena.conductors
+    return made

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binds and their ways out: which unit is claimed, what is called off, who is told."""
+
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.conductor import resolving
+from cyborg.db import arqs
+from cyborg.db.models import Work
+from cyborg.model.arq import Event, State
+from cyborg.testing.machines import provider_of
+from cyborg.tests.functional.races.arena import Arena, Conductor, sound
+from cyborg.tests.functional.rules.conftest import PLAIN, PREPARING
+from cyborg.tests.functional.rules.rows import (
+    arq_of,
+    execute,
+    handles_of,
+    locked,
+    set_arq,
+    set_handle,
+    work_kinds,
+)
+
+
+def bound(arena: Arena, host: str) -> tuple[str, str]:
+    """One ARQ, bound to the host's device; uuids of ARQ and instance."""
+    ((arq,),), instance = arena.request(1), str(uuid4())
+    arena.conductors[0].bind([arq], provider_of(host, 0), instance)
+    return arq, instance
+
+
+def test_a_free_unit_is_claimed_before_one_that_is_being_released(arena: Arena) -> None:
+    """The bind would have to wait for the release of the former guest's unit."""
+    (first, _), (second, _) = handles_of(arena.db, PREPARING)
+    set_handle(arena.db, first, state="releasing")
+    arq, _ = bound(arena, PREPARING)
+    assert arq_of(arena.db, arq).attach_handle_id == second
+
+
+def test_a_deleted_arq_leaves_the_release_of_its_earlier_bind(
+    arena: Arena, conductor: Conductor
+) -> None:
+    """Only its preparation is called off: else the unit stays ``releasing`` with no work."""
+    arq, _ = bound(arena, PREPARING)
+    assert work_kinds(arena.db) == ["prepare"]
+    conductor.unbind([arq])
+    assert work_kinds(arena.db) == ["release"]
+    conductor.bind([arq], provider_of(PREPARING, 0), str(uuid4()))
+    assert work_kinds(arena.db) == ["prepare", "release"]
+    conductor.delete([arq])
+    assert work_kinds(arena.db) == ["release", "release"]
+    sound(arena.db)
+
+
+def test_an_unbound_arq_has_no_fault_of_its_failed_bind(arena: Arena, conductor: Conductor) -> None:
+    arq, _ = bound(arena, PREPARING)
+    execute(arena.db, sa.delete(Work))
+    with arena.db.writer() as tx:
+        rows = locked(tx, arq)
+        assert resolving.resolve(tx, arena.db.now, rows, Event.FAIL, fault="the card hangs")
+    assert arq_of(arena.db, arq).fault == "the card hangs"
+    conductor.unbind([arq])
+    row = arq_of(arena.db, arq)
+    assert (row.state, row.fault) == (State.UNBOUND, None)
+
+
+@pytest.mark.parametrize(("hidden", "told"), [(False, ["notify"]), (True, [])])
+def test_nova_is_not_told_of_an_arq_that_an_attach_prepares(
+    arena: Arena, hidden: bool, told: list[str]
+) -> None:
+    """No server waits for it: the attach itself ends with all of its ARQs, or with none."""
+    arq, _ = bound(arena, PREPARING)
+    execute(arena.db, sa.delete(Work))
+    set_arq(arena.db, arq, hidden=hidden, prepared=False)
+    with arena.db.writer() as tx:
+        resolving.resolve(tx, arena.db.now, locked(tx, arq), Event.FAIL, fault="the card hangs")
+    assert work_kinds(arena.db) == told
+
+
+def test_what_an_attach_prepares_keeps_no_instance_unresolved(arena: Arena) -> None:
+    """Nova polls for its own ARQs; a hidden ARQ is not listed and is none of them."""
+    arq, instance = bound(arena, PREPARING)
+    with arena.db.reader() as tx:
+        assert not arqs.all_resolved(tx, instance, None)
+    set_arq(arena.db, arq, hidden=True)
+    with arena.db.reader() as tx:
+        assert arqs.all_resolved(tx, instance, None)
+
+
+def test_an_instance_without_units_is_open_for_its_next_bind(
+    arena: Arena, conductor: Conductor
+) -> None:
+    arq, instance = bound(arena, PLAIN)
+    conductor.delete_of(instance)
+    ((again,),) = arena.request(1)
+    conductor.bind([again], provider_of(PLAIN, 0), instance)
+    arena.holds({instance: [again]})
+    assert arq != again

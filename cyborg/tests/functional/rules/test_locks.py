@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows the database functions lock: SELECT … FOR UPDATE, seen on each database.
+
+On a server a second transaction asks for the rows without waiting, and must not get them. SQLite
+knows no lock of a row, so that there the statement tells what it would be on a server.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql
+
+from cyborg import exception
+from cyborg.conductor import mending
+from cyborg.db import (
+    arq_moves,
+    attach_handles,
+    device_moves,
+    hosts,
+    instances,
+    operations,
+    profile_moves,
+    service_moves,
+    services,
+    work,
+)
+from cyborg.db.engine import Database
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Deployable,
+    Device,
+    DeviceProfile,
+    Host,
+    Instance,
+    Operation,
+    Service,
+    Work,
+)
+from cyborg.db.services import Process
+from cyborg.model.names import CONDUCTOR
+from cyborg.model.operation import OperationState
+from cyborg.model.work import WorkKind
+from cyborg.testing.machines import provider_of
+from cyborg.tests.functional.races.arena import Arena
+from cyborg.tests.functional.rules.conftest import PREPARING
+from cyborg.tests.functional.rules.rows import arq_of, execute
+
+DIALECTS: list[sa.Dialect] = [mysql.dialect(), postgresql.dialect()]
+
+
+@dataclass
+class Site:
+    """One bound ARQ and all that hangs on it, by id."""
+
+    db: Database
+    arq: Any
+    instance: str
+    work: Any
+    profile: str
+    host_id: int
+    device_id: int
+    deployable_id: int
+    operation: str
+
+    @property
+    def handle_uuid(self) -> str:
+        with self.db.reader() as tx:
+            query = sa.select(AttachHandle.uuid).where(AttachHandle.id == self.arq.attach_handle_id)
+            return str(tx.execute(query).scalar_one())
+
+
+@pytest.fixture
+def site(arena: Arena) -> Site:
+    (conductor,) = arena.conductors
+    ((arq,),), instance = arena.request(1), str(uuid4())
+    conductor.bind([arq], provider_of(PREPARING, 0), instance)
+    owner = conductor.lease.owner
+    assert owner is not None
+    operation = str(uuid4())
+    execute(arena.db, sa.delete(Operation))
+    execute(
+        arena.db,
+        sa.insert(Operation).values(
+            uuid=operation, verb="discover", state=OperationState.RUNNING.value, created_ms=1
+        ),
+    )
+    with arena.db.writer() as tx:
+        (taken,) = work.claim(tx, arena.db.now, owner=owner, lease_ms=60_000, limit=1)
+        row = tx.execute(
+            sa.select(Deployable.id, Deployable.device_id, Device.host_id)
+            .join(Device, Device.id == Deployable.device_id)
+            .where(Deployable.rp_uuid == provider_of(PREPARING, 0))
+        ).one()
+        task = {"kind": WorkKind.PROGRAM, "deployable_id": row.id, "operation_id": operation}
+        work.add(tx, arena.db.now, [task])
+    return Site(
+        db=arena.db,
+        arq=arq_of(arena.db, arq),
+        instance=instance,
+        work=taken,
+        profile=arena.profile(1),
+        host_id=row.host_id,
+        device_id=row.device_id,
+        deployable_id=row.id,
+        operation=operation,
+    )
+
+
+@dataclass(frozen=True)
+class Locker:
+    """What locks rows, and which rows those are."""
+
+    call: Callable[[sa.Connection, Site], object]
+    model: Any
+    which: Callable[[Site], sa.ColumnElement[bool]]
+
+
+def _handle(site: Site) -> sa.ColumnElement[bool]:
+    mine: sa.ColumnElement[bool] = AttachHandle.id == site.arq.attach_handle_id
+    return mine
+
+
+def _free(site: Site) -> sa.ColumnElement[bool]:
+    mine = AttachHandle.deployable_id == site.deployable_id
+    return sa.and_(mine, AttachHandle.state == "free")
+
+
+def _host(site: Site) -> sa.ColumnElement[bool]:
+    return Host.id == site.host_id
+
+
+def _work(site: Site) -> sa.ColumnElement[bool]:
+    mine: sa.ColumnElement[bool] = Work.id == site.work.id
+    return mine
+
+
+LOCKERS = {
+    "instances.lock": Locker(
+        lambda tx, site: instances.lock(tx, [site.instance]),
+        Instance,
+        lambda site: Instance.uuid == site.instance,
+    ),
+    "arq_moves.lock": Locker(
+        lambda tx, site: arq_moves.lock(tx, Arq.uuid == site.arq.uuid),
+        Arq,
+        lambda site: Arq.id == site.arq.id,
+    ),
+    "attach_handles.lock": Locker(
+        lambda tx, site: attach_handles.lock(tx, _handle(site)), AttachHandle, _handle
+    ),
+    "attach_handles.claim, skipping": Locker(
+        lambda tx, site: attach_handles.claim(tx, site.deployable_id, 1, wait=False),
+        AttachHandle,
+        _free,
+    ),
+    "attach_handles.claim, waiting": Locker(
+        lambda tx, site: attach_handles.claim(tx, site.deployable_id, 1, wait=True),
+        AttachHandle,
+        _free,
+    ),
+    "attach_handles.end_release": Locker(
+        lambda tx, site: attach_handles.end_release(tx, site.arq.attach_handle_id),
+        AttachHandle,
+        _handle,
+    ),
+    "mending.release_handle": Locker(
+        lambda tx, site: mending._lock_handle(tx, site.handle_uuid), AttachHandle, _handle
+    ),
+    "hosts.lock": Locker(lambda tx, site: hosts.lock(tx, site.host_id), Host, _host),
+    "hosts.lock_for_agent": Locker(
+        lambda tx, _site: hosts.lock_for_agent(tx, PREPARING), Host, _host
+    ),
+    "hosts.lock_for_report": Locker(
+        lambda tx, _site: hosts.lock_for_report(tx, PREPARING), Host, _host
+    ),
+    "service_moves.lock_host": Locker(
+        lambda tx, site: service_moves.lock_host(tx, site.host_id), Host, _host
+    ),
+    "device_moves.labels": Locker(
+        lambda tx, site: device_moves.labels(tx, site.device_id),
+        Device,
+        lambda site: Device.id == site.device_id,
+    ),
+    "profile_moves.lock": Locker(
+        lambda tx, site: profile_moves.lock(tx, [site.profile]),
+        DeviceProfile,
+        lambda site: DeviceProfile.name == site.profile,
+    ),
+    "operations._lock": Locker(
+        lambda tx, site: operations._lock(tx, site.operation),
+        Operation,
+        lambda site: Operation.uuid == site.operation,
+    ),
+    "services.register": Locker(
+        lambda tx, site: services.register(
+            tx, site.db.now, Process("control", CONDUCTOR, "0", "", "1"), "READY"
+        ),
+        Service,
+        lambda _site: sa.and_(Service.host == "control", Service.binary == CONDUCTOR),
+    ),
+    "work.claim": Locker(
+        lambda tx, site: work.claim(tx, site.db.now, owner=(1, 1), lease_ms=-60_000, limit=1),
+        Work,
+        _work,
+    ),
+    "work.still_ours": Locker(lambda tx, site: work.still_ours(tx, [site.work]), Work, _work),
+    "work.supersede_program": Locker(
+        lambda tx, site: work.supersede_program(tx, site.deployable_id, str(uuid4())),
+        Work,
+        lambda _site: Work.kind == WorkKind.PROGRAM.value,
+    ),
+}
+
+
+@contextmanager
+def statements(tx: sa.Connection) -> Iterator[list[Any]]:
+    """What is executed in the block."""
+    seen: list[Any] = []
+
+    def note(_tx: Any, statement: Any, *_rest: Any) -> None:
+        seen.append(statement)
+
+    sa.event.listen(tx, "before_execute", note)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(tx, "before_execute", note)
+
+
+def locks(statement: Any, model: Any) -> bool:
+    """Whether a statement locks rows of this table, on each server."""
+    if not isinstance(statement, sa.Select):
+        return False
+    if model.__table__ not in statement.columns_clause_froms:
+        return False
+    return all("FOR UPDATE" in str(statement.compile(dialect=one)) for one in DIALECTS)
+
+
+@pytest.mark.parametrize("name", LOCKERS)
+def test_the_statement_locks(site: Site, name: str) -> None:
+    locker = LOCKERS[name]
+    with site.db.writer() as tx, statements(tx) as seen:
+        locker.call(tx, site)
+    assert any(locks(one, locker.model) for one in seen)
+
+
+@pytest.mark.parametrize("name", LOCKERS)
+def test_the_rows_are_locked(site: Site, name: str) -> None:
+    """A second transaction is refused; where SQLite has one writer at a time, nobody asks."""
+    locker = LOCKERS[name]
+    rows = sa.select(*locker.model.__table__.primary_key).where(locker.which(site))
+    other = Database(site.db.engine.url.render_as_string(hide_password=False))
+    try:
+        with site.db.writer() as tx:
+            locker.call(tx, site)
+            if tx.dialect.name == "sqlite":
+                return
+            with pytest.raises(exception.CyborgError), other.writer() as second:
+                second.execute(rows.with_for_update(nowait=True)).all()
+        with other.writer() as second:
+            second.execute(rows.with_for_update(nowait=True)).all()
+    finally:
+        other.close()

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is lost, reported lost again, and forgotten by an operator."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db import retirement, work
+from cyborg.db.models import AttachHandle, Deployable, Device
+from cyborg.model.report import Report
+from cyborg.model.work import WorkKind
+from cyborg.testing.machines import provider_of, report_of
+from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
+from cyborg.tests.functional.rules.conftest import PLAIN, UNITS
+from cyborg.tests.functional.rules.rows import execute, work_kinds
+
+
+@pytest.fixture(autouse=True)
+def _all_there(arena: Arena) -> Iterator[None]:
+    """The host shows everything again after each test."""
+    yield
+    arena.report(PLAIN, Report(()))
+    arena.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
+
+
+def marks(arena: Arena) -> list[int | None]:
+    """Since when each unit of the host has been lost, by id."""
+    with arena.db.reader() as tx:
+        query = (
+            sa.select(AttachHandle.lost_ms)
+            .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+            .where(Deployable.rp_uuid == provider_of(PLAIN, 0))
+        )
+        return list(tx.execute(query.order_by(AttachHandle.id)).scalars())
+
+
+def device(arena: Arena) -> Any:
+    with arena.db.reader() as tx:
+        return tx.execute(
+            sa.select(Device.id, Device.uuid, Deployable.id.label("deployable_id"))
+            .join(Deployable, Deployable.device_id == Device.id)
+            .where(Deployable.rp_uuid == provider_of(PLAIN, 0))
+        ).one()
+
+
+@pytest.mark.parametrize("mark", [retirement.FORGOTTEN, 1_000_000])
+def test_a_report_leaves_the_mark_of_a_lost_unit_as_it_is(arena: Arena, mark: int) -> None:
+    """Its retention goes on, and an operator's word to forget it holds."""
+    arena.report(PLAIN, report_of(PLAIN, 1, handles=1))
+    there, lost = marks(arena)
+    assert (there, lost is None) == (None, False)
+    execute(
+        arena.db,
+        sa.update(AttachHandle).where(AttachHandle.lost_ms.is_not(None)).values(lost_ms=mark),
+    )
+    arena.report(PLAIN, report_of(PLAIN, 2, handles=1))
+    assert marks(arena) == [None, mark]
+
+
+def test_forgetting_a_device_calls_off_its_set_up(arena: Arena, conductor: Conductor) -> None:
+    """The set-up would go on for a device that nobody wants, and would keep its row."""
+    arena.report(PLAIN, Report(()))
+    arena.report(PLAIN, report_of(PLAIN, 0))
+    mine = device(arena)
+    with arena.db.writer() as tx:
+        task = {"kind": WorkKind.INSTALL, "deployable_id": mine.deployable_id}
+        work.add(tx, arena.db.now, [task, {"kind": WorkKind.NOTIFY}])
+    conductor.cases.retirement.forget(NOVA, str(uuid4()), mine.uuid)
+    assert work_kinds(arena.db) == ["notify"]
+    execute(arena.db, sa.update(Device).where(Device.id == mine.id).values(leaving=False))

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of devices: asked of drivers, reserved in Placement, shown, told, and healed."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import service
+from cyborg.db.models import Device, Event
+from cyborg.drivers import command
+from cyborg.drivers.base import Health
+from cyborg.drivers.fake import FakeDriver
+from cyborg.drivers.generic import GenericDriver
+from cyborg.drivers.loader import Loaded
+from cyborg.model.provider import provider_uuid
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.pages import Page
+from cyborg.testing.placement import fresh_host
+from cyborg.tests.functional.conftest import offered
+from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
+from cyborg.tests.functional.life.http import Client
+from cyborg.tests.functional.life.steps import (
+    ARQS,
+    bind,
+    create,
+    eventually_offered,
+    of_instance,
+)
+from cyborg.tests.functional.readiness.cards import BareCardDriver
+from cyborg.tests.functional.watching.cards import MeasuringDriver
+from cyborg.tests.functional.watching.conftest import Watched, soon
+from cyborg.tests.functional.watching.tellers import followed
+from cyborg.tests.unit.drivers.configured import configured, written
+
+FAULT = Health(healthy=False, reason="uncorrectable errors")
+
+
+class CheckedDriver(MeasuringDriver):
+    """``healths`` are the answers by device key: a Health, or what the check throws.
+
+    ``gate``, when closed, keeps every check from ending.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.healths: dict[str, Any] = {}
+        self.checks: list[str] = []
+
+    def health(self, device_key: str) -> Health:
+        """See Driver."""
+        self.checks.append(device_key)
+        assert self.gate.wait(60), "a test forgot"
+        answer = self.healths.get(device_key, Health(healthy=True))
+        if isinstance(answer, Exception):
+            raise answer
+        found: Health = answer
+        return found
+
+
+class BareCheckedDriver(CheckedDriver, BareCardDriver):
+    """The same for cards that have to be set up; checks of a card that is not would fail."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.installing = threading.Event()
+        self.installing.set()
+
+    def install(self, device_key: str, operation: str) -> None:
+        """See Driver."""
+        assert self.installing.wait(60), "a test forgot"
+        super().install(device_key, operation)
+
+
+@dataclass
+class Site:
+    """A watched service with one compute whose cards are checked all the time."""
+
+    watched: Watched
+    rack: Rack
+    driver: CheckedDriver
+    admin: Client
+    agent: service.Daemon
+    page: Page
+
+    def device(self, key: str = CARD) -> dict[str, Any]:
+        """A card as operators see it."""
+        with self.watched.database.reader() as tx:
+            uuid = tx.execute(sa.select(Device.uuid).where(Device.device_key == key)).scalar_one()
+        shown: dict[str, Any] = self.admin.get(f"/devices/{uuid}")
+        return shown
+
+    def becomes(self, health: str | None, key: str = CARD) -> dict[str, Any]:
+        """Wait until a card has this health, and give it."""
+        soon(lambda: self.device(key)["health"] == health)
+        return self.device(key)
+
+    def offers(self, units: int, key: str = CARD) -> None:
+        """Wait until Placement gives out so many units of a card."""
+        soon(lambda: offered(self.watched.placement, self.rack.provider(key)) == units)
+
+    def history(self) -> list[tuple[str, str | None]]:
+        """The actions and reasons of the history of health, oldest first."""
+        with self.watched.database.reader() as tx:
+            rows = tx.execute(
+                sa.select(Event.action, Event.reason)
+                .where(Event.noun == "device", Event.action.like("health%"))
+                .order_by(Event.id)
+            )
+            return [(row.action, row.reason) for row in rows]
+
+    def told(self, uuid: str) -> list[str]:
+        """The healths of a device that were told as notifications."""
+        return [str(one["health"]) for one in self.watched.ear.of("device.health", uuid=uuid)]
+
+    def arqs(self) -> list[dict[str, Any]]:
+        """A new ARQ for one unit."""
+        name = f"profile-{uuid4().hex[:12]}"
+        groups = [{f"resources:{self.rack.resource_class}": "1"}]
+        self.admin.post("/device_profiles", [{"name": name, "groups": groups}])
+        return create(self.admin, name)
+
+
+Sites = Callable[..., Site]
+
+
+@pytest.fixture
+def checked(watched: Watched) -> Sites:
+    """Start a conductor and an agent; ``healths`` are the first answers, ``shut`` closes the gate.
+
+    ``interval`` is how often checks run, in seconds.
+    """
+
+    def start(
+        kind: type[CheckedDriver] = CheckedDriver,
+        *,
+        healths: dict[str, Any] | None = None,
+        interval: float = 0.2,
+        shut: bool = False,
+        auto_enable: frozenset[str] = frozenset({"*"}),
+        others: tuple[Rack, ...] = (),
+    ) -> Site:
+        watched.stack.times = replace(watched.stack.times, health=interval)
+        watched.stack.auto_enable = auto_enable
+        page = watched.page()
+        followed(watched)
+        rack = watched.rack(kind)
+        driver = rack.driver
+        assert isinstance(driver, CheckedDriver)
+        driver.healths = healths or {}
+        if shut:
+            driver.gate.clear()
+        for one in others:
+            one.driver.traits.resource_class = rack.resource_class
+        agent = watched.agent(rack, *others)
+        admin = replace(watched.admin(), version="2.5")
+        cards = 1 + len(others)
+        soon(lambda: len(admin.get("/devices")["devices"]) == cards)
+        return Site(watched, rack, driver, admin, agent, page)
+
+    return start
+
+
+def test_a_faulty_device_is_reserved_refused_shown_told_and_heals(checked: Sites):
+    here = checked()
+    first = here.becomes("ok")
+    assert (first["health_reasons"], first["health_since"] is not None) == ([], True)
+    here.offers(2)
+    (holder, rival) = here.arqs(), here.arqs()
+    instance = bind(here.admin, holder, here.rack.provider())
+    here.driver.healths[CARD] = FAULT
+    faulty = here.becomes("drain")
+    assert faulty["health_reasons"] == ["uncorrectable errors"]
+    assert faulty["health_since"] > first["health_since"]
+    assert faulty["status"] == "enabled"
+    # Neither unit is given out: what a guest has cannot be offered before it is free.
+    here.offers(0)
+    bind(here.admin, rival, here.rack.provider(), status=409)
+    # A guest keeps its unit.
+    (held,) = of_instance(here.admin, instance)
+    assert held["state"] == "Bound"
+    labels = {
+        "host": here.rack.compute,
+        "driver": "card_driver",
+        "type": "FPGA",
+        "device": faulty["uuid"],
+    }
+    soon(lambda: here.page.value("cyborg_device_healthy", **labels) == 0)
+    soon(lambda: here.told(faulty["uuid"]) == ["drain"])
+    assert [one["uuid"] for one in here.admin.get("/devices", health="drain")["devices"]] == [
+        faulty["uuid"]
+    ]
+    counts = here.device()["units"]
+    assert (counts["free"], counts["out_of_service"], counts["reasons"]) == (0, 1, {"unhealthy": 1})
+    assert here.admin.get("/devices", health="ok")["devices"] == []
+    (driver,) = here.admin.get("/drivers")["drivers"]
+    assert driver["devices"]["offered"] == 0
+    here.driver.healths.clear()
+    healed = here.becomes("ok")
+    assert healed["health_reasons"] == []
+    here.offers(2)
+    bind(here.admin, rival, here.rack.provider())
+    soon(lambda: here.page.value("cyborg_device_healthy", **labels) == 1)
+    assert here.history() == [("health drain", "uncorrectable errors"), ("health ok", None)]
+    soon(lambda: here.told(faulty["uuid"]) == ["drain", "ok"])
+    (told, _) = here.watched.ear.of("device.health", uuid=faulty["uuid"])
+    assert told["reason"] == "uncorrectable errors"
+    assert [one["instance"] for one in told["users"]] == [instance]
+    # The state of the device was never another one.
+    assert here.watched.ear.states("device.state", faulty["uuid"]) == ["enabled"]
+    here.admin.delete(f"{ARQS}?instance={instance}")
+
+
+def test_one_faulty_device_leaves_the_others_of_its_driver_offered(checked: Sites):
+    here = checked()
+    here.rack.plug(OTHER, 2)
+    here.offers(2, OTHER)
+    here.driver.healths[OTHER] = FAULT
+    here.becomes("drain", OTHER)
+    here.offers(0, OTHER)
+    assert here.becomes("ok")["health_reasons"] == []
+    here.offers(2)
+
+
+def test_a_new_reason_is_shown_and_is_no_event(checked: Sites):
+    here = checked(healths={CARD: FAULT})
+    before = here.becomes("drain")
+    here.driver.healths[CARD] = Health(healthy=False, reason="two\nlines\0")
+    soon(lambda: here.device()["health_reasons"] == ["two lines"])
+    assert here.device()["health_since"] == before["health_since"]
+    assert here.history() == [("health drain", "uncorrectable errors")]
+
+
+def test_a_device_is_asked_before_it_is_put_into_service(checked: Sites):
+    here = checked(healths={CARD: FAULT}, interval=3600)
+    assert here.device()["health"] == "drain"
+    assert here.device()["status"] == "enabled"
+    bind(here.admin, here.arqs(), here.rack.provider(), status=409)
+    here.rack.plug(OTHER, 2)
+    here.driver.healths[OTHER] = FAULT
+    soon(lambda: len(here.admin.get("/devices")["devices"]) == 2)
+    assert here.device(OTHER)["health"] == "drain"
+    bind(here.admin, here.arqs(), here.rack.provider(OTHER), status=409)
+    assert here.driver.checks == [CARD, OTHER]
+
+
+def test_a_device_is_asked_after_its_set_up_and_before_it_is_enabled(checked: Sites):
+    here = checked(BareCheckedDriver, interval=3600, auto_enable=frozenset())
+    assert (here.device()["status"], here.device()["health"]) == ("inactive", "ok")
+    here.driver.healths[CARD] = FAULT
+    here.admin.post(f"/devices/{here.device()['uuid']}/enable", status=204)
+    soon(lambda: here.device()["status"] == "enabled")
+    assert here.device()["health"] == "drain"
+    bind(here.admin, here.arqs(), here.rack.provider(), status=409)
+    here.offers(0)
+    assert here.driver.checks == [CARD, CARD]
+    assert here.history() == [("health drain", "uncorrectable errors")]
+
+
+def test_a_check_that_hangs_delays_no_heartbeat_and_no_report(checked: Sites):
+    here = checked()
+    here.becomes("ok")
+    here.driver.gate.clear()
+    asked = len(here.driver.checks)
+    soon(lambda: len(here.driver.checks) > asked)
+    stuck = len(here.driver.checks)
+    before = here.driver.scans
+    # The heart goes on: what changes is reported, and the fault of the driver is told.
+    soon(lambda: here.driver.scans > before + 5)
+    here.rack.plug(OTHER, 2)
+    soon(lambda: len(here.admin.get("/devices")["devices"]) == 2)
+    (driver,) = here.admin.get("/drivers")["drivers"]
+    soon(lambda: "has not answered" in str(here.admin.get("/drivers")["drivers"][0]["error"]))
+    assert driver["state"] == "READY"
+    assert len(here.driver.checks) == stuck
+    # The card keeps its last word; the new one has none, and both are offered.
+    assert (here.device()["health"], here.device(OTHER)["health"]) == ("ok", None)
+    here.offers(2)
+    here.offers(2, OTHER)
+    here.driver.gate.set()
+    here.becomes("ok", OTHER)
+    soon(lambda: here.admin.get("/drivers")["drivers"][0]["error"] is None)
+
+
+@pytest.mark.parametrize("answer", [ValueError("broken"), "fine", None, Health("yes")])  # type: ignore[arg-type]
+def test_a_check_that_fails_changes_nothing_and_its_error_is_shown(checked: Sites, answer: Any):
+    here = checked(healths={CARD: FAULT})
+    here.becomes("drain")
+    here.driver.healths[CARD] = answer if answer is not None else 7
+    soon(lambda: CARD in str(here.admin.get("/drivers")["drivers"][0]["error"]))
+    assert here.device()["health"] == "drain"
+    here.offers(0)
+    here.driver.healths.clear()
+    here.becomes("ok")
+    soon(lambda: here.admin.get("/drivers")["drivers"][0]["error"] is None)
+    here.offers(2)
+
+
+def test_an_agent_that_restarts_keeps_the_health(checked: Sites):
+    here = checked(healths={CARD: FAULT})
+    since = here.becomes("drain")["health_since"]
+    here.offers(0)
+    here.agent.stop()
+    here.driver.gate.clear()
+    here.watched.agent(here.rack)
+    before = here.driver.scans
+    soon(lambda: here.driver.scans > before + 3)
+    assert (here.device()["health"], here.device()["health_since"]) == ("drain", since)
+    here.offers(0)
+    here.driver.gate.set()
+    here.driver.healths.clear()
+    here.becomes("ok")
+    here.offers(2)
+
+
+def test_an_agent_that_asks_nobody_claims_no_health(checked: Sites):
+    here = checked(healths={CARD: FAULT})
+    here.becomes("drain")
+    here.agent.stop()
+    here.watched.stack.times = replace(here.watched.stack.times, health=0.0)
+    asked = len(here.driver.checks)
+    here.watched.agent(here.rack)
+    shown = here.becomes(None)
+    assert (shown["health_reasons"], shown["health_since"]) == ([], None)
+    here.offers(2)
+    assert len(here.driver.checks) == asked
+    assert here.history()[-1] == ("health unknown", None)
+    assert here.page.samples("cyborg_device_healthy") == []
+
+
+def test_a_driver_without_checks_leaves_the_health_unknown(watched: Watched):
+    watched.stack.times = replace(watched.stack.times, health=0.2)
+    watched.conductor()
+    rack = watched.rack()
+    watched.agent(rack)
+    eventually_offered(watched.placement, rack.provider(), 2)
+    admin = replace(watched.admin(), version="2.5")
+    (device,) = admin.get("/devices")["devices"]
+    assert (device["health"], device["health_reasons"], device["health_since"]) == (None, [], None)
+    with watched.database.reader() as tx:
+        assert tx.execute(sa.select(Device.health)).scalar_one() is None
+
+
+def test_older_microversions_show_and_filter_no_health(checked: Sites):
+    here = checked()
+    older = replace(here.admin, version="2.4")
+    (device,) = older.get("/devices")["devices"]
+    assert [name for name in device if name.startswith("health")] == []
+    older.get("/devices", status=400, health="ok")
+    here.admin.get("/devices", status=400, health="fine")
+
+
+#: A device that needs no hardware, and a command that tells its health.
+COMMAND = """\
+[generic_driver]
+backends = soft
+[generic_driver:soft]
+devices = 0000:0a:00.0
+attach_type = TEST_PCI
+units = 2
+resource_class = CUSTOM_SOFT
+check_timeout = 1
+health_command = /usr/sbin/check {address}
+"""
+SOFT = "0000:0a:00.0"
+#: It works while the directory of the script has a file that is named like the device.
+SCRIPT = """\
+#!/bin/sh
+echo "checking $1"
+[ -e "$(dirname "$0")/$1" ] && exit 0
+echo "first line" >&2
+echo "uncorrectable errors" >&2
+exit 3
+"""
+
+
+def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, str]:
+    """Start a host whose generic_driver runs a real script; an administrator, and the provider."""
+    path = directory / "check"
+    path.write_text(script)
+    path.chmod(0o755)
+
+    def check(host: FakeHost, argv: tuple[str, ...]) -> command.Completed:
+        return command.run([str(path), *argv[1:]], timeout=host.patience[-1])
+
+    watched.stack.times = replace(watched.stack.times, health=0.2)
+    watched.conductor()
+    name = fresh_host("commanded")
+    watched.placement.make_compute(name)
+    machine = FakeHost()
+    machine.programs["/usr/sbin/check"] = check
+    driver = GenericDriver(machine, written(directory / "cyborg.conf", COMMAND, host=name))
+    watched.stack.start_agent(
+        name,
+        machine=machine,
+        drivers=[Loaded(driver.name, driver)],
+        state_path=watched.state_path,
+    )
+    admin = replace(watched.admin(), version="2.5")
+    soon(lambda: len(admin.get("/devices")["devices"]) == 1)
+    return admin, provider_uuid(f"{name}_{SOFT}")
+
+
+def test_the_generic_driver_runs_the_health_command(watched: Watched, tmp_path: Path):
+    admin, provider = commanded(watched, tmp_path, SCRIPT)
+
+    def health() -> list[str]:
+        (device,) = admin.get("/devices")["devices"]
+        return [device["health"], *device["health_reasons"]]
+
+    faulty = ["drain", "it ended with status 3: uncorrectable errors"]
+    soon(lambda: health() == faulty)
+    eventually_offered(watched.placement, provider, 0)
+    (tmp_path / SOFT).write_text("")
+    soon(lambda: health() == ["ok"])
+    eventually_offered(watched.placement, provider, 2)
+    (tmp_path / SOFT).unlink()
+    soon(lambda: health() == faulty)
+    eventually_offered(watched.placement, provider, 0)
+
+
+def test_a_health_command_that_does_not_end_is_killed_and_changes_nothing(
+    watched: Watched, tmp_path: Path
+):
+    admin, provider = commanded(watched, tmp_path, "#!/bin/sh\nexec sleep 3600\n")
+
+    def error() -> str:
+        (driver,) = admin.get("/drivers")["drivers"]
+        return str(driver["error"])
+
+    soon(lambda: "did not end within 1 seconds" in error())
+    (device,) = admin.get("/devices")["devices"]
+    assert device["health"] is None
+    eventually_offered(watched.placement, provider, 2)
+
+
+def test_an_operator_shows_a_fault_with_the_fake_driver(watched: Watched):
+    watched.stack.times = replace(watched.stack.times, health=0.2)
+    watched.conductor()
+    name = fresh_host("fake")
+    watched.placement.make_compute(name)
+    driver = FakeDriver(FakeHost(), configured(host=name))
+    watched.stack.start_agent(
+        name,
+        machine=driver.host,
+        drivers=[Loaded(driver.name, driver)],
+        state_path=watched.state_path,
+    )
+    admin = replace(watched.admin(), version="2.5")
+
+    def reasons() -> list[str]:
+        return [one for device in admin.get("/devices")["devices"] for one in _reasons(device)]
+
+    def _reasons(device: dict[str, Any]) -> list[str]:
+        return [device["health"], *device["health_reasons"]]
+
+    soon(lambda: reasons() == ["ok"])
+    path = "/drivers/fake_driver"
+    admin.patch(path, {"options": {"fault": "the fan stands still"}}, status=202)
+    soon(lambda: reasons() == ["drain", "the fan stands still"])
+    admin.patch(path, {"options": {"fault": None}}, status=202)
+    soon(lambda: reasons() == ["ok"])

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the API shows of the health of processes: the list of services, and the health check."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg.db import schema, services
+from cyborg.db.engine import Database
+from cyborg.db.models import Service
+from cyborg.db.services import Process
+from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.tests.unit.api.conductor import FakeConductor
+from cyborg.tests.unit.api.world import Client
+
+REFUSED = "the message bus refuses the connection: 530 NOT_ALLOWED - vhost cyborg not found"
+NEW = {"listening", "bus_error", "bus_error_since", "cause", "remedy"}
+#: Milliseconds: longer than any limit of silence.
+LONG = 600_000
+
+
+def seen(db: Database, binary: str, host: str, *, error: str = "", ago: int = 0) -> None:
+    """Write the row of a process whose last heartbeat is so many milliseconds old."""
+    with db.writer() as tx:
+        tx.execute(sa.delete(Service).where(Service.host == host))
+        process = Process(host, binary, "18.0.0", f"{binary}@{host}")
+        services.register(tx, db.now - ago, process, "READY", bus_error=error)
+
+
+def listed(client: Client, version: str = "2.5") -> dict[str, dict[str, Any]]:
+    answer = client.send("GET", "/v2/services?kind=process", as_="operator", version=version)
+    assert answer.status == 200
+    return {one["host"]: one for one in answer.body["services"]}
+
+
+def test_a_process_that_receives_nothing_is_shown_from_2_5_on(db: Database, client: Client) -> None:
+    seen(db, CONDUCTOR, "control-1")
+    seen(db, AGENT, "compute-1", error=REFUSED)
+    seen(db, API, "api-1")
+    shown = listed(client)
+    assert [shown[host]["listening"] for host in ("control-1", "compute-1", "api-1")] == [
+        True,
+        False,
+        None,
+    ]
+    agent = shown["compute-1"]
+    assert agent["state"] == "up"
+    assert agent["bus_error"] == REFUSED
+    assert agent["bus_error_since"] is not None
+    assert REFUSED in agent["cause"]
+    assert "virtual host" in agent["remedy"]
+    assert {shown["control-1"][name] for name in NEW - {"listening"}} == {None}
+    uuid = agent["uuid"]
+    one = client.send("GET", f"/v2/services/{uuid}", as_="operator", version="2.5")
+    assert one.body == agent
+    for older in listed(client, "2.4").values():
+        assert not NEW & older.keys()
+
+
+def test_silent_agents_are_not_blamed_while_the_conductors_are_deaf(
+    db: Database, client: Client
+) -> None:
+    seen(db, CONDUCTOR, "control-1", error=REFUSED, ago=0)
+    seen(db, AGENT, "compute-1", ago=LONG)
+    with db.writer() as tx:
+        tx.execute(
+            sa.update(Service)
+            .where(Service.binary == CONDUCTOR)
+            .values(bus_error_ms=Service.last_seen_ms - LONG)
+        )
+    agent = listed(client)["compute-1"]
+    assert (agent["state"], agent["listening"]) == ("down", None)
+    assert f"the conductors receive nothing ({REFUSED})" in agent["cause"]
+    assert "Start" not in agent["remedy"]
+    seen(db, CONDUCTOR, "control-1")
+    agent = listed(client)["compute-1"]
+    assert "Start cyborg-agent on compute-1" in agent["remedy"]
+
+
+@pytest.fixture
+def detailed(make_client: Callable[..., Client], db: Database) -> Client:
+    schema.stamp(db, "head")
+    closed = "http://127.0.0.1:9"
+    return make_client(
+        "auth_url = http://127.0.0.1:9/v3\nusername = u\npassword = secret-4711\n"
+        "[healthcheck]\ndetailed = true\n"
+        f"[placement]\nauth_type = none\nendpoint = {closed}\n"
+        f"[nova]\nauth_type = none\nendpoint = {closed}\n"
+    )
+
+
+def test_details_show_every_component_with_cause_and_remedy(
+    detailed: Client, db: Database, conductor: FakeConductor
+) -> None:
+    seen(db, CONDUCTOR, "control-1", error=REFUSED)
+    conductor.up = False
+    answer = detailed.send("GET", "/healthcheck", as_=None, headers={"Accept": "application/json"})
+    assert answer.status == 503
+    assert answer.body["detailed"] is True
+    components = {one["name"]: one for one in answer.body["components"]}
+    assert {name: one["state"] for name, one in components.items()} == {
+        "Database": "up",
+        "Keystone": "down",
+        "Placement": "down",
+        "Nova": "down",
+        "Message bus": "down",
+        "cyborg-conductor on control-1": "not receiving",
+    }
+    assert REFUSED in components["Message bus"]["cause"]
+    assert "[keystone_authtoken]" in components["Keystone"]["cause"]
+    assert "127.0.0.1:9" in components["Placement"]["cause"]
+    assert all(one["remedy"] for one in components.values() if one["level"] != "ok")
+    assert b"secret-4711" not in answer.raw
+    text = detailed.send("GET", "/healthcheck", as_=None)
+    assert f"Message bus is down. {components['Message bus']['cause']}".encode() in text.raw
+
+
+def test_without_details_the_answer_names_no_host_and_no_reason(
+    client: Client, db: Database, conductor: FakeConductor
+) -> None:
+    seen(db, CONDUCTOR, "control-1", error=REFUSED)
+    conductor.up = False
+    answer = client.send("GET", "/healthcheck", as_=None, headers={"Accept": "application/json"})
+    assert answer.body == {
+        "detailed": False,
+        "reasons": ["The database answers.", "No conductor answers yet."],
+    }

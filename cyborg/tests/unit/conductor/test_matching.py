@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which row a reported device belongs to, case by case."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cyborg.conductor.discovery import _match
+from cyborg.model import device as facts
+from cyborg.testing.machines import report_of
+
+KEY, OTHER = "0000:00:00.0", "0000:00:01.0"
+
+
+def device(key: str, *, made: bool = False) -> facts.Device:
+    (driver,) = report_of("compute", 1).drivers
+    return replace(driver.devices[0], key=key, made=made)
+
+
+def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
+    return SimpleNamespace(id=id_, driver=driver, device_key=key, origin=origin)
+
+
+@pytest.mark.parametrize(
+    ("seen", "rows", "matched"),
+    [
+        pytest.param([("a", device(KEY))], [], {}, id="new"),
+        pytest.param([("a", device(KEY))], [row(1, "a", KEY)], {0: 1}, id="same driver and key"),
+        pytest.param([("b", device(KEY))], [row(1, "a", KEY)], {0: 1}, id="driver changed"),
+        pytest.param([("a", device(OTHER))], [row(1, "a", KEY)], {}, id="another key"),
+        pytest.param(
+            [("b", device(KEY)), ("a", device(KEY))],
+            [row(1, "a", KEY)],
+            {1: 1},
+            id="the row's own driver comes before a driver that only has the key",
+        ),
+        pytest.param(
+            [("a", device(KEY)), ("b", device(KEY))],
+            [row(1, "a", KEY), row(2, "b", KEY)],
+            {0: 1, 1: 2},
+            id="one key of two drivers",
+        ),
+        pytest.param(
+            [("b", device(KEY)), ("c", device(KEY))], [row(1, "a", KEY)], {0: 1}, id="one row once"
+        ),
+        pytest.param(
+            [("b", device(KEY, made=True))],
+            [row(1, "a", KEY)],
+            {},
+            id="a created device never takes the row of another driver",
+        ),
+        pytest.param(
+            [("b", device(KEY))],
+            [row(1, "a", KEY, "operator")],
+            {},
+            id="the row of a created device is never taken by another driver",
+        ),
+        pytest.param(
+            [("a", device(KEY, made=True))],
+            [row(1, "a", KEY, "operator")],
+            {0: 1},
+            id="a created device has its own row",
+        ),
+    ],
+)
+def test_a_reported_device_gets_its_row(
+    seen: list[tuple[str, facts.Device]], rows: list[Any], matched: dict[int, int]
+) -> None:
+    found = _match(seen, rows)
+    assert {index: one.id for index, one in found.items()} == matched

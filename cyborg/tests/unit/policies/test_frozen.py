@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rule allows is a committed list: a rule that opens or closes shows as a difference."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from cyborg import policies
+from cyborg.tests.committed import advice, lines_of
+
+LIST = Path(__file__).with_name("rules.txt")
+
+
+def rendered() -> Iterator[str]:
+    """Each rule with its default, and with what is still allowed by its former default."""
+    for rule in sorted(policies.list_rules(), key=lambda one: str(one.name)):
+        former = rule.deprecated_rule
+        also = "" if former is None else f"    (formerly {former.name}: {former.check_str})"
+        yield f"{rule.name}: {rule.check_str}{also}"
+
+
+def test_every_rule_allows_what_the_list_says() -> None:
+    lines = list(rendered())
+    flaw = advice("A policy rule differs from rules.txt.", "unit/policies/test_frozen.py")
+    assert lines_of(LIST, lines) == lines, flaw

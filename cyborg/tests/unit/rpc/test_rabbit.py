@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why the bus cannot be used, in a sentence; and a server that starts when the broker lets it."""
+
+import logging
+import socket
+import ssl
+import threading
+from typing import Any, cast
+
+import oslo_messaging
+import pytest
+from amqp import exceptions as amqp
+from kombu.exceptions import OperationalError
+
+from cyborg.rpc.rabbit import SENDER, SERVER, BrokerFailure, Troubles, explain
+from cyborg.rpc.transport import Receiver
+from cyborg.service import wait_until
+
+ADDRESS = "192.0.2.1:5672"
+CERTIFICATE = ssl.SSLCertVerificationError(1, "certificate verify failed: certificate has expired")
+CERTIFICATE.reason = "CERTIFICATE_VERIFY_FAILED"
+
+
+def wrapped(cause: Exception) -> Exception:
+    """The error as kombu raises it."""
+    try:
+        raise OperationalError(str(cause)) from cause
+    except OperationalError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence", "refused"),
+    [
+        (
+            amqp.AccessRefused("ACCESS_REFUSED - Login was refused", reply_code=403),
+            (
+                f"the message bus at {ADDRESS} refuses the connection: "
+                "403 ACCESS_REFUSED - Login was refused"
+            ),
+            True,
+        ),
+        (
+            amqp.NotAllowed("NOT_ALLOWED - vhost x not found", (10, 40), reply_code=530),
+            (
+                f"the message bus at {ADDRESS} refuses the connection: "
+                "530 NOT_ALLOWED - vhost x not found"
+            ),
+            True,
+        ),
+        (
+            amqp.AccessRefused("ACCESS_REFUSED - access to queue 'q'", (50, 10), reply_code=403),
+            (
+                f"the message bus at {ADDRESS} refuses a request: "
+                "403 ACCESS_REFUSED - access to queue 'q'"
+            ),
+            True,
+        ),
+        (
+            wrapped(ConnectionRefusedError(111, "Connection refused")),
+            f"the message bus at {ADDRESS} cannot be reached: connection refused",
+            False,
+        ),
+        (
+            wrapped(socket.gaierror(-2, "Name or service not known")),
+            f"the message bus at {ADDRESS} cannot be reached: name or service not known",
+            False,
+        ),
+        (
+            wrapped(TimeoutError("timed out")),
+            f"the message bus at {ADDRESS} cannot be reached: timed out",
+            False,
+        ),
+        (
+            wrapped(CERTIFICATE),
+            (
+                f"the TLS connection to the message bus at {ADDRESS} fails: "
+                "certificate verify failed: certificate has expired"
+            ),
+            True,
+        ),
+        (oslo_messaging.MessagingTimeout(), "no answer over the message bus", False),
+        (ValueError(), f"the message bus at {ADDRESS} cannot be used: ValueError", False),
+    ],
+)
+def test_a_failure_is_explained_with_the_words_of_the_broker(
+    error: Exception, sentence: str, refused: bool
+) -> None:
+    assert explain(error, ADDRESS) == (sentence, refused)
+
+
+def test_each_reason_is_logged_once_and_so_is_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    troubles = Troubles()
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            troubles.failed(SERVER, BrokerFailure("it refuses", refused=True))
+            troubles.failed(SENDER, BrokerFailure("it refuses", refused=True))
+        began = troubles.of(SERVER)
+        troubles.failed(SERVER, BrokerFailure("it is away", refused=False))
+        ended = troubles.of(SERVER)
+        troubles.works(SENDER)
+        troubles.works(SERVER)
+        troubles.works(SERVER)
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", "RPC server does not work: it refuses"),
+        ("WARNING", "RPC server does not work: it is away"),
+        ("INFO", "The message bus works again (RPC server)"),
+    ]
+    assert began is not None
+    assert ended is not None
+    assert (began.since, began.refused, ended.refused) == (ended.since, True, False)
+
+
+class Server:
+    """A server of the messaging library that a broker refuses at first."""
+
+    def __init__(self, notes: list[str], refusals: list[Exception]) -> None:
+        self._notes = notes
+        self._refusals = refusals
+
+    def start(self) -> None:
+        if self._refusals:
+            self._notes.append("refused")
+            raise self._refusals.pop()
+        self._notes.append("started")
+
+    def stop(self) -> None:
+        self._notes.append("stopped")
+
+    def wait(self) -> None:
+        self._notes.append("done")
+
+
+def receiver(notes: list[str], refusals: list[Exception]) -> Receiver:
+    return Receiver(cast(Any, lambda: Server(notes, refusals)), Troubles())
+
+
+def test_a_server_that_is_refused_starts_when_the_broker_lets_it() -> None:
+    notes: list[str] = []
+    made = receiver(notes, [BrokerFailure("it refuses", refused=True)])
+    thread = threading.Thread(target=made.start)
+    thread.start()
+    assert wait_until(lambda: made.trouble is not None, timeout=5)
+    thread.join(10)
+    assert made.trouble is None
+    made.stop()
+    made.wait()
+    assert notes == ["refused", "started", "stopped", "done"]
+
+
+def test_a_server_that_never_started_can_be_stopped() -> None:
+    notes: list[str] = []
+    made = receiver(notes, [BrokerFailure("it refuses", refused=True)] * 1000)
+    thread = threading.Thread(target=made.start)
+    thread.start()
+    assert wait_until(lambda: made.trouble is not None, timeout=5)
+    made.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert set(notes) == {"refused"}

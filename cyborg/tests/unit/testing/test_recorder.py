@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording shows a driver what the recorded machine showed it, and nothing is written there."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cyborg import exception
+from cyborg.drivers.host import LocalHost
+from cyborg.drivers.pci import PciDriver
+from cyborg.testing import servers
+from cyborg.testing.fake_host import FakeHost
+from cyborg.testing.recorder import RecordingHost
+from cyborg.tests.unit.drivers.configured import configured
+
+
+def replayed(recording: RecordingHost, directory: Path) -> FakeHost:
+    """The recording after a way through the file system."""
+    recording.tree.materialise(directory)
+    return FakeHost.recorded(directory)
+
+
+def test_a_driver_finds_the_same_on_the_recording(tmp_path: Path) -> None:
+    servers.server().materialise(tmp_path / "machine")
+    recording = RecordingHost(str(tmp_path / "machine"))
+    conf = configured('{"vendor_id": "10de"}')
+    driver = PciDriver(recording, conf)
+    looks = (driver.discover(), driver.hardware(), driver.backends())
+    again = PciDriver(replayed(recording, tmp_path / "recording"), conf)
+    assert (again.discover(), again.hardware(), again.backends()) == looks
+    assert looks[0]
+
+
+def test_this_machine_is_recorded_as_it_is(tmp_path: Path) -> None:
+    recording = RecordingHost()
+    PciDriver(recording, configured()).hardware()
+    host = replayed(recording, tmp_path / "recording")
+    expected = PciDriver(LocalHost(), configured()).hardware()
+    assert PciDriver(host, configured()).hardware() == expected
+
+
+def test_answers_of_commands_and_files_that_cannot_be_read_are_kept(tmp_path: Path) -> None:
+    servers.server().materialise(tmp_path / "machine")
+    recording = RecordingHost(str(tmp_path / "machine"))
+    answer = recording.run(["/bin/echo", "ready"], timeout=10.0)
+    with pytest.raises(exception.HostError):
+        recording.read_bytes("/sys/bus/pci/devices")
+    host = replayed(recording, tmp_path / "recording")
+    assert host.faults == {"/sys/bus/pci/devices": errno.EISDIR}
+    assert host.run(["/bin/echo", "ready"], timeout=10.0) == answer
+    assert answer.stdout == "ready\n"
+
+
+def test_a_recording_changes_nothing_on_the_machine(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("before")
+    with pytest.raises(exception.HostError, match="a recording changes nothing"):
+        RecordingHost().write_text(str(place), "after")
+    assert place.read_text() == "before"
+
+
+def record(*arguments: str) -> tuple[int, str]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "cyborg.testing.recorder", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_the_command_records_and_says_how_to_play_back(tmp_path: Path) -> None:
+    directory = tmp_path / "recording"
+    status, said = record("fake_driver", str(directory))
+    assert status == 0, said
+    assert "fake_driver offers 1 of 1 pieces of hardware here." in said
+    assert f"pytest --cyborg-driver fake_driver --cyborg-host={directory}" in said
+    assert directory.is_dir()
+
+
+def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    status, said = record("nobodys_driver", str(tmp_path / "recording"))
+    assert status == 1, said
+    assert "nobodys_driver cannot be recorded: no driver of this name is installed" in said
+    status, said = record("fake_driver", str(tmp_path))
+    assert status == 2, said
+    assert "name a directory that does not exist yet" in said
+
+
+def test_a_directory_with_too_many_entries_is_no_recording() -> None:
+    with pytest.raises(ValueError, match="so it is not a recorded tree"):
+        FakeHost.recorded(Path("/usr"), most=100)
