@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from cyborg import exception, service
 from cyborg.db import services
 from cyborg.db.bulk import Record
-from cyborg.db.models import Arq, AttachHandle, Work
+from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.model.arq import State
 from cyborg.model.device import HandleState
 from cyborg.model.finding import Severity
@@ -20,8 +20,9 @@ from cyborg.testing.chaos.world import World
 #: Seconds within which all work must be done once nobody asks for more; work that failed waits
 #: for at most 30 s before it is tried again.
 _PATIENCE = 90.0
-#: Two of the agents' heartbeats, in seconds: what an agent has to come back after an outage (I4).
-_BACK = 20.0
+#: Seconds that an agent has to come back after an outage (I4): the longest pause of its RPC server
+#: before it connects again (10 s), a heartbeat that tells so (10 s), and some for a busy machine.
+_BACK = 30.0
 #: Milliseconds since its last sign of life in which an agent has come back.
 _HEARD_MS = 10_000
 _ENDED = frozenset({State.BOUND.value, State.BIND_FAILED.value})
@@ -79,7 +80,8 @@ class Judge:
     def _agents_are_back(self) -> bool:
         with self._world.reader.reader() as tx:
             seen = services.listed(tx, self._world.reader.now, {AGENT: _HEARD_MS})
-        return all(one.up for one in seen)
+            deaf = tx.scalars(sa.select(Service.bus_error).where(Service.binary == AGENT))
+            return all(one.up for one in seen) and not any(deaf)
 
     def _checker(self) -> Iterator[str]:
         """The invariants, by the checker that the conductors and ``cyborg-audit`` use too."""
