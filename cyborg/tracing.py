@@ -93,7 +93,7 @@ class _Live:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("cyborg")
 
-    def going_on(self, origin: Mapping[str, Any] | None) -> Any:
+    def checkpoint(self, origin: Mapping[str, Any] | None) -> Any:
         """The context of the trace that ``origin`` tells of, else of the one this thread is in."""
         if not origin:
             return self._context.get_current()
@@ -188,7 +188,7 @@ def span(
     """
     if _live is None:
         return nullcontext(_NoSpan())
-    parent = _live.going_on(origin)
+    parent = _live.checkpoint(origin)
     if not begins and not _live.traced(parent):
         return nullcontext(_NoSpan())
     named = {key.replace("__", "."): value for key, value in attributes.items()}

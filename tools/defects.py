@@ -71,7 +71,7 @@ DEFECTS = (
     Defect(
         "lost-again-at-each-report",
         "a part that is lost already keeps the moment of its loss",
-        "cyborg/conductor/difference.py",
+        "cyborg/conductor/reports/device_diff.py",
         "one.id for one in rows if one.lost_ms is None)",
         "one.id for one in rows)",
         (f"{_UNIT}/conductor/test_difference.py", f"{_RULES}/test_lost_things.py"),
@@ -79,7 +79,7 @@ DEFECTS = (
     Defect(
         "lost-device-again-at-each-report",
         "a device that is lost already keeps the moment of its loss",
-        "cyborg/conductor/difference.py",
+        "cyborg/conductor/reports/device_diff.py",
         "        if row.lost_ms is None:\n            self._lose(Device, [row])",
         "        if True:\n            self.lost.setdefault(Device, set()).add(row.id)",
         (f"{_UNIT}/conductor/test_difference.py",),
@@ -87,7 +87,7 @@ DEFECTS = (
     Defect(
         "lost-deployable-is-bound",
         "a lost deployable of a device that is there cannot be bound",
-        "cyborg/conductor/binding.py",
+        "cyborg/conductor/arqs/bind.py",
         "if offer.lost_ms is not None or offer.device_lost_ms is not None:",
         "if offer.device_lost_ms is not None:",
         (f"{_UNIT}/conductor/test_offers.py",),
@@ -95,7 +95,7 @@ DEFECTS = (
     Defect(
         "remembered-owner-for-anybody",
         "only a caller with a scope of all projects binds in the name of the former owner",
-        "cyborg/conductor/binding.py",
+        "cyborg/conductor/arqs/bind.py",
         "if caller.everywhere and remembered is not None and",
         "if remembered is not None and",
         (f"{_UNIT}/conductor/test_offers.py",),
@@ -127,7 +127,7 @@ DEFECTS = (
     Defect(
         "created-device-takes-a-row",
         "a created device never takes the row of another driver by its key",
-        "cyborg/conductor/discovery.py",
+        "cyborg/conductor/reports/apply.py",
         "if index not in matched and not device.made and device.key in by_key:",
         "if index not in matched and device.key in by_key:",
         (f"{_UNIT}/conductor/test_matching.py",),
@@ -135,7 +135,7 @@ DEFECTS = (
     Defect(
         "created-device-loses-its-row",
         "another driver never takes the row of a created device by its key",
-        "cyborg/conductor/discovery.py",
+        "cyborg/conductor/reports/apply.py",
         "by_key = {row.device_key: row for row in free.values() if not _is_made(row)}",
         "by_key = {row.device_key: row for row in free.values()}",
         (f"{_UNIT}/conductor/test_matching.py",),
@@ -151,7 +151,7 @@ DEFECTS = (
     Defect(
         "foreign-provider-retired",
         "a provider in the tree of another compute is not deleted",
-        "cyborg/clients/reconcile.py",
+        "cyborg/clients/placement_sync.py",
         "if root is not None and node.root_uuid != root:",
         "if False:",
         (f"{_CLIENTS}/test_publish.py::test_a_provider_of_another_compute_is_not_retired",),
@@ -160,7 +160,7 @@ DEFECTS = (
         Defect(
             f"instance-stays-bound-{server}",
             "an instance whose first bind commits during its delete is open after the delete",
-            "cyborg/conductor/releasing.py",
+            "cyborg/conductor/arqs/release.py",
             "            if rows and not opened:\n",
             "            if False:\n",
             (f"{_RULES}/test_first_bind.py",),
@@ -171,7 +171,7 @@ DEFECTS = (
     Defect(
         "nova-told-of-hidden-arqs",
         "Nova is not told of the ARQs that an attach prepares",
-        "cyborg/conductor/resolving.py",
+        "cyborg/conductor/arqs/bind.py",
         "if one.instance_uuid is not None and not one.hidden",
         "if one.instance_uuid is not None",
         (f"{_RULES}/test_binds.py",),
@@ -179,7 +179,7 @@ DEFECTS = (
     Defect(
         "set-up-not-called-off",
         "the set-up of a device that is forgotten is called off",
-        "cyborg/conductor/retirement.py",
+        "cyborg/conductor/hosts/lost_devices.py",
         "            work.cancel_install(tx, row.id)\n",
         "",
         (f"{_RULES}/test_lost_things.py",),
@@ -187,7 +187,7 @@ DEFECTS = (
     Defect(
         "unretired-siblings-go",
         "a lost device goes when all of its providers are gone, and not before",
-        "cyborg/conductor/retirement.py",
+        "cyborg/conductor/hosts/lost_devices.py",
         "one.device_id not in shown if one.whole else one.name in names",
         "one.whole or one.name in names",
         (f"{_UNIT}/conductor/test_retirement.py",),
@@ -195,7 +195,7 @@ DEFECTS = (
     Defect(
         "pause-does-not-grow",
         "the pause before the next attempt grows",
-        "cyborg/conductor/work.py",
+        "cyborg/conductor/tasks/queue.py",
         "_FIRST_PAUSE_MS * 2 ** min(tries - 1, 10)",
         "_FIRST_PAUSE_MS",
         (f"{_UNIT}/conductor/test_work.py",),
@@ -203,7 +203,7 @@ DEFECTS = (
     Defect(
         "pause-has-no-limit",
         "the pause before the next attempt has a limit",
-        "cyborg/conductor/work.py",
+        "cyborg/conductor/tasks/queue.py",
         "growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))",
         "growing = _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10)",
         (f"{_UNIT}/conductor/test_work.py",),
@@ -211,7 +211,7 @@ DEFECTS = (
     Defect(
         "unresolved-arqs-told",
         "Nova is told of ARQs in a final state only",
-        "cyborg/conductor/outbox.py",
+        "cyborg/conductor/tasks/nova_events.py",
         "if states.get(row.arq_uuid) in RESOLVED",
         "if row.arq_uuid in states",
         (f"{_RULES}/test_outbox.py",),
@@ -219,7 +219,7 @@ DEFECTS = (
     Defect(
         "young-notifications-given-up",
         "only notifications for which Nova no longer waits are given up",
-        "cyborg/conductor/outbox.py",
+        "cyborg/conductor/tasks/nova_events.py",
         "[row for row in rows if row.age_ms >= _NOVA_WAITS_MS]",
         "[row for row in rows if max(one.age_ms for one in rows) >= _NOVA_WAITS_MS]",
         (f"{_RULES}/test_outbox.py",),
@@ -227,7 +227,7 @@ DEFECTS = (
     Defect(
         "ended-conductors-stay",
         "rows of former processes of a conductor go after a day",
-        "cyborg/conductor/services.py",
+        "cyborg/conductor/hosts/heartbeats.py",
         "            services.forget_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)",
         "            pass",
         (f"{_UNIT}/conductor/test_work.py",),
@@ -259,7 +259,7 @@ DEFECTS = (
     Defect(
         "fault-outlives-unbind",
         "an unbound ARQ has no fault of its failed bind",
-        "cyborg/db/arq_moves.py",
+        "cyborg/db/arqs.py",
         '"prepared": False, "fault": None, **cleared}',
         '"prepared": False, **cleared}',
         (f"{_RULES}/test_binds.py",),
@@ -348,7 +348,7 @@ DEFECTS = (
     Defect(
         "failing-driver-loses-devices",
         "the devices of a driver that fails are not lost",
-        "cyborg/conductor/discovery.py",
+        "cyborg/conductor/reports/apply.py",
         "if row.id not in kept and row.driver not in failed:",
         "if row.id not in kept:",
         (f"{_LIFE}/test_reports.py::test_one_failing_driver_stops_no_other",),
@@ -357,7 +357,7 @@ DEFECTS = (
         Defect(
             f"every-bind-refused-{test}",
             "a bind finds the units that are there",
-            "cyborg/conductor/binding.py",
+            "cyborg/conductor/arqs/bind.py",
             "            if len(handles) < len(wanted):\n                if not wait:\n",
             "            if True:\n                if not wait:\n",
             (f"{_RACES}/{file}::{test}",),
@@ -378,7 +378,7 @@ DEFECTS = (
     ),
     _unlocked(
         "arq_moves.lock",
-        "cyborg/db/arq_moves.py",
+        "cyborg/db/arqs.py",
         "    .order_by(Arq.id)\n    .with_for_update()",
         "    .order_by(Arq.id)",
     ),
@@ -408,7 +408,7 @@ DEFECTS = (
     ),
     _unlocked(
         "mending.release_handle",
-        "cyborg/conductor/mending.py",
+        "cyborg/conductor/audit/repairs.py",
         "AttachHandle.uuid == uuid).with_for_update()).all()",
         "AttachHandle.uuid == uuid)).all()",
     ),
@@ -436,19 +436,19 @@ DEFECTS = (
     ),
     _unlocked(
         "service_moves.lock_host",
-        "cyborg/db/service_moves.py",
+        "cyborg/db/services.py",
         "locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()",
         "locked = sa.select(Host.name).where(Host.id == host_id)",
     ),
     _unlocked(
         "device_moves.labels",
-        "cyborg/db/device_moves.py",
+        "cyborg/db/devices.py",
         "sa.select(Device.labels).where(Device.id == id_).with_for_update()",
         "sa.select(Device.labels).where(Device.id == id_)",
     ),
     _unlocked(
         "profile_moves.lock",
-        "cyborg/db/profile_moves.py",
+        "cyborg/db/device_profiles.py",
         "        .order_by(DeviceProfile.id)" + _FOR_UPDATE,
         "        .order_by(DeviceProfile.id)",
     ),

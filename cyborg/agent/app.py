@@ -6,23 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cyborg.agent.cache import Cache
-from cyborg.agent.discoveries import Discoveries
+from cyborg.agent.discovery_requests import DiscoveryRequests
+from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.driver_manager import DriverManager, Load, none_else
 from cyborg.agent.endpoint import Endpoint
-from cyborg.agent.fleet import Fleet, Load, none_else
-from cyborg.agent.guard import Guard, guarded
 from cyborg.agent.health import HealthChecks
-from cyborg.agent.heart import Heart, Identity, Intervals
-from cyborg.agent.journal import Journal
+from cyborg.agent.loop import AgentLoop, Identity, Intervals
 from cyborg.agent.metrics import Failures, Health
 from cyborg.agent.operations import Operations
+from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.readings import Readings
 from cyborg.agent.reporter import Reporter
-from cyborg.agent.shelf import Shelf
-from cyborg.agent.tending import Tender
+from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.loader import Loaded
 from cyborg.metrics.meters import Listening, Meters
 from cyborg.model.names import AGENT
@@ -60,15 +58,15 @@ class Settings:
 class Parts:
     """What does an agent's work: by itself, and when it is asked."""
 
-    fleet: Fleet
-    heart: Heart
+    driver_manager: DriverManager
+    loop: AgentLoop
     operations: Operations
-    discoveries: Discoveries
+    discoveries: DiscoveryRequests
     checks: HealthChecks
 
 
 def _nobody() -> None:
-    """Wake nobody: whoever calls the heart's rounds decides when."""
+    """Wake nobody: whoever calls the loop's rounds decides when."""
 
 
 def make_parts(
@@ -80,7 +78,7 @@ def make_parts(
     glance: Callable[[], Glance],
     load: Load = none_else,
     clock: Callable[[], float] = time.monotonic,
-    guard: Guard = guarded,
+    driver_calls: DriverCalls = guarded,
     bus_error: Callable[[], str] = str,
     wake: Callable[[], None] = _nobody,
 ) -> Parts:
@@ -90,43 +88,43 @@ def make_parts(
     ``bus_error`` says why this agent receives no requests over the bus; empty while it does.
     ``wake`` is called when there is something to report before the next round is due.
     """
-    shelf = Shelf(settings.state_path)
-    journal, cache = Journal(shelf, settings.host), Cache(shelf, settings.host)
+    files = StateFiles(settings.state_path)
+    journal, cache = OperationJournal(files, settings.host), DesiredStateCache(files, settings.host)
     journal.tell()
-    fleet = _fleet(loaded, load, cache)
-    discoveries = Discoveries(patience=_OPERATION_PATIENCE)
+    driver_manager = _drivers(loaded, load, cache)
+    discoveries = DiscoveryRequests(patience=_OPERATION_PATIENCE)
     checks = HealthChecks(
-        drivers=fleet.drivers,
-        devices=lambda: heart.devices(),
+        drivers=driver_manager.drivers,
+        devices=lambda: loop.devices(),
         before=cache.report,
         changed=wake,
         asks=settings.health > 0,
-        guard=guard,
+        driver_calls=driver_calls,
     )
     operations = Operations(
-        drivers=fleet.drivers,
+        drivers=driver_manager.drivers,
         journal=journal,
         glance=glance,
         images=settings.state_path / "images",
         patience=_OPERATION_PATIENCE,
-        look_again=lambda: heart.look_again(),
-        guard=guard,
+        look_again=lambda: loop.look_again(),
+        driver_calls=driver_calls,
         health=checks.after_set_up,
     )
-    tender = Tender(
-        drivers=fleet.drivers,
+    prepared_sync = PreparedUnitsSync(
+        drivers=driver_manager.drivers,
         operations=operations,
         journal=journal,
         conductor=conductor,
-        guard=guard,
+        driver_calls=driver_calls,
     )
-    heart = Heart(
+    loop = AgentLoop(
         identity=_identity(settings),
         intervals=Intervals(settings.scan, settings.full_check),
-        fleet=fleet,
-        reporter=Reporter(fleet, guard),
+        driver_manager=driver_manager,
+        reporter=Reporter(driver_manager, driver_calls),
         checks=checks,
-        tender=tender,
+        prepared_sync=prepared_sync,
         discoveries=discoveries,
         cache=cache,
         conductor=conductor,
@@ -135,15 +133,15 @@ def make_parts(
         clock=clock,
         bus_error=bus_error,
     )
-    return Parts(fleet, heart, operations, discoveries, checks)
+    return Parts(driver_manager, loop, operations, discoveries, checks)
 
 
-def _fleet(loaded: Sequence[Loaded], load: Load, cache: Cache) -> Fleet:
+def _drivers(loaded: Sequence[Loaded], load: Load, cache: DesiredStateCache) -> DriverManager:
     """The drivers, as they were wanted when this host last heard of it."""
-    fleet = Fleet(loaded, load)
+    driver_manager = DriverManager(loaded, load)
     if cache.desired is not None:
-        fleet.follow(cache.desired.drivers, cache.desired.made)
-    return fleet
+        driver_manager.apply(cache.desired.drivers, cache.desired.made)
+    return driver_manager
 
 
 def assemble(
@@ -158,7 +156,7 @@ def assemble(
     meters: Meters,
 ) -> Daemon:
     """An agent, ready to be started; it connects to nothing before."""
-    guard = Guard(Failures(meters.registry))
+    driver_calls = DriverCalls(Failures(meters.registry))
     conductor = ReportClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
     daemon = Daemon(AGENT)
     parts = make_parts(
@@ -168,22 +166,22 @@ def assemble(
         placement=placement,
         glance=glance,
         load=load,
-        guard=guard,
+        driver_calls=driver_calls,
         bus_error=lambda: daemon.bus_error,
         wake=lambda: beats.wake(),
     )
-    beats = _beats(settings, parts.heart)
+    beats = _heartbeat(settings, parts.loop)
 
     def reload(epoch: int) -> None:
         # A question that comes late must not end the agent that came after.
-        if parts.heart.lives_as(epoch):
+        if parts.loop.lives_as(epoch):
             daemon.begin_anew()
 
     endpoint = Endpoint(
         parts.operations,
         discoveries=parts.discoveries,
         on_poke=beats.wake,
-        check=parts.heart.check,
+        check=parts.loop.check,
         reload=reload,
     )
     daemon.at_end(bus.close)
@@ -197,23 +195,27 @@ def assemble(
         daemon.every(Periodic("health", job, interval=settings.health, jitter=0.05))
     if settings.usage:
         daemon.at_end(notifier.close)
-        daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
+        daemon.every(
+            _measure(settings, parts, driver_calls, conductor=conductor, notifier=notifier)
+        )
     if meters.shown:
-        health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
+        health = Health(drivers=parts.loop.drivers, connected=lambda: conductor.up)
         daemon.serve(meters.listener(health, Listening(lambda: daemon.bus_error)))
     return daemon
 
 
-def _beats(settings: Settings, heart: Heart) -> Periodic:
+def _heartbeat(settings: Settings, loop: AgentLoop) -> Periodic:
     """The job without which the agent is of no use."""
     limit = _ROUND + 4 * settings.rpc_timeout
-    return Periodic("heartbeat", heart.beat, interval=settings.heartbeat, jitter=0.05, limit=limit)
+    return Periodic(
+        "heartbeat", loop.run_once, interval=settings.heartbeat, jitter=0.05, limit=limit
+    )
 
 
 def _measure(
     settings: Settings,
     parts: Parts,
-    guard: Guard,
+    driver_calls: DriverCalls,
     *,
     conductor: ReportClient,
     notifier: Notifier,
@@ -221,12 +223,12 @@ def _measure(
     """The job that tells how busy the devices are."""
     readings = Readings(
         host=settings.host,
-        drivers=parts.fleet.drivers,
-        devices=parts.heart.devices,
-        epoch=lambda: parts.heart.epoch,
+        drivers=parts.driver_manager.drivers,
+        devices=parts.loop.devices,
+        epoch=lambda: parts.loop.epoch,
         conductor=conductor,
         notifier=notifier,
-        guard=guard,
+        driver_calls=driver_calls,
     )
     return Periodic("usage", readings.run_once, interval=settings.usage, jitter=0.05)
 

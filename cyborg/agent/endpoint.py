@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import oslo_messaging
 
 from cyborg import exception
-from cyborg.agent.discoveries import Discoveries
+from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.operations import Operations
 from cyborg.model import wire
 from cyborg.model.names import AGENT
@@ -39,7 +39,7 @@ class Endpoint:
         self,
         operations: Operations,
         *,
-        discoveries: Discoveries,
+        discoveries: DiscoveryRequests,
         on_poke: Callable[[], None],
         check: Callable[[int], None],
         reload: Callable[[int], None] = _cannot_reload,

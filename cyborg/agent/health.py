@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.guard import Guard, guarded
+from cyborg.agent.driver_calls import DriverCalls, guarded
 from cyborg.drivers.base import Driver, Health
 from cyborg.model.device import Device
 from cyborg.model.health import Condition, DeviceHealth, legible
@@ -34,19 +34,23 @@ class _Question:
     """
 
     def __init__(
-        self, driver: Driver, keys: Sequence[str], guard: Guard, told: Callable[[str], None]
+        self,
+        driver: Driver,
+        keys: Sequence[str],
+        driver_calls: DriverCalls,
+        told: Callable[[str], None],
     ) -> None:
         self.driver, self.keys = driver, keys
         self.answers: dict[str, DeviceHealth] = {}
         self.faults: dict[str, str] = {}
-        self._guard, self._told = guard, told
+        self._driver_calls, self._told = driver_calls, told
         self.thread = threading.Thread(target=self._ask, name=f"health-{driver.name}", daemon=True)
 
     def _ask(self) -> None:
         for key in self.keys:
             call = functools.partial(self._answer, key)
             try:
-                self.answers[key] = self._guard(self.driver.name, "health", call)
+                self.answers[key] = self._driver_calls(self.driver.name, "health", call)
             except exception.DriverCannot:
                 self.answers[key] = DeviceHealth(key)
             except exception.DriverFailed as error:
@@ -79,14 +83,14 @@ class HealthChecks:
         before: Report | None,
         changed: Callable[[], None],
         asks: bool = True,
-        guard: Guard = guarded,
+        driver_calls: DriverCalls = guarded,
         patience: float = _PATIENCE,
     ) -> None:
         self._drivers = drivers
         self._devices = devices
         self._changed = changed
         self._asks = asks
-        self._guard = guard
+        self._driver_calls = driver_calls
         self._patience = patience
         self._lock = threading.Lock()
         self._questions: dict[str, _Question] = {}
@@ -191,7 +195,9 @@ class HealthChecks:
             # A driver with new options does not wait for the one that it replaces.
             if busy and before is not None and before.driver is driver:
                 return None
-            question = _Question(driver, keys, self._guard, lambda key: self._take(question, key))
+            question = _Question(
+                driver, keys, self._driver_calls, lambda key: self._take(question, key)
+            )
             self._questions[name] = question
             asked = self._asked.get(name)
             if asked is None or asked[0] is not driver:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on hardware: each runs once per operation id, one at a time per device.
-
-An operation that takes long goes on in its thread while the conductor asks again with the same id;
-what ended is remembered for a while, so that a lost answer is simply given again.
-"""
+"""Operations on hardware that the conductor requests from an agent."""
 
 import logging
 import shutil
@@ -16,10 +12,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 from cyborg import exception
-from cyborg.agent.guard import Guard, guarded
-from cyborg.agent.installation import set_up
-from cyborg.agent.journal import Journal
-from cyborg.agent.lanes import Lanes
+from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.serial_executor import KeyedSerialExecutor
+from cyborg.agent.state_store import OperationJournal
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import Driver
 from cyborg.model.health import DeviceHealth
@@ -32,6 +27,32 @@ from cyborg.model.work import (
     Unit,
     WorkKind,
 )
+
+_VERB = "install"
+
+
+def set_up(driver: Driver, device_key: str, driver_calls: DriverCalls) -> str | None:
+    """Look at a device after its set-up; answers what the operator should know, if anything.
+
+    Raises DriverFailed when it is not there, or still not ready.
+    """
+    found = driver_calls(driver.name, "hardware", driver.hardware)
+    entry = next((one for one in found if one.key == device_key), None)
+    if entry is None:
+        raise _failed(driver, "the device is not there any more")
+    if entry.setup_required:
+        reason = entry.reason or "it still has to be set up"
+        if entry.reboot_required:
+            reason = f"the host has to be rebooted before it is ready ({reason})"
+        raise _failed(driver, reason)
+    if entry.reboot_required:
+        return "Its host has to be rebooted" + (f": {entry.reason}" if entry.reason else ".")
+    return None
+
+
+def _failed(driver: Driver, reason: str) -> exception.DriverFailed:
+    return exception.DriverFailed(driver=driver.name, verb=_VERB, reason=reason)
+
 
 LOG = logging.getLogger(__name__)
 
@@ -58,14 +79,14 @@ class Operations:
         self,
         *,
         drivers: Mapping[str, Driver],
-        journal: Journal,
+        journal: OperationJournal,
         glance: Callable[[], Glance],
         images: Path,
         patience: float,
         look_again: Callable[[], None],
         threads: int = 32,
         remembered: int = 1000,
-        guard: Guard = guarded,
+        driver_calls: DriverCalls = guarded,
         health: Callable[[str, str], DeviceHealth | None] = _unknown,
     ) -> None:
         self._drivers = drivers
@@ -76,9 +97,9 @@ class Operations:
         self._patience = patience
         self._look_again = look_again
         self._remembered = remembered
-        self._guard = guard
+        self._driver_calls = driver_calls
         self._health = health
-        self._lanes = Lanes(threads)
+        self._executor = KeyedSerialExecutor(threads)
         self._lock = threading.Lock()
         self._running: OrderedDict[str, Future[Outcome]] = OrderedDict()
         self._repairs: dict[Unit, Future[None]] = {}
@@ -152,13 +173,13 @@ class Operations:
         with self._lock:
             before = self._repairs.get(task.unit)
             if before is None or before.done():
-                self._repairs[task.unit] = self._lanes.submit(
+                self._repairs[task.unit] = self._executor.submit(
                     (task.driver, task.device_key), lambda: self._repair(verb, task, since, call)
                 )
 
     def stop(self) -> None:
         """Finish what is in hand."""
-        self._lanes.stop()
+        self._executor.stop()
 
     def _driver(self, name: str) -> Driver:
         driver = self._drivers.get(name)
@@ -170,7 +191,7 @@ class Operations:
         with self._lock:
             future = self._running.get(task.operation)
             if future is None:
-                future = self._lanes.submit((task.driver, task.device_key), call)
+                future = self._executor.submit((task.driver, task.device_key), call)
                 self._running[task.operation] = future
                 while len(self._running) > self._remembered:
                     self._running.popitem(last=False)
@@ -236,7 +257,7 @@ class Operations:
         """Call the driver between two records of the journal; a process that dies writes one."""
         self._journal.begin(verb, task)
         try:
-            self._guard(task.driver, verb, call)
+            self._driver_calls(task.driver, verb, call)
         except exception.CyborgError as error:
             self._journal.end(task.operation, str(error))
             raise
@@ -250,7 +271,7 @@ class Operations:
     def _install(self, driver: Driver, task: InstallTask) -> Outcome:
         try:
             self._touch(task, "install", lambda: driver.install(task.device_key, task.operation))
-            note = set_up(driver, task.device_key, self._guard)
+            note = set_up(driver, task.device_key, self._driver_calls)
             # Before the conductor enables the device: a faulty one must not be offered meanwhile.
             health = self._health(task.driver, task.device_key)
             return Outcome(task.operation, note=note, health=health)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from cyborg import exception
 from cyborg.clients.placement import Node, Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.model.report import Desired

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.guard import Guard, guarded
+from cyborg.agent.driver_calls import DriverCalls, guarded
 from cyborg.drivers.base import Driver
 from cyborg.model import notification
 from cyborg.model.device import Device
@@ -33,10 +33,19 @@ class _Question:
     """
 
     def __init__(
-        self, driver: Driver, keys: Sequence[str], guard: Guard, fault: Callable[[str, str], None]
+        self,
+        driver: Driver,
+        keys: Sequence[str],
+        driver_calls: DriverCalls,
+        fault: Callable[[str, str], None],
     ) -> None:
         self.readings: list[Reading] = []
-        self._driver, self._keys, self._guard, self._fault = driver, keys, guard, fault
+        self._driver, self._keys, self._driver_calls, self._fault = (
+            driver,
+            keys,
+            driver_calls,
+            fault,
+        )
         self.thread = threading.Thread(target=self._ask, name=f"stats-{driver.name}", daemon=True)
         self.thread.start()
 
@@ -44,7 +53,7 @@ class _Question:
         name = self._driver.name
         for key in self._keys:
             try:
-                figures = self._guard(name, "stats", functools.partial(self._measure, key))
+                figures = self._driver_calls(name, "stats", functools.partial(self._measure, key))
             except exception.DriverCannot:
                 continue
             except exception.DriverFailed as error:
@@ -72,7 +81,7 @@ class Readings:
         epoch: Callable[[], int | None],
         conductor: ReportClient,
         notifier: Notifier,
-        guard: Guard = guarded,
+        driver_calls: DriverCalls = guarded,
         patience: float = _PATIENCE,
     ) -> None:
         self._host = host
@@ -81,7 +90,7 @@ class Readings:
         self._epoch = epoch
         self._conductor = conductor
         self._notifier = notifier
-        self._guard = guard
+        self._driver_calls = driver_calls
         self._patience = patience
         self._questions: dict[str, _Question] = {}
         self._complaints: dict[str, str] = {}
@@ -136,7 +145,7 @@ class Readings:
                 self._fault(name, "it has not answered yet what it was asked before")
                 continue
             self._complaints.pop(name, None)
-            asked[name] = _Question(drivers[name], keys[name], self._guard, self._fault)
+            asked[name] = _Question(drivers[name], keys[name], self._driver_calls, self._fault)
         self._questions |= asked
         deadline = time.monotonic() + self._patience
         found = []

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cyborg import exception
-from cyborg.agent.fleet import Fleet
-from cyborg.agent.guard import Guard, guarded
+from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.driver_manager import DriverManager
 from cyborg.drivers.base import Driver, Surroundings
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
@@ -23,22 +23,24 @@ class Reporter:
     for the hardware that they know; what they find is offered to nobody.
     """
 
-    def __init__(self, fleet: Fleet, guard: Guard = guarded) -> None:
-        self._fleet = fleet
-        self._guard = guard
+    def __init__(self, driver_manager: DriverManager, driver_calls: DriverCalls = guarded) -> None:
+        self._driver_manager = driver_manager
+        self._driver_calls = driver_calls
         self._stopped: dict[str, DriverReport] = {}
 
     def scan(self, surroundings: Surroundings) -> Report:
         """What the host has now, as its drivers see it."""
-        fleet = self._fleet
-        found = [self._ask(name, driver, surroundings) for name, driver in fleet.drivers.items()]
+        driver_manager = self._driver_manager
+        found = [
+            self._ask(name, driver, surroundings) for name, driver in driver_manager.drivers.items()
+        ]
         failed = [
             DriverReport(name, self._without_driver(name), error=reason)
-            for name, reason in fleet.failures.items()
+            for name, reason in driver_manager.failures.items()
         ]
         self._stopped = {
             name: self._stopped.get(name) or _idle(self._ask(name, driver, surroundings))
-            for name, driver in fleet.idle.items()
+            for name, driver in driver_manager.idle.items()
         }
         return Report(tuple(map(self._introduced, (*found, *failed, *self._stopped.values()))))
 
@@ -64,12 +66,12 @@ class Reporter:
 
     def _without_driver(self, name: str) -> DriverState:
         """The state of a name that could not be loaded: only what is enabled can fail."""
-        hello = self._fleet.hellos.get(name)
+        hello = self._driver_manager.hellos.get(name)
         return DriverState.FAILED if hello is None else hello.status
 
     def _introduced(self, report: DriverReport) -> DriverReport:
         """The report with what the driver said of itself."""
-        hello = self._fleet.hellos.get(report.driver)
+        hello = self._driver_manager.hellos.get(report.driver)
         if hello is None:
             return report
         return replace(
@@ -77,7 +79,7 @@ class Reporter:
             endpoint=hello.endpoint,
             type=hello.type,
             version=hello.version,
-            accepts=self._fleet.accepts.get(report.driver, ()),
+            accepts=self._driver_manager.accepts.get(report.driver, ()),
         )
 
     def _hardware(
@@ -95,7 +97,7 @@ class Reporter:
 
         One driver's odd values must not keep the conductor from reading the others' devices.
         """
-        return self._guard(
+        return self._driver_calls(
             name, verb, lambda: tuple(wire.load(kind, wire.dump(one)) for one in call())
         )
 

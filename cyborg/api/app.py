@@ -15,7 +15,6 @@ from paste import deploy
 from pecan.core import ExplicitPecan
 
 from cyborg import exception
-from cyborg.api import prefix
 from cyborg.api.controllers.root import Root
 from cyborg.api.controllers.v2.arqs import Arqs
 from cyborg.api.controllers.v2.attributes import Attributes
@@ -33,13 +32,13 @@ from cyborg.api.controllers.v2.usage import Usage
 from cyborg.api.expose import Rules
 from cyborg.api.health import Health
 from cyborg.api.hooks import Envelope
-from cyborg.api.metering import Metering, Shown
-from cyborg.api.middleware import auth_token
+from cyborg.api.middleware import auth_token, prefix
+from cyborg.api.middleware.heartbeat import Heartbeat
+from cyborg.api.middleware.metering import Metering, MetricsEndpoint
 from cyborg.api.observing import down_after
-from cyborg.api.presence import Presence
 from cyborg.api.request import Request
+from cyborg.db.cached_clock import CachedClock
 from cyborg.db.engine import Reader
-from cyborg.db.watch import Watch
 from cyborg.model.device_profile import Limits
 from cyborg.model.names import API
 from cyborg.policy import Policy
@@ -73,7 +72,7 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
     paste_file = conf.find_file(conf.api.api_paste_config)
     if paste_file is None:
         reader = Reader.from_conf(conf)
-        watch = Watch(reader)
+        watch = CachedClock(reader)
         conductor = _conductor(conf, watch)
         return _present(build(conf, reader=reader, conductor=conductor), conf, conductor, watch)
     LOG.info("The pipeline of filters is that of %s", paste_file)
@@ -105,7 +104,7 @@ def app_factory(global_conf: dict[str, Any], **local_conf: Any) -> WsgiApp:
     _set_cors_defaults()
     conf = cfg.CONF
     reader = Reader.from_conf(conf)
-    watch = Watch(reader)
+    watch = CachedClock(reader)
     conductor = _conductor(conf, watch)
     return _present(core(conf, reader=reader, conductor=conductor), conf, conductor, watch)
 
@@ -144,7 +143,7 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
         guess_content_type_from_ext=False,
     )
     whole: WsgiApp = Health(app, conf, reader=reader, conductor=conductor)
-    return Shown(whole) if conf.api.metrics else whole
+    return MetricsEndpoint(whole) if conf.api.metrics else whole
 
 
 def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
@@ -152,7 +151,7 @@ def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
     return prefix.below(Metering(app) if conf.api.metrics else app, conf.api.public_endpoint)
 
 
-def _conductor(conf: cfg.ConfigOpts, watch: Watch) -> ConductorClient:
+def _conductor(conf: cfg.ConfigOpts, watch: CachedClock) -> ConductorClient:
     return ConductorClient(
         Bus(conf),
         timeout=conf.rpc_response_timeout,
@@ -162,9 +161,9 @@ def _conductor(conf: cfg.ConfigOpts, watch: Watch) -> ConductorClient:
 
 
 def _present(
-    app: WsgiApp, conf: cfg.ConfigOpts, conductor: ConductorClient, watch: Watch
+    app: WsgiApp, conf: cfg.ConfigOpts, conductor: ConductorClient, watch: CachedClock
 ) -> WsgiApp:
-    return Presence(
+    return Heartbeat(
         app,
         conductor=conductor,
         watch=watch,

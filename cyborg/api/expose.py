@@ -19,8 +19,8 @@ import webob.exc
 from wsme.rest import args
 
 from cyborg import exception
-from cyborg.api import bodies, microversion, queries, rendering, types
-from cyborg.api.links import Links
+from cyborg.api import microversion, parsing, rendering, types
+from cyborg.api.rendering import Links
 from cyborg.api.request import Request
 from cyborg.context import RequestContext
 from cyborg.model.caller import Caller
@@ -99,13 +99,13 @@ def expose(
             call = _call(self.rules, req, rule, own, long=long)
             given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
             asked = _checked(
-                lambda sent: types.query(query, sent, call.minor), queries.read(req.GET)
+                lambda sent: types.query(query, sent, call.minor), parsing.read_query(req.GET)
             )
             if query is not types.NoQuery:
                 given.append(asked)
             if body is not None:
                 shape = strict if strict and call.minor >= microversion.STRICT_BODIES else body
-                given.append(_checked(shape.at(call.minor).read, bodies.read(req)))
+                given.append(_checked(shape.at(call.minor).read, parsing.read_body(req)))
             result = method(self, call, *given)
             return _accepted(call, result) if long else answer(status, result)
 
@@ -213,5 +213,5 @@ def _segment(kind: types.Strict, raw: str) -> Any:
 def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:
     try:
         return reader(value)
-    except types.Wrong as wrong:
+    except types.ValidationError as wrong:
         raise exception.Invalid(field=wrong.path or field, reason=wrong.reason) from None

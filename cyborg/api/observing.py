@@ -17,12 +17,12 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.api.middleware import auth_token
-from cyborg.api.presence import INTERVAL
+from cyborg.api.middleware.heartbeat import INTERVAL
 from cyborg.clients import http
 from cyborg.clients.http import KEYSTONE
 from cyborg.clients.keystone import Sessions
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.servers import Servers
 from cyborg.db import schema, services
 from cyborg.db.engine import Reader
 from cyborg.model import health_view

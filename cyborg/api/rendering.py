@@ -1,11 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the JSON of several nouns has in common."""
+"""Parts of answers: links, pages, times and operations."""
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
+import webob
+
+from cyborg import exception
 from cyborg.api import microversion
+from cyborg.db.listing import Page
 from cyborg.model.operation import Operation
+
+VERSION_SEGMENT = "v2"
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links of one answer; ``base`` is the URL of the service's root, without a last slash."""
+
+    base: str
+
+    @classmethod
+    def of(cls, request: webob.Request, public_endpoint: str | None) -> "Links":
+        """Follow the request's URL (a proxy's headers were applied to it), or the option.
+
+        A ``public_endpoint`` without a path is the server; the mount point of the request
+        (``/accelerator``) still follows. One with a path is taken as it is, but for a version.
+        """
+        if not public_endpoint:
+            return cls(request.application_url.rstrip("/"))
+        base = _base(public_endpoint)
+        if path_of(public_endpoint):
+            return cls(base)
+        return cls(base + request.script_name.rstrip("/"))
+
+    @property
+    def v2(self) -> str:
+        """The URL of the v2 API."""
+        return f"{self.base}/{VERSION_SEGMENT}"
+
+    def self_of(self, collection: str) -> str:
+        """What goes before a thing's uuid in its self link; made once per answer."""
+        return f"{self.v2}/{collection}/"
+
+    def bookmark_of(self, collection: str) -> str:
+        """What goes before a thing's uuid in its link without a version."""
+        return f"{self.base}/{collection}/"
+
+
+def path_of(public_endpoint: str | None) -> str:
+    """The path below which a public endpoint has the service, as in ``/accelerator``; or none."""
+    return urlsplit(_base(public_endpoint or "")).path
+
+
+def _base(public_endpoint: str) -> str:
+    return public_endpoint.rstrip("/").removesuffix(f"/{VERSION_SEGMENT}")
+
+
+def cut(
+    rows: Sequence[dict[str, Any]], page: Page, sort_keys: Collection[str]
+) -> list[dict[str, Any]]:
+    """The page of these rows, each with a ``uuid``; without a sort key they stay in their order.
+
+    Rows without a value come last when ascending and first when descending. Raises Invalid naming
+    ``sort_key``, ``sort_dir`` or ``marker``.
+    """
+    if page.sort_key is not None and page.sort_key not in sort_keys:
+        known = ", ".join(sorted(sort_keys))
+        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {known}")
+    if page.sort_dir not in (None, "asc", "desc"):
+        raise exception.Invalid(field="sort_dir", reason="it is asc or desc")
+    ordered = list(rows)
+    if page.sort_key is not None:
+        key = page.sort_key
+        ordered.sort(key=lambda one: (one.get(key) is None, str(one.get(key))))
+    if page.sort_dir == "desc":
+        ordered.reverse()
+    begin = 0
+    if page.marker is not None:
+        places = [index for index, one in enumerate(ordered) if one["uuid"] == page.marker]
+        if not places:
+            raise exception.Invalid(field="marker", reason=f"there is no {page.marker}")
+        begin = places[0] + 1
+    return ordered[begin:] if page.limit is None else ordered[begin : begin + page.limit]
+
 
 #: Where operations are; their links and the Location of long verbs lead there.
 OPERATIONS = "operations"

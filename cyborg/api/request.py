@@ -9,14 +9,14 @@ import webob.exc
 from oslo_context import context
 
 from cyborg.api import microversion
-from cyborg.api.following import REQUEST_ID
+from cyborg.api.middleware.request_log import REQUEST_ID
 from cyborg.context import RequestContext
 
 _MINOR = "cyborg.microversion"
 
 
 class Request(pecan.Request):
-    """pecan's request, whose body is read by ``cyborg.api.bodies`` alone.
+    """pecan's request, whose body is read by ``cyborg.api.parsing`` alone.
 
     pecan itself would parse each body to guess arguments from it, and fail on the odd ones.
     """

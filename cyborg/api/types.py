@@ -2,8 +2,8 @@
 """What may come in: strict types for wsme, for query strings and JSON alike.
 
 wsme's own integers take ``1.5`` and ``true`` for 1, and its objects fail on a list. These types
-refuse what they do not mean with ``Wrong``, which tells where and why; ``cyborg.api.expose`` turns
-that into the client's 400.
+refuse such values with ``ValidationError``, which says where and why; ``cyborg.api.expose`` turns
+it into the client's 400.
 """
 
 import copy
@@ -26,7 +26,7 @@ MAX_BIG_INT = 2**63 - 1
 _HEX = re.compile("[0-9a-fA-F]{32}")
 
 
-class Wrong(ValueError):
+class ValidationError(ValueError):
     """A value that is not what was declared; ``path`` grows from the inside out."""
 
     def __init__(self, reason: str, path: str = "") -> None:
@@ -34,10 +34,10 @@ class Wrong(ValueError):
         self.reason = reason
         self.path = path
 
-    def within(self, place: str) -> "Wrong":
+    def within(self, place: str) -> "ValidationError":
         """The same fault, seen from the value around it."""
         joint = "." if self.path and not self.path.startswith("[") else ""
-        return Wrong(self.reason, f"{place}{joint}{self.path}")
+        return ValidationError(self.reason, f"{place}{joint}{self.path}")
 
 
 def canonical_uuid(text: str) -> str | None:
@@ -80,11 +80,11 @@ class Text(Strict):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str):
-            raise Wrong("a string is needed")
+            raise ValidationError("a string is needed")
         if len(value) < self.minimum:
-            raise Wrong("it must not be empty")
+            raise ValidationError("it must not be empty")
         if len(value) > self.maximum:
-            raise Wrong(f"longer than {self.maximum} characters")
+            raise ValidationError(f"longer than {self.maximum} characters")
         return value
 
 
@@ -96,7 +96,7 @@ class Uuid(Strict):
     def read(self, value: Any) -> str:
         found = canonical_uuid(value) if isinstance(value, str) else None
         if found is None:
-            raise Wrong("a UUID is needed")
+            raise ValidationError("a UUID is needed")
         return found
 
 
@@ -113,9 +113,9 @@ class Integer(Strict):
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= digits:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise Wrong("a whole number is needed")
+            raise ValidationError("a whole number is needed")
         if not 0 <= value <= self.maximum:
-            raise Wrong(f"it must be between 0 and {self.maximum}")
+            raise ValidationError(f"it must be between 0 and {self.maximum}")
         return value
 
 
@@ -128,7 +128,9 @@ class Moment(Strict):
         try:
             moment = datetime.fromisoformat(value)
         except (TypeError, ValueError):
-            raise Wrong("a time in ISO 8601 is needed, for example 2026-11-22T13:05:00Z") from None
+            raise ValidationError(
+                "a time in ISO 8601 is needed, for example 2026-11-22T13:05:00Z"
+            ) from None
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return int(zoned.timestamp() * 1000)
 
@@ -153,7 +155,7 @@ class Word(Strict):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or value not in self.words:
-            raise Wrong(f"it must be one of {', '.join(self.words)}")
+            raise ValidationError(f"it must be one of {', '.join(self.words)}")
         return value
 
 
@@ -164,7 +166,7 @@ class Member(Strict):
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value) is None:
-            raise Wrong("a name of 1 to 64 letters, digits and . _ - is needed")
+            raise ValidationError("a name of 1 to 64 letters, digits and . _ - is needed")
         return value
 
 
@@ -179,7 +181,7 @@ class Flag(Strict):
             return True
         if word is False or word == "false":
             return False
-        raise Wrong("it must be true or false")
+        raise ValidationError("it must be true or false")
 
 
 class Commas(Strict):
@@ -207,11 +209,11 @@ class Items(Strict):
 
     def read(self, value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise Wrong("a list is needed")
+            raise ValidationError("a list is needed")
         if not self.minimum <= len(value) <= self.maximum:
             few = len(value) < self.minimum
             bound = f"at least {self.minimum}" if few else f"at most {self.maximum}"
-            raise Wrong(f"a list of {bound} is needed")
+            raise ValidationError(f"a list of {bound} is needed")
         return [located(f"[{index}]", self.item.read, one) for index, one in enumerate(value)]
 
     def at(self, minor: int) -> Self:
@@ -239,9 +241,9 @@ class Members(Strict):
 
     def read(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise Wrong("an object is needed")
+            raise ValidationError("an object is needed")
         if len(value) > self.maximum:
-            raise Wrong(f"an object of at most {self.maximum} members is needed")
+            raise ValidationError(f"an object of at most {self.maximum} members is needed")
         found = {}
         for key, one in value.items():
             located(key, NAME.read, key)
@@ -313,7 +315,7 @@ class Object(Strict):
 
     def read(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise Wrong("an object is needed")
+            raise ValidationError("an object is needed")
         return members(self.declared, value, json.fromjson, self._minor, closed=self.closed)
 
 
@@ -337,7 +339,7 @@ class Change(Object):
                     if first_version(attribute) <= self._minor
                 )
             )
-            raise Wrong(f"at least one of {names} is needed")
+            raise ValidationError(f"at least one of {names} is needed")
         return found
 
 
@@ -364,19 +366,21 @@ def members(
         name, since = attribute.name, first_version(attribute)
         if minor < since:
             if closed and name in given:
-                raise Wrong(f"there is no such parameter below microversion 2.{since}", name)
+                raise ValidationError(
+                    f"there is no such parameter below microversion 2.{since}", name
+                )
             continue
         unknown.discard(name)
         if name not in given or (given[name] is None and not attribute.mandatory):
             if attribute.mandatory:
-                raise Wrong("it is missing", name)
+                raise ValidationError("it is missing", name)
             continue
         kind = attribute.datatype.at(minor)
         # wsme lets null pass for any type; here it is as wrong as any other.
         reader = kind.read if given[name] is None else lambda raw, kind=kind: convert(kind, raw)
         result[name] = located(name, reader, given[name])
     if closed and unknown:
-        raise Wrong("there is no such parameter here", min(unknown))
+        raise ValidationError("there is no such parameter here", min(unknown))
     return result
 
 
@@ -384,7 +388,7 @@ def located(place: str, reader: Callable[[Any], Any], value: Any) -> Any:
     """What ``reader`` makes of the value; its Wrong names the place."""
     try:
         return reader(value)
-    except Wrong as fault:
+    except ValidationError as fault:
         raise fault.within(place) from None
 
 
@@ -407,7 +411,7 @@ class Listing(Declared):
     sort_dir = wsme.wsattr(NAME)
 
 
-class Patience(Declared):
+class WaitQuery(Declared):
     """The query parameter of long verbs: whether hosts whose agent is down may come later."""
 
     wait = wsme.wsattr(FLAG)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's REST API, as far as accelerators need it.
 
-Telling how a bind ended, asking who owns a server, what it is called and how it is, and having it
-rebooted.
+It sends external events, looks up servers, and reboots a server.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import requests
 from keystoneauth1.adapter import Adapter
@@ -54,7 +53,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Face:
+class ServerInfo:
     """What people know a server by: its name, and how it is in Nova's words.
 
     ``moving`` tells that Nova is doing something with it, so that this will not last.
@@ -142,7 +141,7 @@ class Nova:
                 peer=_PEER, reason=f"it does not show {missing} of servers to this account"
             ) from None
 
-    def face(self, instance_uuid: str) -> Face | None:
+    def server_info(self, instance_uuid: str) -> ServerInfo | None:
         """What a server is called and how it is, None when there is none.
 
         Raises exception.Unavailable when Nova does not say: while the server's cell is away it
@@ -155,7 +154,7 @@ class Nova:
             shown = http.document(_PEER, answer)["server"]
             status, task = str(shown["status"]), shown["OS-EXT-STS:task_state"]
             moving = task is not None or status == _BUILDING
-            return Face(name=str(shown["name"]), status=status, moving=moving)
+            return ServerInfo(name=str(shown["name"]), status=status, moving=moving)
         except (KeyError, TypeError):
             raise exception.Unavailable(
                 peer=_PEER, reason=f"it does not show name and status of server {instance_uuid}"
@@ -210,3 +209,50 @@ def _event(event: BindEvent) -> dict[str, str]:
 
 def _verdict(code: int | None) -> EventVerdict:
     return EventVerdict.REFUSED if code is None else _VERDICTS.get(code, EventVerdict.REFUSED)
+
+
+#: Nova's own ``[api] max_limit`` by default; it cuts larger pages silently.
+_PAGE = 1000
+
+
+class Servers:
+    """Calls over a keystoneauth adapter for the service type ``compute``.
+
+    The account must see the servers of all projects, as the role ``admin`` does.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._nova = Nova(adapter)
+
+    def vanished(self, uuids: Collection[str]) -> frozenset[str]:
+        """Those of ``uuids`` that are no server, of no project and in no state.
+
+        To an account that sees only its own project, everybody else's server would seem to be
+        gone. So the list of all projects' servers is read first, page by page until all of
+        ``uuids`` are found; Nova refuses it to such an account. What is not in the list (it
+        leaves out what is soft-deleted, or in a cell that is away) is asked for one by one.
+
+        Raises exception.Unavailable when Nova does not say.
+        """
+        missing = set(uuids)
+        marker = None
+        while True:
+            page = self._page(marker, _PAGE if uuids else 1)
+            missing.difference_update(page)
+            if not missing or not page:
+                break
+            marker = page[-1]
+        return frozenset(one for one in missing if self._nova.server_project(one) is None)
+
+    def _page(self, marker: str | None, limit: int) -> list[str]:
+        query = {"all_tenants": "True", "limit": str(limit)}
+        if marker is not None:
+            query["marker"] = marker
+        path = f"/servers?{urlencode(query)}"
+        answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
+        if answer.status_code != 200:
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
+            )
+        return [str(one["id"]) for one in http.document(_PEER, answer)["servers"]]

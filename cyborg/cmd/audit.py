@@ -20,14 +20,14 @@ from oslo_log import log
 from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.clients.keystone import Sessions
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.servers import Servers
-from cyborg.conductor.audit import Auditor, Verdict
-from cyborg.conductor.repairs import Repaired, Repairs
+from cyborg.conductor.audit.auditor import Auditor, Verdict
+from cyborg.conductor.audit.repairs import Repaired, Repairs
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
-from cyborg.model.finding import Finding, Fix, Severity
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_findings import Finding, Fix, Severity
+from cyborg.model.audit_rules import Ages
 
 PROG = "cyborg-audit"
 UNKNOWN = 3

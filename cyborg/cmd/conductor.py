@@ -12,7 +12,7 @@ from cyborg.clients.allocations import Allocations
 from cyborg.clients.keystone import Sessions
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.cmd.audit import make_auditor
 from cyborg.conductor import app
 from cyborg.db.engine import Database

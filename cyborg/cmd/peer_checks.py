@@ -11,16 +11,16 @@ from keystoneauth1.adapter import Adapter
 from oslo_upgradecheck.upgradecheck import Result
 
 from cyborg import exception
-from cyborg.clients import rights
-from cyborg.clients.rights import Answer, Right
-from cyborg.clients.servers import Servers
+from cyborg.clients import permissions
+from cyborg.clients.nova import Servers
+from cyborg.clients.permissions import Answer, Permission
 from cyborg.cmd.audit import ages
 from cyborg.cmd.site_checks import SUCCESS, Site, failure, warning
 from cyborg.db import snapshot
 from cyborg.db.engine import Reader
-from cyborg.model.finding import Finding, Kind
-from cyborg.model.invariants import check, confirmed
-from cyborg.model.peers import Peers
+from cyborg.model.audit_findings import Finding, Kind
+from cyborg.model.audit_rules import check, confirmed
+from cyborg.model.audit_views import AuditViews
 
 #: Of all that an audit finds, what holds a unit for nobody, or a request that will not get one.
 _ORPHANS = frozenset(
@@ -56,7 +56,7 @@ def nova_account(site: Site) -> Result:
     adapter = _adapter(site.sessions.nova)
     if isinstance(adapter, Result):
         return adapter
-    told, listed = rights.telling(adapter), rights.listing(adapter)
+    told, listed = permissions.telling(adapter), permissions.listing(adapter)
     if told.answer is Answer.REFUSED:
         return failure(
             f"The account of [nova]{_roles(told)} may not send server external events, so no boot "
@@ -78,7 +78,7 @@ def placement_account(site: Site) -> Result:
     adapter = _adapter(site.sessions.placement)
     if isinstance(adapter, Result):
         return adapter
-    right = rights.publishing(adapter)
+    right = permissions.publishing(adapter)
     if right.answer is Answer.REFUSED:
         return failure(
             f"The account of [placement]{_roles(right)} may not write resource providers, so no "
@@ -92,9 +92,9 @@ def _orphans(site: Site, db: Reader) -> Result:
     """As an audit looks: Nova is asked between two looks, and what only one shows is on its way."""
     first = snapshot.take(db)
     named = {one.instance_uuid for one in first.arqs if one.instance_uuid is not None}
-    peers, unasked = Peers(), ""
+    peers, unasked = AuditViews(), ""
     try:
-        peers = Peers(vanished=Servers(site.sessions.nova()).vanished(named))
+        peers = AuditViews(vanished=Servers(site.sessions.nova()).vanished(named))
     except exception.CyborgError as error:
         unasked = f"Not checked whether Nova has all servers of {len(named)} instance(s): {error}."
     limits = ages(site.conf)
@@ -118,7 +118,7 @@ def _adapter(make: Callable[[], Adapter]) -> Adapter | Result:
         return warning(f"Not checked: {error} Run this where the conductor's configuration is.")
 
 
-def _unless_known(group: str, *found: Right) -> Result:
+def _unless_known(group: str, *found: Permission) -> Result:
     for one in found:
         if one.answer is Answer.UNKNOWN:
             return warning(
@@ -128,7 +128,7 @@ def _unless_known(group: str, *found: Right) -> Result:
     return SUCCESS
 
 
-def _roles(right: Right) -> str:
+def _roles(right: Permission) -> str:
     return f" (its roles: {', '.join(right.roles)})" if right.roles else ""
 
 

@@ -16,7 +16,7 @@ from oslo_upgradecheck import common_checks
 from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from cyborg import exception, version
-from cyborg.api import presence
+from cyborg.api.middleware import heartbeat
 from cyborg.clients.keystone import Sessions
 from cyborg.cmd.audit import ages
 from cyborg.db import backfill, schema, services
@@ -196,7 +196,7 @@ def _seen(site: Site, db: Reader) -> list[services.Seen]:
     known = ages(site.conf)
     down_after = {
         AGENT: known.agent_silence,
-        API: int(3 * presence.INTERVAL * 1000),
+        API: int(3 * heartbeat.INTERVAL * 1000),
         CONDUCTOR: known.conductor_silence,
     }
     with db.reader() as tx:

@@ -7,39 +7,36 @@ from dataclasses import dataclass
 
 from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
-from cyborg.clients.reconcile import Publisher
-from cyborg.conductor.allotting import Allotment
-from cyborg.conductor.arqs import Maker
-from cyborg.conductor.attaching import Attacher
-from cyborg.conductor.attachwork import AttachWork
-from cyborg.conductor.attributes import Attributes
-from cyborg.conductor.audit import Auditor
-from cyborg.conductor.binding import Binder
-from cyborg.conductor.creating import CreationWork, Creator
-from cyborg.conductor.desired import Wishes
-from cyborg.conductor.devices import Operator
-from cyborg.conductor.discovering import Asker, Explorer
-from cyborg.conductor.discovery import Discovery
-from cyborg.conductor.drivers import Drivers
-from cyborg.conductor.driverwork import DriverWork
+from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor.arqs.attributes import Attributes
+from cyborg.conductor.arqs.bind import ArqBinder
+from cyborg.conductor.arqs.create import ArqCreator
+from cyborg.conductor.arqs.device_profiles import Profiles
+from cyborg.conductor.arqs.release import ArqReleaser
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.conductor.audit.repairs import Repairs
 from cyborg.conductor.endpoint import Endpoint, UseCases
-from cyborg.conductor.forgetting import Forgetter, Processes
-from cyborg.conductor.holdings import Custodian
-from cyborg.conductor.hostwork import HostWork, nobody
-from cyborg.conductor.installing import Installer
+from cyborg.conductor.hosts.devices import DeviceAdmin
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.hosts.lost_devices import LostDevices
+from cyborg.conductor.hosts.removal import HostRemover, Processes
+from cyborg.conductor.jobs import Settings as Settings
 from cyborg.conductor.jobs import audit, keep_house, look_for_agents, look_instances_up
-from cyborg.conductor.metrics import Binds, Cloud
-from cyborg.conductor.notifications import Herald
-from cyborg.conductor.operations import Operations
-from cyborg.conductor.outbox import Outbox
-from cyborg.conductor.profiles import Profiles
-from cyborg.conductor.readings import Readings
-from cyborg.conductor.releasing import Deleter
-from cyborg.conductor.repairs import Repairs
-from cyborg.conductor.retirement import Retirement
-from cyborg.conductor.services import Greeter, Lease
-from cyborg.conductor.settings import Settings as Settings
-from cyborg.conductor.work import DATABASE_LIMIT, Ledger, Worker
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.metrics import Binds, Cloud, Readings
+from cyborg.conductor.notifications import NotificationPublisher
+from cyborg.conductor.operations.attach import Attacher
+from cyborg.conductor.operations.attach_tasks import AttachWork, InstanceAllocation
+from cyborg.conductor.operations.created_accelerators import AcceleratorCreator, CreationWork
+from cyborg.conductor.operations.discovery import AgentQuery, DiscoveryAPI
+from cyborg.conductor.operations.drivers import Drivers, DriverWork
+from cyborg.conductor.operations.operations import Operations
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates, PreparedUnits
+from cyborg.conductor.tasks.nova_events import NovaEvents
+from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Worker, WorkQueue
+from cyborg.conductor.tasks.set_up import DeviceSetUp
+from cyborg.conductor.tasks.units import UnitTasks, nobody
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import Listening, Meters
@@ -80,14 +77,14 @@ def assemble(
     take back in Placement what a dead agent offered.
     """
     agents = AgentClient(bus, timeout=_AGENT_PATIENCE)
-    lease = Lease(db=db, process=_process(settings))
+    lease = ConductorLease(db=db, process=_process(settings))
     bound = Binds(meters.registry)
     worker = make_worker(
         settings=settings, db=db, agents=agents, peers=peers, lease=lease, bound=bound
     )
-    forgetter = Forgetter(
+    forgetter = HostRemover(
         db=db,
-        ledger=Ledger(db=db),
+        queue=WorkQueue(db=db),
         publisher=publisher,
         down_after=settings.down_after,
     )
@@ -118,7 +115,7 @@ def assemble(
     return daemon
 
 
-def renewal(settings: Settings, lease: Lease, bus_error: Callable[[], str]) -> Periodic:
+def renewal(settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]) -> Periodic:
     """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
     return Periodic(
         "lease",
@@ -133,14 +130,16 @@ def _process(settings: Settings) -> Process:
     return Process(settings.host, CONDUCTOR, settings.version, endpoint, settings.process)
 
 
-def _herald(settings: Settings, db: Database, notifier: Notifier) -> Herald:
+def _herald(settings: Settings, db: Database, notifier: Notifier) -> NotificationPublisher:
     """What tells the bus of what has been committed."""
-    return Herald(db=db, ledger=Ledger(db=db), notifier=notifier, down_after=settings.down_after)
+    return NotificationPublisher(
+        db=db, queue=WorkQueue(db=db), notifier=notifier, down_after=settings.down_after
+    )
 
 
-def _tell(daemon: Daemon, worker: Worker, herald: Herald, *, listened: bool) -> None:
+def _tell(daemon: Daemon, worker: Worker, herald: NotificationPublisher, *, listened: bool) -> None:
     """Have notifications follow the history; where nobody listens, have that end."""
-    worker.handle(WorkKind.ANNOUNCE, herald.follow)
+    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, herald.follow)
     # Before the worker, which waits for it.
     daemon.at_end(herald.stop)
     if listened:
@@ -157,13 +156,13 @@ def use_cases(
 ) -> UseCases:
     """What a conductor answers with; ``wake`` is called when work waits after a commit."""
     operations = Operations(db=db, wake=wake, down_after=settings.agent_down_ms)
-    retirement = Retirement(
+    retirement = LostDevices(
         db=db, lost_retention=settings.lost_ms, down_after=settings.agent_down_ms
     )
     return UseCases(
-        maker=Maker(db=db),
-        binder=Binder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
-        deleter=Deleter(db=db, wake=wake),
+        maker=ArqCreator(db=db),
+        binder=ArqBinder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
+        deleter=ArqReleaser(db=db, wake=wake),
         attacher=Attacher(
             db=db,
             nova=peers.nova,
@@ -173,16 +172,16 @@ def use_cases(
             down_after=settings.agent_down_ms,
         ),
         profiles=Profiles(db=db),
-        operator=Operator(db=db, agents=agents, retirement=retirement, wake=wake),
+        operator=DeviceAdmin(db=db, agents=agents, retirement=retirement, wake=wake),
         attributes=Attributes(db=db),
-        greeter=Greeter(db=db, down_after=settings.agent_down_ms),
-        discovery=Discovery(db=db, auto_enable=settings.auto_enable, wake=wake),
-        wishes=Wishes(db=db, lost_retention=settings.lost_ms),
+        greeter=Heartbeats(db=db, down_after=settings.agent_down_ms),
+        discovery=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
+        wishes=DesiredStates(db=db, lost_retention=settings.lost_ms),
         retirement=retirement,
-        custodian=Custodian(db=db),
-        explorer=Explorer(operations=operations),
+        custodian=PreparedUnits(db=db),
+        explorer=DiscoveryAPI(operations=operations),
         drivers=Drivers(db=db, operations=operations),
-        creator=Creator(db=db, operations=operations),
+        creator=AcceleratorCreator(db=db, operations=operations),
         readings=Readings(db=db),
         processes=Processes(
             db=db, agents=agents, operations=operations, down_after=settings.down_after
@@ -196,7 +195,7 @@ def make_worker(
     db: Database,
     agents: AgentClient,
     peers: Peers,
-    lease: Lease,
+    lease: ConductorLease,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
     bound: Callable[[State, float], None] = nobody,
 ) -> Worker:
@@ -205,36 +204,36 @@ def make_worker(
     ``pool`` makes what runs the handlers of one kind; ``bound`` is told of each bind that a host
     had to prepare how it ended, and after how many seconds.
     """
-    ledger = Ledger(db=db)
+    queue = WorkQueue(db=db)
     worker = Worker(
         db=db,
         lease=lease,
-        ledger=ledger,
+        queue=queue,
         lease_ms=int(settings.lease * 1000),
         threads=settings.threads,
         pool=pool,
     )
-    outbox = Outbox(db=db, ledger=ledger, nova=peers.nova)
-    hostwork = HostWork(db=db, ledger=ledger, agents=agents, wake=worker.wake, bound=bound)
+    outbox = NovaEvents(db=db, queue=queue, nova=peers.nova)
+    hostwork = UnitTasks(db=db, queue=queue, agents=agents, wake=worker.wake, bound=bound)
     worker.handle(WorkKind.NOTIFY, outbox.notify)
     worker.handle(WorkKind.PREPARE, hostwork.prepare)
     worker.handle(WorkKind.RELEASE, hostwork.release)
     worker.handle(WorkKind.PROGRAM, hostwork.program)
     attachwork = AttachWork(
         db=db,
-        ledger=ledger,
+        queue=queue,
         nova=peers.nova,
-        allotment=Allotment(db=db, placement=peers.placement),
+        allotment=InstanceAllocation(db=db, placement=peers.placement),
         wake=worker.wake,
     )
     worker.handle(WorkKind.ATTACH, attachwork.go_on)
     worker.handle(WorkKind.DETACH, attachwork.go_on)
-    asker = Asker(db=db, ledger=ledger, agents=agents, down_after=settings.agent_down_ms)
-    fitter = DriverWork(db=db, ledger=ledger, asker=asker, agents=agents, wake=worker.wake)
+    asker = AgentQuery(db=db, queue=queue, agents=agents, down_after=settings.agent_down_ms)
+    fitter = DriverWork(db=db, queue=queue, asker=asker, agents=agents, wake=worker.wake)
     worker.handle(WorkKind.DISCOVER, asker.discover)
     worker.handle(WorkKind.DRIVER, fitter.configure)
     worker.handle(WorkKind.UNINSTALL, fitter.uninstall)
-    making = CreationWork(db=db, ledger=ledger, asker=asker, agents=agents)
+    making = CreationWork(db=db, queue=queue, asker=asker, agents=agents)
     worker.handle(WorkKind.CREATE, making.create)
-    worker.handle(WorkKind.INSTALL, Installer(db=db, ledger=ledger, agents=agents).install)
+    worker.handle(WorkKind.INSTALL, DeviceSetUp(db=db, queue=queue, agents=agents).install)
     return worker

@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conductor's door on the bus: unpack, hand on, pack."""
+"""The RPC endpoint of a conductor: check the sender of each call, and run its use case."""
 
-from collections.abc import Mapping, Sequence
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import oslo_messaging
 
-from cyborg.conductor.arqs import Maker
-from cyborg.conductor.attaching import Attacher
-from cyborg.conductor.attributes import Attributes
-from cyborg.conductor.binding import Binder
-from cyborg.conductor.creating import CREATE, Creator
-from cyborg.conductor.desired import Wishes
-from cyborg.conductor.devices import Operator
-from cyborg.conductor.discovering import VERB as DISCOVER
-from cyborg.conductor.discovering import Explorer
-from cyborg.conductor.discovery import Discovery
-from cyborg.conductor.drivers import INSTALL, UNINSTALL, UPDATE, Drivers
-from cyborg.conductor.forgetting import Processes
-from cyborg.conductor.holdings import Custodian
-from cyborg.conductor.operations import Order
-from cyborg.conductor.peers import Verb, hearing, named
-from cyborg.conductor.profiles import Profiles
-from cyborg.conductor.readings import Readings
-from cyborg.conductor.releasing import Deleter
-from cyborg.conductor.retirement import Retirement
-from cyborg.conductor.services import Greeter
+from cyborg import exception
+from cyborg.conductor.arqs.attributes import Attributes
+from cyborg.conductor.arqs.bind import ArqBinder
+from cyborg.conductor.arqs.create import ArqCreator
+from cyborg.conductor.arqs.device_profiles import Profiles
+from cyborg.conductor.arqs.release import ArqReleaser
+from cyborg.conductor.hosts.devices import DeviceAdmin
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.hosts.lost_devices import LostDevices
+from cyborg.conductor.hosts.removal import Processes
+from cyborg.conductor.metrics import Readings
+from cyborg.conductor.operations.attach import Attacher
+from cyborg.conductor.operations.created_accelerators import CREATE, AcceleratorCreator
+from cyborg.conductor.operations.discovery import VERB as DISCOVER
+from cyborg.conductor.operations.discovery import DiscoveryAPI
+from cyborg.conductor.operations.drivers import INSTALL, UNINSTALL, UPDATE, Drivers
+from cyborg.conductor.operations.operations import Order
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates, PreparedUnits
 from cyborg.model import wire
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
@@ -38,6 +39,83 @@ from cyborg.model.reading import Reading
 from cyborg.model.report import Hello, Report
 from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
+
+LOG = logging.getLogger(__name__)
+
+#: What is refused because of who says it, or how.
+_REFUSALS = (exception.Invalid, exception.Forbidden, exception.StaleEpoch)
+#: Types of the arguments that verbs of agents have in common.
+_TYPES = {"host": str, "epoch": int}
+
+Verb = Callable[..., Any]
+
+
+def named() -> Callable[[Verb], Verb]:
+    """Make an endpoint's methods refuse requests without a sender; for all verbs but ``ping``.
+
+    Raises Forbidden. The first refusal of each verb is logged.
+    """
+    logged: set[str] = set()
+
+    def wrap(method: Verb) -> Verb:
+        @functools.wraps(method)
+        def checked(self: object, context: Mapping[str, Any], **arguments: Any) -> Any:
+            sender = context.get("sender")
+            if isinstance(sender, str) and sender:
+                return method(self, context, **arguments)
+            verb = method.__name__
+            if verb not in logged:
+                logged.add(verb)
+                LOG.warning(
+                    "Request %s over the message bus refused: it names no sender. Later requests "
+                    "of this kind are refused without a log line.",
+                    verb,
+                )
+            raise exception.Forbidden(reason=f"The request {verb} names no sender.")
+
+        return checked
+
+    return wrap
+
+
+def hearing() -> Callable[[Verb], Verb]:
+    """Make endpoint's methods refuse what an agent must not say; for all verbs of one endpoint.
+
+    Below ``named``, which sees that there is a sender.
+
+    Raises Invalid for a host or epoch of a wrong type, Forbidden for a host that is not the
+    sender's. Each refusal is logged, but not again while an agent goes on saying the same.
+    """
+    said: dict[tuple[str, str], str] = {}
+
+    def wrap(method: Verb) -> Verb:
+        @functools.wraps(method)
+        def checked(self: object, context: Mapping[str, Any], **arguments: Any) -> Any:
+            sender = str(context["sender"])
+            try:
+                _check(context, arguments)
+                answer = method(self, context, **arguments)
+            except _REFUSALS as error:
+                if said.get((method.__name__, sender)) != str(error):
+                    said[method.__name__, sender] = str(error)
+                    LOG.warning("What %s says (%s) is refused: %s", sender, method.__name__, error)
+                raise
+            said.pop((method.__name__, sender), None)
+            return answer
+
+        return checked
+
+    return wrap
+
+
+def _check(context: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    for name, kind in _TYPES.items():
+        if name in arguments and type(arguments[name]) is not kind:
+            raise exception.Invalid(field=name, reason=f"{kind.__name__} is needed")
+    sender, host = str(context["sender"]), arguments.get("host")
+    if host is not None and sender.rpartition("@")[2] != host:
+        raise exception.Forbidden(reason=f"{sender} cannot speak for host {host}.")
+
 
 Context = Mapping[str, Any]
 #: For ``ping`` alone.
@@ -56,21 +134,21 @@ def _answering(method: Verb) -> Verb:
 class UseCases:
     """Everything that the door hands on to."""
 
-    maker: Maker
-    binder: Binder
-    deleter: Deleter
+    maker: ArqCreator
+    binder: ArqBinder
+    deleter: ArqReleaser
     attacher: Attacher
     profiles: Profiles
-    operator: Operator
+    operator: DeviceAdmin
     attributes: Attributes
-    greeter: Greeter
-    discovery: Discovery
-    wishes: Wishes
-    retirement: Retirement
-    custodian: Custodian
-    explorer: Explorer
+    greeter: Heartbeats
+    discovery: ReportApplier
+    wishes: DesiredStates
+    retirement: LostDevices
+    custodian: PreparedUnits
+    explorer: DiscoveryAPI
     drivers: Drivers
-    creator: Creator
+    creator: AcceleratorCreator
     processes: Processes
     readings: Readings
 

@@ -1,32 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conductor does from time to time, as jobs of its daemon."""
+"""The periodic jobs of a conductor, and the settings that they and the use cases run with."""
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from cyborg.clients.nova import Nova
-from cyborg.clients.reconcile import Publisher
-from cyborg.conductor.audit import Auditor
-from cyborg.conductor.housekeeping import Housekeeper
-from cyborg.conductor.instances import Inquirer
-from cyborg.conductor.reconciler import Reconciler
-from cyborg.conductor.repairs import Repairs
-from cyborg.conductor.retirement import Retirement
-from cyborg.conductor.services import Lease
-from cyborg.conductor.settings import Settings
-from cyborg.conductor.withholding import Withholder
+from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.conductor.audit.job import AuditJob
+from cyborg.conductor.audit.repairs import Repairs
+from cyborg.conductor.hosts.agent_failover import AgentFailover
+from cyborg.conductor.hosts.lost_devices import LostDevices
+from cyborg.conductor.instance_info import InstanceInfoSync
+from cyborg.conductor.leases import ConductorLease
+from cyborg.db import history
 from cyborg.db.engine import Database
+from cyborg.db.history import Kept, Purge
+from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.service import Periodic
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Plain values from the configuration; times in seconds.
+
+    A retention of 0 is one without end.
+    """
+
+    host: str
+    process: str
+    version: str
+    heartbeat: float
+    lease: float
+    bind_timeout: float
+    agent_down_after: float
+    threads: int
+    audit_interval: float = 600.0
+    audit_changes: int = 50
+    housekeeping_interval: float = 600.0
+    lost_retention: float = 0.0
+    history_retention: float = 0.0
+    #: 0: dead agents' devices stay on offer.
+    agent_grace: float = 3600.0
+    #: Drivers whose new devices need no operator's word; ``*`` is every one.
+    auto_enable: frozenset[str] = frozenset()
+    #: 0: Nova is not asked what instances are called.
+    instance_refresh: float = 0.0
+    instance_turn: float = 10.0
+
+    @property
+    def down_after(self) -> dict[str, int]:
+        """After how many milliseconds of silence a process of a binary is down."""
+        return {
+            AGENT: self.agent_down_ms,
+            API: self.agent_down_ms,
+            CONDUCTOR: int(self.lease * 1000),
+        }
+
+    @property
+    def lost_ms(self) -> int:
+        """After how many milliseconds what is lost is given up; 0 is never."""
+        return int(self.lost_retention * 1000)
+
+    @property
+    def agent_down_ms(self) -> int:
+        """How many milliseconds an agent may be silent and count as up."""
+        return int(self.agent_down_after * 1000)
+
+
+LOG = logging.getLogger(__name__)
+
+#: One pass deletes ten thousand rows of a kind at most, which is more than a busy cloud makes
+#: between two passes.
+_PASS = Purge(batch=500, batches=20)
+
+
+class Housekeeper:
+    """A periodic job of every conductor; only the longest-known living one does it.
+
+    ``lease_ms`` is how long a silent conductor counts as living, ``history_retention`` how long
+    history is kept, in milliseconds; 0 means for ever.
+    """
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        lease: ConductorLease,
+        retirement: LostDevices,
+        lease_ms: int,
+        history_retention: int,
+    ) -> None:
+        self._db = db
+        self._lease = lease
+        self._retirement = retirement
+        self._lease_ms = lease_ms
+        self._history_retention = history_retention
+
+    def run_once(self) -> None:
+        """One pass; raises exception.Unavailable."""
+        if not self._lease.comes_first(self._lease_ms):
+            return
+        self._retirement.expire()
+        if self._history_retention:
+            before = history.cutoff(self._db, self._history_retention)
+            _tell(history.purge(self._db, before, _PASS))
+
+
+def _tell(gone: dict[Kept, int]) -> None:
+    parts = [f"{count} {kept.value}" for kept, count in gone.items() if count]
+    if parts:
+        LOG.info("Deleted history past its retention: %s", ", ".join(parts))
+
 
 #: How often the conductor looks for agents that are silent for too long, in seconds.
 _AGENTS_INTERVAL: Final = 60.0
 
 
 def audit(
-    settings: Settings, lease: Lease, auditor: Callable[[], Auditor], repairs: Repairs
+    settings: Settings, lease: ConductorLease, auditor: Callable[[], Auditor], repairs: Repairs
 ) -> Periodic:
     """The job that compares everything with everything."""
-    reconciler = Reconciler(
+    reconciler = AuditJob(
         lease=lease,
         auditor=auditor,
         repairs=repairs,
@@ -36,7 +133,9 @@ def audit(
     return Periodic("audit", reconciler.run_once, interval=settings.audit_interval)
 
 
-def keep_house(settings: Settings, db: Database, lease: Lease, retirement: Retirement) -> Periodic:
+def keep_house(
+    settings: Settings, db: Database, lease: ConductorLease, retirement: LostDevices
+) -> Periodic:
     """The job that gives up what is past its time."""
     housekeeper = Housekeeper(
         db=db,
@@ -49,10 +148,10 @@ def keep_house(settings: Settings, db: Database, lease: Lease, retirement: Retir
 
 
 def look_for_agents(
-    settings: Settings, db: Database, lease: Lease, publisher: Callable[[], Publisher]
+    settings: Settings, db: Database, lease: ConductorLease, publisher: Callable[[], Publisher]
 ) -> Periodic:
     """The job that takes back what dead agents offered."""
-    withholder = Withholder(
+    withholder = AgentFailover(
         db=db,
         lease=lease,
         publisher=publisher,
@@ -63,9 +162,11 @@ def look_for_agents(
     return Periodic("agents", withholder.run_once, interval=interval)
 
 
-def look_instances_up(settings: Settings, db: Database, lease: Lease, nova: Nova) -> Periodic:
+def look_instances_up(
+    settings: Settings, db: Database, lease: ConductorLease, nova: Nova
+) -> Periodic:
     """The job that keeps what instances are called and how they are."""
-    inquirer = Inquirer(
+    inquirer = InstanceInfoSync(
         db=db,
         lease=lease,
         nova=nova,

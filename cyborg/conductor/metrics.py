@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conductor shows: the cloud as the database has it now, and what agents told it.
+"""Metrics of a conductor: what the database holds now, and the readings of agents.
 
-What the database cannot tell, because it is away or slow, is left out, and said to be.
+What the database cannot answer, because it is away or slow, is left out, and a metric says so.
 """
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -15,8 +17,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cyborg import exception
-from cyborg.conductor.readings import Readings
-from cyborg.db import metrics
+from cyborg.conductor.leases import check_epoch
+from cyborg.db import metrics as rows
 from cyborg.db.engine import Reader
 from cyborg.db.metrics import Counts, Totals
 from cyborg.metrics import catalogue
@@ -25,6 +27,7 @@ from cyborg.model.arq import State
 from cyborg.model.device import HandleState
 from cyborg.model.device_life import LOST
 from cyborg.model.operation import OperationState
+from cyborg.model.reading import FIGURES, Reading, sound
 from cyborg.model.work import WorkKind
 from cyborg.rpc.transport import in_thread
 
@@ -35,7 +38,64 @@ _ARQS: Final = [(one.value,) for one in State]
 _HANDLES: Final = [*((one.value,) for one in HandleState), (LOST,)]
 _OPERATIONS: Final = [(one.value,) for one in OperationState]
 #: What never ends is no work that waits.
-_WORK: Final = [(one.value,) for one in WorkKind if one is not WorkKind.ANNOUNCE]
+_WORK: Final = [(one.value,) for one in WorkKind if one is not WorkKind.PUBLISH_NOTIFICATIONS]
+
+
+#: Values that were not renewed for so many seconds are forgotten.
+_KEPT: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of a device, and when this conductor was told, in seconds since 1970."""
+
+    host: str
+    uuid: str
+    type: str
+    driver: str
+    figures: Mapping[str, float]
+    at: float
+
+
+class Readings:
+    """The last values of each host that told this conductor; ``clock`` is the machine's."""
+
+    def __init__(self, *, db: Reader, clock: Callable[[], float] = time.time) -> None:
+        self._db = db
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._hosts: dict[str, list[Measured]] = {}
+
+    def take(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
+        """Keep what an agent tells of its devices; those that nobody has reported are left out.
+
+        One statement. Raises StaleEpoch, NotFound (host).
+        """
+        with self._db.reader() as tx:
+            found = rows.devices_of(tx, host)
+        check_epoch(found[0] if found else None, host, epoch)
+        known = {(row.driver, row.device_key): row for row in found}
+        now = self._clock()
+        told = [
+            Measured(host, row.uuid, row.type, row.driver, _known(one.figures), now)
+            for one in readings
+            if (row := known.get((one.driver, one.key))) is not None
+        ]
+        with self._lock:
+            self._hosts[host] = told
+
+    def latest(self) -> list[Measured]:
+        """What is known, of any age up to an hour."""
+        oldest = self._clock() - _KEPT
+        with self._lock:
+            self._hosts = {
+                host: told for host, told in self._hosts.items() if told and told[0].at >= oldest
+            }
+            return [one for told in self._hosts.values() for one in told]
+
+
+def _known(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in sound(figures).items() if name in FIGURES}
 
 
 class Binds:
@@ -106,7 +166,7 @@ class Cloud(Collector):
 
     def _read(self) -> Totals:
         with self._db.reader() as tx:
-            return metrics.totals(tx, self._db.now)
+            return rows.totals(tx, self._db.now)
 
     def _services(self, silence: Counts) -> Counts:
         found: dict[tuple[str, ...], int] = {

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cyborg import exception
-from cyborg.conductor.work import Fenced, Ledger
+from cyborg.conductor.tasks.queue import Fenced, WorkQueue
 from cyborg.db import notifications, work
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.notifications import Position
 from cyborg.model import notification
@@ -43,7 +43,7 @@ class _News:
     more: bool
 
 
-class Herald:
+class NotificationPublisher:
     """Follows the history while somebody listens.
 
     ``down_after`` says after how many milliseconds of silence a process of a binary is down.
@@ -53,13 +53,13 @@ class Herald:
         self,
         *,
         db: Database,
-        ledger: Ledger,
+        queue: WorkQueue,
         notifier: Notifier,
         down_after: Mapping[str, int],
         pause: float = _PAUSE,
     ) -> None:
         self._db = db
-        self._ledger = ledger
+        self._queue = queue
         self._notifier = notifier
         self._down_after = down_after
         self._pause = min(pause, min(down_after.values()) / 4000)
@@ -89,7 +89,7 @@ class Herald:
         Where nobody listens any more the work ends.
         """
         if not self._notifier.enabled:
-            with self._ledger.done(rows):
+            with self._queue.complete(rows):
                 LOG.info("Nobody listens to notifications any more")
             return
         (row,) = rows
@@ -108,7 +108,7 @@ class Herald:
                     LOG.warning("Notifications wait: %s", error)
             if not more:
                 self._stopped.wait(self._pause)
-        self._ledger.later(rows, None, pause_ms=1)
+        self._queue.reschedule(rows, None, pause_ms=1)
 
     def stop(self) -> None:
         """Have another conductor go on."""
@@ -126,7 +126,7 @@ class Herald:
 
     @retried
     def _note(self, row: Record, position: Position) -> None:
-        with self._ledger.going_on([row]) as tx:
+        with self._queue.checkpoint([row]) as tx:
             work.note(tx, row, position.dump())
 
     def _look(self, row: Record, position: Position) -> _News:

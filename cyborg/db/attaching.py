@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.model.arq import State
 from cyborg.model.work import WorkKind

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of deployables in SQL: how they are found and read."""
+"""SQL for attributes of deployables."""
 
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg.db import listing, models
-from cyborg.model.attribute import Attribute
+from cyborg.db.models import Deployable
+from cyborg.model.attribute import Attribute, Origin
 
 _A = models.Attribute.__table__.c
 # The values of ``Attribute`` in its order.
@@ -51,3 +53,23 @@ def page(
     if key is not None:
         query = query.where(_A.key == key)
     return [Attribute(*row) for row in tx.execute(query).all()]
+
+
+def deployable_id(tx: sa.Connection, key: int | str) -> int | None:
+    """The id of the deployable with this id or uuid; None when there is none."""
+    by = Deployable.id if isinstance(key, int) else Deployable.uuid
+    found: int | None = tx.execute(sa.select(Deployable.id).where(by == key)).scalar()
+    return found
+
+
+def insert(tx: sa.Connection, attribute: Attribute) -> None:
+    """Store an operator's attribute; a uuid that is taken shows as a duplicate key."""
+    tx.execute(
+        sa.insert(models.Attribute).values(**asdict(attribute), origin=Origin.OPERATOR.value)
+    )
+
+
+def delete(tx: sa.Connection, uuid: str) -> bool:
+    """Remove an attribute; False when there is none."""
+    gone = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))
+    return int(gone.rowcount) > 0

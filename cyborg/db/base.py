@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tables share: naming, character set and the column types that the models are made of."""
+"""The declarative base of all tables: naming, character set, column types, bulk inserts."""
 
 import datetime
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -64,3 +66,40 @@ class Dated:
 
     created_at: Mapped[datetime.datetime | None] = mapped_column(sa.DateTime, default=_now)
     updated_at: Mapped[datetime.datetime | None] = mapped_column(sa.DateTime, onupdate=_now)
+
+
+Row = Mapping[str, Any]
+#: A row as read; its columns are attributes, which no type checker can follow through a join.
+Record: TypeAlias = Any
+
+
+def insert(
+    tx: sa.Connection, model: type[Base], rows: Sequence[Row], common: Row = MappingProxyType({})
+) -> None:
+    """Insert rows, one statement per thousand of them; none is fine.
+
+    ``common`` are values of all rows, SQL expressions among them.
+    """
+    if rows:
+        tx.execute(sa.insert(model).values(**common), [dict(row) for row in rows])
+
+
+def insert_ids(
+    tx: sa.Connection, model: Any, rows: Sequence[Row], common: Row = MappingProxyType({})
+) -> dict[str, int]:
+    """Insert rows that bring their ``uuid``; answers uuid → id. ``common`` as for ``insert``.
+
+    Where the database cannot return what it inserted (MySQL), the ids cost one more statement.
+    """
+    if not rows:
+        return {}
+    values = [dict(row) for row in rows]
+    insertion = sa.insert(model).values(**common)
+    if tx.dialect.insert_returning:
+        statement = insertion.returning(model.uuid, model.id)
+        return {row.uuid: row.id for row in tx.execute(statement, values)}
+    tx.execute(insertion, values)
+    found = tx.execute(
+        sa.select(model.uuid, model.id).where(model.uuid.in_([row["uuid"] for row in values]))
+    )
+    return {row.uuid: row.id for row in found}

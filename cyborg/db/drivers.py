@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers of hosts in SQL: what operators want of them, and what hangs on them."""
+"""SQL for the drivers of hosts: requested and reported drivers, and what depends on them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -7,18 +7,10 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import attach_handles
-from cyborg.db.bulk import Record
-from cyborg.db.models import (
-    Arq,
-    AttachHandle,
-    Backend,
-    Deployable,
-    Device,
-    Driver,
-    Work,
-)
-from cyborg.db.retirement import UNHELD
+from cyborg.db import attach_handles, base
+from cyborg.db.base import Record
+from cyborg.db.lost_devices import UNHELD
+from cyborg.db.models import Arq, AttachHandle, Backend, Deployable, Device, Driver, Hardware, Work
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
@@ -204,3 +196,56 @@ def _deployables(host_ids: Collection[int], name: str) -> sa.Select[Any]:
         .join(Device, Device.id == Deployable.device_id)
         .where(*_mine(host_ids, name))
     )
+
+
+def driven(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """The drivers of a host with their backends (``backend_*``): one row for each pair."""
+    return tx.execute(
+        sa.select(
+            *COLUMNS,
+            Backend.id.label("backend_id"),
+            Backend.name.label("backend_name"),
+            Backend.state.label("backend_state"),
+            Backend.services,
+            Backend.capabilities,
+            Backend.creates,
+        )
+        .outerjoin(Backend, Backend.driver_id == Driver.id)
+        .where(Driver.host_id == host_id)
+    ).all()
+
+
+def hardware(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """The hardware of a host."""
+    return tx.execute(
+        sa.select(
+            Hardware.id,
+            Hardware.uuid,
+            Hardware.driver,
+            Hardware.hardware_key,
+            Hardware.device_type,
+            Hardware.offered,
+            Hardware.setup_required,
+            Hardware.reboot_required,
+            Hardware.reason,
+            Hardware.acc_specs,
+            Hardware.acc_status,
+        ).where(Hardware.host_id == host_id)
+    ).all()
+
+
+def seen(tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int]) -> None:
+    """Note that drivers or backends have just been asked."""
+    if ids:
+        tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(discovered_ms=now))
+
+
+def remove(tx: sa.Connection, model: Any, ids: Collection[int]) -> None:
+    """Delete backends or hardware that are no longer there."""
+    if ids:
+        tx.execute(sa.delete(model).where(model.id.in_(sorted(ids))))
+
+
+def add_drivers(tx: sa.Connection, rows: Sequence[base.Row], common: base.Row) -> dict[str, int]:
+    """Store drivers of a host that were not known before; uuid → id."""
+    return base.insert_ids(tx, Driver, rows, common)

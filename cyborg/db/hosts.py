@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Deployable, Device, Driver, Host, Service
 from cyborg.model.names import AGENT
 
@@ -97,7 +97,9 @@ def name_of(tx: sa.Connection, host_id: int) -> str:
     return str(tx.execute(sa.select(Host.name).where(Host.id == host_id)).scalar_one())
 
 
-def forsaken(tx: sa.Connection, now: sa.ColumnElement[int], silent_ms: int) -> Sequence[Record]:
+def without_agent(
+    tx: sa.Connection, now: sa.ColumnElement[int], silent_ms: int
+) -> Sequence[Record]:
     """The providers of units to be prepared on hosts whose agents are silent for so long.
 
     One row for each provider that Placement took from us, with its host's id and name and the
@@ -161,7 +163,7 @@ def lock(tx: sa.Connection, host_id: int) -> None:
     tx.execute(sa.select(Host.id).where(Host.id == host_id).with_for_update()).all()
 
 
-def want_anew(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int) -> None:
+def bump_desired_generation(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int) -> None:
     """The desired state has changed; takes the host's lock."""
     tx.execute(
         sa.update(Host)

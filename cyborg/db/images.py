@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Arq, Deployable, Device, Work
 from cyborg.model.work import WorkKind
 

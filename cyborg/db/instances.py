@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Arq, Instance
 
 

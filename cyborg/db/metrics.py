@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much there is of everything, counted for metrics: nine statements, whatever there is."""
+"""SQL for metrics: counts of everything in nine statements, and devices for readings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from cyborg.db import notifications
+from cyborg.db.base import Record
+from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import (
     Arq,
     AttachHandle,
@@ -122,3 +124,18 @@ _OPERATIONS: Final[Any] = sa.select(Operation.state, _COUNT).group_by(Operation.
 _DRIVERS: Final[Any] = sa.select(Driver.name, Driver.state, _COUNT).group_by(
     Driver.name, Driver.state
 )
+
+
+def devices_of(tx: sa.Connection, service_host: str) -> Sequence[Record]:
+    """(epoch, driver, device_key, uuid, type) of each device of an agent's host.
+
+    One row without a device where there is none, no row where there is no host.
+    """
+    return tx.execute(
+        sa.select(
+            AGENT_EPOCH.label("epoch"), Device.driver, Device.device_key, Device.uuid, Device.type
+        )
+        .select_from(Host)
+        .outerjoin(Device, Device.host_id == Host.id)
+        .where(Host.service_host == service_host)
+    ).all()

@@ -1,26 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables as SQLAlchemy sees them; alembic's revisions must lead to exactly this.
+"""The tables, including those of the existing service that are kept but never used."""
 
-The functions of this floor write Core statements with these columns; there is no ORM session and
-there are no relationships. Points that hold for all tables:
-
-* Unique constraints are called ``uniq_<table>0<column>0<column>``: the form from which oslo.db
-  tells the columns of a duplicate, on every database.
-* Text compares by code point (``utf8mb4_bin`` on MySQL and MariaDB, as PostgreSQL and SQLite do
-  by nature). Provider uuids are hashes of names that differ when the case differs, so a unique
-  key that folds case would refuse what Placement keeps apart; and two device profiles ``gpu`` and
-  ``GPU`` must not depend on which database a cloud runs. UUIDs are stored in lower case with
-  dashes, and are normalised before they come here.
-* Moments that decide something are BIGINT milliseconds by the database's clock (``*_ms``);
-  ``created_at`` and ``updated_at`` are for display only, UTC in whole seconds.
-"""
-
+import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from cyborg.db import legacy
 from cyborg.db.base import (
     MYSQL,
     Base,
@@ -37,6 +23,37 @@ from cyborg.db.base import (
     Word,
     keys,
 )
+
+
+class QuotaUsage(Dated, Base):
+    """How much of a quota was used."""
+
+    __tablename__ = "quota_usages"
+    id: Mapped[Id]
+    project_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    user_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    resource: Mapped[String255]
+    in_use: Mapped[int]
+    reserved: Mapped[int]
+    until_refresh: Mapped[int | None]
+
+
+class Reservation(Dated, Base):
+    """What of a quota was spoken for."""
+
+    __tablename__ = "reservations"
+    id: Mapped[Id]
+    uuid: Mapped[Uuid]
+    usage_id: Mapped[int] = mapped_column(sa.ForeignKey("quota_usages.id"))
+    project_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    user_id: Mapped[str | None] = mapped_column(sa.String(255), index=True)
+    resource: Mapped[String255 | None]
+    delta: Mapped[int]
+    expire: Mapped[datetime.datetime | None] = mapped_column(sa.DateTime)
+
+
+sa.Index("reservations_uuid_idx", Reservation.uuid)
+sa.Index("usage_id", Reservation.usage_id)
 
 
 class Host(Base):
@@ -401,4 +418,4 @@ class OperationResult(Base):
 
 
 #: All tables, with those that are kept as they came.
-METADATA = legacy.METADATA
+METADATA = Base.metadata

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_DNS, uuid5
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Service, Work
 from cyborg.model.notification import DeviceFacts, Happening
 from cyborg.model.work import WorkKind
@@ -92,7 +92,7 @@ def begin(tx: sa.Connection, now: sa.ColumnElement[int], position: Position) -> 
     tx.execute(
         sa.insert(Work).values(
             uuid=MARK,
-            kind=WorkKind.ANNOUNCE.value,
+            kind=WorkKind.PUBLISH_NOTIFICATIONS.value,
             spec=position.dump(),
             not_before_ms=now,
             created_ms=now,

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db import listing, models
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.model.caller import Caller
 from cyborg.model.operation import (
     OPEN,

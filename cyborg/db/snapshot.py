@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.engine import Reader
 from cyborg.db.hosts import IS_AGENT
 from cyborg.db.models import (
@@ -24,9 +24,7 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.model.attribute import Origin
-from cyborg.model.health_view import Process
-from cyborg.model.names import AGENT, CONDUCTOR
-from cyborg.model.snapshot import (
+from cyborg.model.audit_snapshot import (
     ArqRow,
     DeployableRow,
     DeviceRow,
@@ -37,6 +35,8 @@ from cyborg.model.snapshot import (
     Snapshot,
     WorkRow,
 )
+from cyborg.model.health_view import Process
+from cyborg.model.names import AGENT, CONDUCTOR
 
 
 def take(db: Reader) -> Snapshot:

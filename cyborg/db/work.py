@@ -14,7 +14,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg.db import events
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Deployable, Event, Service, Work
 from cyborg.model.work import WorkKind
 

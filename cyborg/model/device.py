@@ -131,7 +131,7 @@ class Device:
     backend: str | None = None
     made: bool = False
 
-    def flaw(self) -> str | None:
+    def validate(self) -> str | None:
         """Why no database could keep this device, as a sentence; None when one can."""
         for what, text, width in _texts(self):
             flaw = _flaw_of_text(what, text, width)
@@ -182,7 +182,7 @@ class Hardware:
             num=sum(len(one.handles) for one in device.deployables),
         )
 
-    def flaw(self) -> str | None:
+    def validate(self) -> str | None:
         """Why no database could keep this entry, as a sentence; None when one can."""
         if not (0 <= self.remote <= self.num <= _LARGEST):
             return f"{self.remote} of {self.num} units cannot be remote"
@@ -221,7 +221,7 @@ class Backend:
     capabilities: dict[str, Any] = field(default_factory=dict)
     creates: AttachType | None = None
 
-    def flaw(self) -> str | None:
+    def validate(self) -> str | None:
         """Why no database could keep this backend, as a sentence; None when one can."""
         names = [one.name for one in self.services]
         if len(set(names)) < len(names):

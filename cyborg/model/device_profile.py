@@ -82,7 +82,7 @@ def wishes(group: Group) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class ImageWish:
+class RequestedImage:
     """The image that a group asks for: a Glance image, or the one that has a function."""
 
     bitstream_id: str | None = None
@@ -94,7 +94,7 @@ class ImageWish:
         return f"accel:{FUNCTION_ID} {self.function_id}"
 
 
-def image_wish(spec: Mapping[str, str]) -> ImageWish | None:
+def image_wish(spec: Mapping[str, str]) -> RequestedImage | None:
     """Return the image that ``wishes`` of a group name; None when they name none.
 
     Raises exception.Invalid for an ``accel:bitstream_id`` that is not a UUID, and for one beside an
@@ -109,9 +109,9 @@ def image_wish(spec: Mapping[str, str]) -> ImageWish | None:
             reason=f"a group has accel:{BITSTREAM_ID} or accel:{FUNCTION_ID}, not both",
         )
     if not bitstream:
-        return ImageWish(function_id=function)
+        return RequestedImage(function_id=function)
     try:
-        return ImageWish(bitstream_id=str(UUID(bitstream)))
+        return RequestedImage(bitstream_id=str(UUID(bitstream)))
     except ValueError:
         raise exception.Invalid(
             field=f"accel:{BITSTREAM_ID}", reason=f"{bitstream!r} is not the UUID of a Glance image"

@@ -35,7 +35,7 @@ class Provider:
     reserved: int
     traits: frozenset[str]
 
-    def flaw(self) -> str | None:
+    def validate(self) -> str | None:
         """Why Placement would never take this provider, as a sentence; None when it would."""
         if not 0 < len(self.name) <= _MAX_PROVIDER_NAME:
             return f"a provider's name has 1 to {_MAX_PROVIDER_NAME} characters"

@@ -218,7 +218,7 @@ class Retired:
 
 
 @dataclass(frozen=True)
-class DriverWish:
+class RequestedDriver:
     """What operators want of one driver on a host.
 
     ``wanted`` None: as the host's own configuration says. ``options`` are laid over that.
@@ -257,5 +257,5 @@ class Desired:
     tree: ProviderTree
     refused: dict[str, str] = field(default_factory=dict)
     retired: tuple[Retired, ...] = ()
-    drivers: tuple[DriverWish, ...] = ()
+    drivers: tuple[RequestedDriver, ...] = ()
     made: tuple[Made, ...] = ()

@@ -26,7 +26,7 @@ class WorkKind(StrEnum):
     INSTALL = "install"
     CREATE = "create"
     #: Following the history to tell of it; it never ends.
-    ANNOUNCE = "announce"
+    PUBLISH_NOTIFICATIONS = "publish_notifications"
 
 
 class Unit(NamedTuple):
@@ -144,9 +144,9 @@ class Use(StrEnum):
     work of the conductor is under way or to come, or it is lost: nobody else may touch it.
     """
 
-    WANTED = "wanted"
-    IDLE = "idle"
-    BUSY = "busy"
+    PREPARED = "prepared"
+    FREE = "free"
+    IN_TRANSITION = "in_transition"
 
 
 @dataclass(frozen=True)

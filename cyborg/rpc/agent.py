@@ -16,7 +16,7 @@ from cyborg.model.work import (
     ProgramTask,
 )
 from cyborg.rpc import versions
-from cyborg.rpc.transport import AGENT_TOPIC, Bus, Line
+from cyborg.rpc.transport import AGENT_TOPIC, Bus, RPCClient
 
 LOG = logging.getLogger(__name__)
 
@@ -33,7 +33,9 @@ class AgentClient:
     """
 
     def __init__(self, bus: Bus, *, timeout: float) -> None:
-        self._line = Line(bus, AGENT_TOPIC, peer="agent", timeout=timeout, later=versions.AGENT)
+        self._line = RPCClient(
+            bus, AGENT_TOPIC, peer="agent", timeout=timeout, later=versions.AGENT
+        )
 
     def close(self) -> None:
         """Give up calls in flight."""

@@ -22,14 +22,14 @@ from cyborg.model.reading import Reading
 from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
 from cyborg.model.work import Holdings
 from cyborg.rpc import versions
-from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, Line
+from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, RPCClient
 
 
 class Client:
     """A connection to the conductors; ``sender`` is the caller's own endpoint, or its name."""
 
     def __init__(self, bus: Bus, *, timeout: float, sender: str) -> None:
-        self._line = Line(
+        self._line = RPCClient(
             bus,
             CONDUCTOR_TOPIC,
             peer="conductor",
@@ -39,7 +39,7 @@ class Client:
         )
 
     def reached(self) -> bool:
-        """Whether a conductor is found; see ``Line``."""
+        """Whether a conductor is found; see ``RPCClient``."""
         return self._line.reached()
 
     @property

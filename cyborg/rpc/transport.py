@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process's connection to the bus, and bounded calls over it.
 
-oslo.messaging blocks far beyond a call's time-out while the broker is away. A ``Line`` therefore
-makes each call in a thread of its own and waits only as long as promised; after a call that found
-nobody it answers at once with Unavailable until a ping in the background got through again.
+oslo.messaging blocks far beyond a call's timeout while the broker is away. An ``RPCClient``
+therefore makes each call in a thread of its own and waits only for the timeout. After a call that
+reached no server, it raises Unavailable at once until a ping in the background gets an answer.
 """
 
 import logging
@@ -33,7 +33,7 @@ AGENT_TOPIC = "cyborg-agent"
 #: How long the first request of a process may wait for the first connection, in seconds.
 _FIRST_CONNECTION = 3.0
 #: How much longer than its time-out a call is waited for, in seconds.
-_AND_A_BIT = 1.0
+_GRACE_SECONDS = 1.0
 #: Pauses between attempts to use a broker that does not let us, in seconds: the first, the longest.
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
@@ -43,7 +43,7 @@ _PING_TIMEOUT = 5.0
 #: A broker is to say so when a ping finds no queue. Otherwise the first conductor of a new broker
 #: would be found only when the ping before it has timed out. (The broker's Ack follows; it does not
 #: confuse the next message of that channel, for py-amqp reads what there is before it publishes.)
-_OR_SAY_SO: Final = oslo_messaging.TransportOptions(at_least_once=True)
+_MANDATORY: Final = oslo_messaging.TransportOptions(at_least_once=True)
 #: The shortest time-out of a call, in seconds.
 _SHORTEST = 0.1
 #: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
@@ -221,7 +221,7 @@ class Bus:
         return topic if self._exchange == EXCHANGE else f"{self._exchange}.{topic}"
 
 
-class Line:
+class RPCClient:
     """Bounded calls to the servers of one topic.
 
     ``timeout`` is in seconds and holds for each try of ``call``; ``sender`` is the endpoint or the
@@ -372,7 +372,7 @@ class Line:
             if self._sender:
                 context["sender"] = self._sender
             future = in_thread(lambda: call(context, verb, **spoken))
-            limit = self._timeout + _AND_A_BIT if patience is None else patience
+            limit = self._timeout + _GRACE_SECONDS if patience is None else patience
             wait((future, self._closed), limit, FIRST_COMPLETED)
         if not future.done():
             self._lost()
@@ -413,7 +413,7 @@ class Line:
             self._pinger.start()
 
     def _ping(self) -> None:
-        client = self._client.prepare(timeout=_PING_TIMEOUT, transport_options=_OR_SAY_SO)
+        client = self._client.prepare(timeout=_PING_TIMEOUT, transport_options=_MANDATORY)
         pause = _FIRST_PAUSE
         while not self._up.is_set() and not self._closed.done():
             pong = in_thread(lambda: client.call({}, "ping"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from cyborg.rpc import versions
 from cyborg.rpc.conductor import ReportClient
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, Line
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, RPCClient
 
 
 class AnyHost(ReportClient):
@@ -19,7 +19,7 @@ class AnyHost(ReportClient):
         )
 
 
-class _Line(Line):
+class _Line(RPCClient):
     def __init__(self, *positional: Any, **named: Any) -> None:
         self._senders = threading.local()
         super().__init__(*positional, **named)

@@ -22,7 +22,7 @@ from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint
-from cyborg.conductor.services import Lease
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Work
 from cyborg.db.services import Process
@@ -83,7 +83,7 @@ class CountedService:
             self.meter.watch(engine)
         buses = [SweptBus(conf, url=transport_url, exchange=exchange) for _ in range(3)]
         agents = AgentClient(buses[0], timeout=_PATIENCE)
-        self._lease = Lease(db=self.db, process=_process())
+        self._lease = ConductorLease(db=self.db, process=_process())
         peers = conductor_app.Peers(Nova(CountedAdapter(nova, self.meter)), Allocations(absent()))
         self._worker = conductor_app.make_worker(
             settings=_SETTINGS,

@@ -132,7 +132,7 @@ class DriverContract(abc.ABC):
                 reserved=0,
                 traits=frozenset(one.traits),
             )
-            flaw = provider.flaw()
+            flaw = provider.validate()
             assert flaw is None, f"Placement refuses deployable {one.name}: {flaw}"
 
     def test_hardware_tells_of_every_device(self) -> None:
@@ -144,7 +144,7 @@ class DriverContract(abc.ABC):
         keys = [entry.key for entry in found]
         assert len(set(keys)) == len(keys), f"hardware() must return each key once: {keys}"
         for entry in found:
-            flaw = entry.flaw()
+            flaw = entry.validate()
             assert flaw is None, f"hardware {entry.key} cannot be stored: {flaw}"
             ready = entry.offered and not entry.setup_required and not entry.reboot_required
             assert bool(entry.reason) is not ready, (
@@ -170,7 +170,7 @@ class DriverContract(abc.ABC):
                 f"backend {backend.name}: the states of services must be among "
                 f"{', '.join(sorted(words | {SERVICE_UNKNOWN}))}; they are {sorted(states)}"
             )
-            flaw = backend.flaw()
+            flaw = backend.validate()
             assert flaw is None, f"backend {backend.name} cannot be stored: {flaw}"
 
     def test_shows_what_operators_made(self) -> None:

@@ -25,7 +25,7 @@ from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
-from cyborg.conductor.services import Lease
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.connections import Settings
 from cyborg.db.engine import Database
 from cyborg.db.models import Work
@@ -151,7 +151,7 @@ class MortalConductor:
             threads=1,
             auto_enable=auto_enable,
         )
-        self._lease = Lease(
+        self._lease = ConductorLease(
             db=self._db, process=Process(host, CONDUCTOR, "0", "", settings.process)
         )
         # One after the other, whatever their kind: boundaries have the same numbers each time.
@@ -246,11 +246,11 @@ class MortalAgent:
             clock=ground.clock.monotonic,
         )
         self._devices = [(driver.name, one.key) for one in driver.discover()]
-        check = self._parts.heart.check
+        check = self._parts.loop.check
         endpoint = AgentEndpoint(
             self._parts.operations,
             discoveries=self._parts.discoveries,
-            on_poke=self._parts.heart.beat if prompt else lambda: None,
+            on_poke=self._parts.loop.run_once if prompt else lambda: None,
             check=check,
         )
         self._server = self._bus.server(AGENT_TOPIC, host, endpoint)
@@ -262,7 +262,7 @@ class MortalAgent:
 
     def beat(self) -> None:
         """One round; raises Died, and what keeps a living agent from the end of its round."""
-        self._parts.heart.beat()
+        self._parts.loop.run_once()
         let_end(self._parts.operations, self._devices)
 
     def bury(self) -> None:

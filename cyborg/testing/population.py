@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import bulk, models
+from cyborg.db import base, models
 from cyborg.db.engine import Database
 from cyborg.model.device import AttachType, DeviceType
 from cyborg.model.pci import PciAddress
@@ -34,20 +34,20 @@ def crowd(db: Database, count: int) -> None:
         return
     with db.writer() as tx:
         made = list(_members(tx, count))
-        device_ids = bulk.insert_ids(tx, models.Device, [one.device() for one in made])
-        path_ids = bulk.insert_ids(tx, models.ControlpathId, [one.path(device_ids) for one in made])
-        deployable_ids = bulk.insert_ids(
+        device_ids = base.insert_ids(tx, models.Device, [one.device() for one in made])
+        path_ids = base.insert_ids(tx, models.ControlpathId, [one.path(device_ids) for one in made])
+        deployable_ids = base.insert_ids(
             tx, models.Deployable, [one.deployable(device_ids) for one in made]
         )
         facts = [fact for one in made for fact in one.attributes(deployable_ids)]
-        bulk.insert(tx, models.Attribute, facts)
+        base.insert(tx, models.Attribute, facts)
         handles = [one.handle(deployable_ids, path_ids) for one in made]
-        handle_ids = bulk.insert_ids(tx, models.AttachHandle, handles)
-        profile_ids = bulk.insert_ids(tx, models.DeviceProfile, [one.profile() for one in made])
+        handle_ids = base.insert_ids(tx, models.AttachHandle, handles)
+        profile_ids = base.insert_ids(tx, models.DeviceProfile, [one.profile() for one in made])
         arqs = [one.arq(profile_ids, handle_ids, deployable_ids) for one in made]
-        bulk.insert(tx, models.Arq, arqs)
-        bulk.insert(tx, models.Instance, [one.instance() for one in made])
-        bulk.insert(tx, models.Event, [one.event() for one in made])
+        base.insert(tx, models.Arq, arqs)
+        base.insert(tx, models.Instance, [one.instance() for one in made])
+        base.insert(tx, models.Event, [one.event() for one in made])
     _settle(db)
 
 

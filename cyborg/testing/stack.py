@@ -16,21 +16,20 @@ from oslo_config import cfg
 
 from cyborg import service
 from cyborg.agent import app as agent_app
-from cyborg.agent.fleet import Load
+from cyborg.agent.driver_manager import Load
 from cyborg.api import app as api_app
 from cyborg.clients.allocations import Allocations
 from cyborg.clients.glance import Glance
-from cyborg.clients.nova import Nova
+from cyborg.clients.nova import Nova, Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
-from cyborg.clients.servers import Servers
+from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor import app as conductor_app
-from cyborg.conductor.audit import Auditor
+from cyborg.conductor.audit.auditor import Auditor
 from cyborg.db.engine import Database, Reader
 from cyborg.drivers import loader
 from cyborg.drivers.host import Host
 from cyborg.metrics.meters import Meters
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_rules import Ages
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import Client, ConductorClient
 from cyborg.rpc.notifications import Notifier

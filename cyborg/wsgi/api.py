@@ -34,7 +34,7 @@ _USUAL: Final = "/etc/cyborg"
 _REMINDER: Final = 60.0
 
 
-class Door:
+class LazyApplication:
     """A WSGI application that is made once, when it is first called.
 
     ``make`` gets the WSGI environment of the request. While it raises ConfigError, every request
@@ -152,4 +152,4 @@ def make(environ: Mapping[str, Any]) -> app.WsgiApp:
         return app.load(conf)
 
 
-application = Door(make)
+application = LazyApplication(make)

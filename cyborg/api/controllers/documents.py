@@ -4,7 +4,7 @@
 from typing import Any
 
 from cyborg.api import microversion
-from cyborg.api.links import Links
+from cyborg.api.rendering import Links
 
 
 def root(links: Links) -> dict[str, Any]:

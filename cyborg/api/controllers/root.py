@@ -11,7 +11,7 @@ import webob.exc
 
 from cyborg.api import expose
 from cyborg.api.controllers import documents
-from cyborg.api.links import VERSION_SEGMENT, Links
+from cyborg.api.rendering import VERSION_SEGMENT, Links
 from cyborg.api.request import Request
 from cyborg.api.routing import ROUTE, Noun, Routes, segments
 

@@ -15,8 +15,8 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.api import expose, microversion
-from cyborg.api.following import Followed
 from cyborg.api.middleware.noauth import NoAuthMiddleware
+from cyborg.api.middleware.request_log import RequestLog
 from cyborg.clients.http import KEYSTONE
 from cyborg.conf import keystone_authtoken
 
@@ -106,8 +106,8 @@ def protect(
     """
     register_opts(conf)
     if conf.api.auth_strategy == "noauth":
-        return Followed(NoAuthMiddleware(app, conf))
-    return Followed(
+        return RequestLog(NoAuthMiddleware(app, conf))
+    return RequestLog(
         AuthTokenMiddleware(app, conf, public_routes=public_routes, overrides=overrides)
     )
 

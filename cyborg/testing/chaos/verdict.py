@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from cyborg import exception, service
 from cyborg.db import services
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.model.arq import State
+from cyborg.model.audit_findings import Severity
 from cyborg.model.device import HandleState
-from cyborg.model.finding import Severity
 from cyborg.model.names import AGENT
 from cyborg.testing.chaos.load import Load
 from cyborg.testing.chaos.world import World

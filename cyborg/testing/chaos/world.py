@@ -12,12 +12,12 @@ from typing import Self
 import requests
 
 from cyborg import exception, service
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.servers import Servers
-from cyborg.conductor.audit import Auditor
+from cyborg.conductor.audit.auditor import Auditor
 from cyborg.db.engine import Reader
 from cyborg.drivers.fake import FakeDriver
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_rules import Ages
 from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.chaos import driver

@@ -48,7 +48,7 @@ class PatchBody(types.Strict):
     def read(self, value: Any) -> Patch:
         """The binds and unbinds; raises Wrong naming ARQ and operation."""
         if not isinstance(value, Mapping) or not value:
-            raise types.Wrong("an object with accelerator requests is needed")
+            raise types.ValidationError("an object with accelerator requests is needed")
         bindings: list[Binding] = []
         unbindings: list[str] = []
         paths: set[str] = set()
@@ -56,7 +56,7 @@ class PatchBody(types.Strict):
         for key, raw in value.items():
             uuid = types.located(key, types.UUID_TYPE.read, key)
             if uuid in seen:
-                raise types.Wrong("it is given twice", key)
+                raise types.ValidationError("it is given twice", key)
             seen.add(uuid)
             ops = types.located(key, self._ops.read, raw)
             paths.update(op["path"] for op in ops)
@@ -82,9 +82,9 @@ def check_project(patch: Patch, minor: int, everywhere: bool) -> None:
 def _verb(ops: Sequence[Mapping[str, Any]]) -> str:
     verbs = {op["op"] for op in ops}
     if len(verbs) != 1:
-        raise types.Wrong("operations of one request must all add or all remove")
+        raise types.ValidationError("operations of one request must all add or all remove")
     if len({op["path"] for op in ops}) != len(ops):
-        raise types.Wrong("a path is given twice")
+        raise types.ValidationError("a path is given twice")
     return str(verbs.pop())
 
 
@@ -92,7 +92,7 @@ def _bind(uuid: str, ops: Sequence[Mapping[str, Any]]) -> Binding:
     given = {op["path"]: op.get("value") for op in ops}
     missing = [path for path in _NEEDED if path not in given]
     if missing:
-        raise types.Wrong("a bind needs this path", missing[0])
+        raise types.ValidationError("a bind needs this path", missing[0])
     values = {path: types.located(path, _VALUES[path].read, raw) for path, raw in given.items()}
     return Binding(
         arq_uuid=uuid,

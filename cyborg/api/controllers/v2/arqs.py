@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, queries, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.controllers.v2 import arq_patch
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import instant, link, moment
@@ -75,7 +75,7 @@ class Arqs(Noun):
         with self._reader.reader() as tx:
             if resolved and instance and not arqs.all_resolved(tx, instance, project):
                 raise exception.Locked(instance=instance)
-            found = arqs.page(tx, queries.page(asked), project, equal, resolved=resolved)
+            found = arqs.page(tx, parsing.page(asked), project, equal, resolved=resolved)
         return {"arqs": render_all(found, call)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)

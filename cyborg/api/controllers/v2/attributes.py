@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import queries, types
+from cyborg.api import parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import link, moment
 from cyborg.api.routing import Noun, Routes
@@ -68,7 +68,7 @@ class Attributes(Noun):
         with self._reader.reader() as tx:
             found = attributes.page(
                 tx,
-                queries.page(asked),
+                parsing.page(asked),
                 deployable=asked.get("deployable_id") or None,
                 key=asked.get("key"),
             )

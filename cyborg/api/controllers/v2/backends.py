@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, queries, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import since
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import inventory
+from cyborg.db import host_drivers
 from cyborg.db.engine import Reader
 from cyborg.policies import backends as policies
 
@@ -40,20 +40,20 @@ class Backends(Noun):
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of backends."""
         with self._reader.reader() as tx:
-            found = inventory.page(tx, inventory.BACKENDS, queries.page(asked), asked)
+            found = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(asked), asked)
         return {COLLECTION: [render(one) for one in found]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One backend."""
         with self._reader.reader() as tx:
-            found = inventory.show(tx, inventory.BACKENDS, uuid)
+            found = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
         if found is None:
             raise exception.NotFound(noun="Backend", key=uuid)
         return render(found)
 
 
-def render(row: inventory.Row) -> dict[str, Any]:
+def render(row: host_drivers.Row) -> dict[str, Any]:
     """The JSON of a backend."""
     return {
         "uuid": row.uuid,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import queries, types
+from cyborg.api import parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import link, moment
 from cyborg.api.routing import Noun, Routes
@@ -60,7 +60,7 @@ class Deployables(Noun):
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of deployables."""
         with self._reader.reader() as tx:
-            found = deployables.page(tx, queries.page(asked), name=asked.get("name"))
+            found = deployables.page(tx, parsing.page(asked), name=asked.get("name"))
         return {COLLECTION: render_all(found, call)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)

@@ -11,7 +11,7 @@ import os_resource_classes
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, queries, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import link, moment
 from cyborg.api.routing import Noun, Routes
@@ -87,7 +87,7 @@ class DeviceProfiles(Noun):
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of profiles, or of those with the names asked for."""
         with self._reader.reader() as tx:
-            found = device_profiles.page(tx, queries.page(asked), asked.get("name"))
+            found = device_profiles.page(tx, parsing.page(asked), asked.get("name"))
         prefix = call.links.self_of(COLLECTION)
         return {COLLECTION: [render(one, prefix) for one in found]}
 

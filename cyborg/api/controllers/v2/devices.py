@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, queries, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.controllers.v2 import device_query, events, usage
 from cyborg.api.controllers.v2.device_query import DeviceQuery
 from cyborg.api.expose import Call, Rules, expose
@@ -113,7 +113,7 @@ class Devices(Noun):
         """A page of devices; an empty filter is none."""
         which = device_query.wanted(call, asked)
         with self._reader.reader() as tx:
-            rows = devices.page(tx, queries.page(asked), which)
+            rows = devices.page(tx, parsing.page(asked), which)
             views = self._views(tx, call, rows)
         return {COLLECTION: [render(row, call, views[row.id]) for row in rows]}
 
@@ -152,7 +152,7 @@ class Devices(Noun):
 
     @expose(
         policies.CREATE,
-        query=types.Patience,
+        query=types.WaitQuery,
         body=types.Object(CreateBody, closed=True),
         since=microversion.OPERATORS,
         long=True,

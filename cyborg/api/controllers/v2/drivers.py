@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, queries, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import since
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import inventory
+from cyborg.db import host_drivers
 from cyborg.db.engine import Reader
 from cyborg.model.operation import Operation
 from cyborg.model.report import DriverState
@@ -39,7 +39,7 @@ class UpdateBody(types.Declared):
     enabled = wsme.wsattr(types.FLAG)
 
 
-class UninstallQuery(types.Patience):
+class UninstallQuery(types.WaitQuery):
     """Whether to wait until nobody uses the driver any more."""
 
     drain = wsme.wsattr(types.FLAG)
@@ -70,21 +70,21 @@ class Drivers(Noun):
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of drivers, one for each host that has it."""
         with self._reader.reader() as tx:
-            found = inventory.page(tx, inventory.DRIVERS, queries.page(asked), asked)
+            found = host_drivers.page(tx, host_drivers.DRIVERS, parsing.page(asked), asked)
         return {COLLECTION: [render(one, call.minor) for one in found]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One driver of one host."""
         with self._reader.reader() as tx:
-            found = inventory.show(tx, inventory.DRIVERS, uuid)
+            found = host_drivers.show(tx, host_drivers.DRIVERS, uuid)
         if found is None:
             raise exception.NotFound(noun="Driver", key=uuid)
         return render(found, call.minor)
 
     @expose(
         policies.INSTALL,
-        query=types.Patience,
+        query=types.WaitQuery,
         body=types.Object(InstallBody, closed=True),
         since=microversion.OPERATORS,
         long=True,
@@ -103,7 +103,7 @@ class Drivers(Noun):
     @expose(
         policies.UPDATE,
         _DRIVER,
-        query=types.Patience,
+        query=types.WaitQuery,
         body=types.Object(UpdateBody, closed=True),
         since=microversion.OPERATORS,
         long=True,
@@ -139,7 +139,7 @@ class Drivers(Noun):
         )
 
 
-def render(row: inventory.Row, minor: int) -> dict[str, Any]:
+def render(row: host_drivers.Row, minor: int) -> dict[str, Any]:
     """Return the JSON of a driver on a host at microversion 2.``minor``."""
     rendered = {
         "uuid": row.uuid,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import context
-from cyborg.api import microversion, queries, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import instant
 from cyborg.api.routing import Noun, Routes
@@ -52,7 +52,7 @@ class Events(Noun):
     @expose(policies.GET_ALL, query=EventQuery, since=microversion.OPERATOR_VIEWS)
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of events, the newest first unless ``sort_dir`` says otherwise."""
-        page = queries.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **asked})
+        page = parsing.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **asked})
         with self._reader.reader() as tx:
             rows = events.page(tx, page, asked)
         return {COLLECTION: [render(row) for row in rows]}

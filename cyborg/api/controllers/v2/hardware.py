@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, queries, types
+from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import inventory
+from cyborg.db import host_drivers
 from cyborg.db.engine import Reader
 from cyborg.policies import hardware as policies
 
@@ -45,20 +45,20 @@ class Hardware(Noun):
     def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         """A page of hardware."""
         with self._reader.reader() as tx:
-            found = inventory.page(tx, inventory.HARDWARE, queries.page(asked), asked)
+            found = host_drivers.page(tx, host_drivers.HARDWARE, parsing.page(asked), asked)
         return {COLLECTION: [render(one) for one in found]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One piece of hardware; once it is a device, that has the same uuid."""
         with self._reader.reader() as tx:
-            found = inventory.show(tx, inventory.HARDWARE, uuid)
+            found = host_drivers.show(tx, host_drivers.HARDWARE, uuid)
         if found is None:
             raise exception.NotFound(noun="Hardware", key=uuid)
         return render(found)
 
 
-def render(row: inventory.Row) -> dict[str, Any]:
+def render(row: host_drivers.Row) -> dict[str, Any]:
     """The JSON of a piece of hardware."""
     return {
         "uuid": row.uuid,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, queries, rendering, types
+from cyborg.api import microversion, parsing, rendering, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.routing import Noun, Routes
 from cyborg.db import operations
@@ -39,7 +39,7 @@ class Operations(Noun):
         """A page of operations."""
         equal = {name: asked[name] for name in ("verb", "state") if asked.get(name)}
         with self._reader.reader() as tx:
-            found = operations.page(tx, queries.page(asked), _scope(call), equal)
+            found = operations.page(tx, parsing.page(asked), _scope(call), equal)
         prefix = call.links.self_of(COLLECTION)
         return {COLLECTION: [rendering.operation(one, prefix, call.minor) for one in found]}
 

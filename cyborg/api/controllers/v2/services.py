@@ -9,12 +9,12 @@ import sqlalchemy as sa
 import wsme
 
 from cyborg import exception
-from cyborg.api import microversion, paging, queries, types
+from cyborg.api import microversion, parsing, rendering, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import instant, since
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import inventory, services
-from cyborg.db.bulk import Record
+from cyborg.db import host_drivers, services
+from cyborg.db.base import Record
 from cyborg.db.engine import Reader
 from cyborg.db.listing import Page
 from cyborg.model import health_view
@@ -87,7 +87,7 @@ class Services(Noun):
         """A page of both kinds, processes first."""
         with self._reader.reader() as tx:
             found = self._processes(tx, asked, call.minor) + _on_backends(tx, asked)
-        return {COLLECTION: paging.cut(found, queries.page(asked), SORT_KEYS)}
+        return {COLLECTION: rendering.cut(found, parsing.page(asked), SORT_KEYS)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Services(Noun):
 
     @expose(
         policies.DISCOVER,
-        query=types.Patience,
+        query=types.WaitQuery,
         body=types.Object(DiscoverBody, closed=True),
         since=microversion.OPERATORS,
         long=True,
@@ -208,11 +208,11 @@ def _on_backends(tx: sa.Connection, asked: Mapping[str, Any]) -> list[dict[str, 
     wanted = {name: asked[name] for name in ("host", "driver") if name in asked}
     if "backend" in asked:
         wanted["name"] = asked["backend"]
-    rows = inventory.page(tx, inventory.BACKENDS, Page(), wanted)
+    rows = host_drivers.page(tx, host_drivers.BACKENDS, Page(), wanted)
     return [one for row in rows for one in _found_on(row)]
 
 
-def _found_on(row: inventory.Row) -> Iterator[dict[str, Any]]:
+def _found_on(row: host_drivers.Row) -> Iterator[dict[str, Any]]:
     """The JSON of the services on a backend; their uuids follow from its own and their names."""
     for one in row.services or ():
         yield {

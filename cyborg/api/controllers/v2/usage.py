@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.api import microversion, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import units, usage
+from cyborg.db import units
 from cyborg.db.engine import Reader
 from cyborg.policies import usage as policies
 
@@ -25,7 +25,7 @@ class UsageQuery(types.Declared):
     project_id = wsme.wsattr(types.NAME)
     resource_class = types.Field(types.NAME, since=microversion.OPERATOR_VIEWS)
     group_by = types.Field(
-        types.Commas(types.Word(*usage.GROUPS)), since=microversion.OPERATOR_VIEWS
+        types.Commas(types.Word(*units.GROUPS)), since=microversion.OPERATOR_VIEWS
     )
 
 
@@ -48,14 +48,14 @@ class Usage(Noun):
             raise exception.Forbidden(reason="Only operators may ask for the usage of a host.")
         with self._reader.reader() as tx:
             if call.minor >= microversion.OPERATOR_VIEWS:
-                return {COLLECTION: by_class(usage.by_class(tx, asked, scope, groups))}
-            rows = usage.count(tx, asked, scope)
+                return {COLLECTION: by_class(units.by_class(tx, asked, scope, groups))}
+            rows = units.count(tx, asked, scope)
         return {COLLECTION: [render(row) for row in rows]}
 
 
-def by_class(rows: Sequence[usage.Row]) -> list[dict[str, Any]]:
+def by_class(rows: Sequence[units.Row]) -> list[dict[str, Any]]:
     """The JSON of counts by resource class and what else they are grouped by."""
-    names = ("resource_class", *usage.GROUPS)
+    names = ("resource_class", *units.GROUPS)
     words: dict[tuple[Any, ...], dict[str, int]] = {}
     for row in rows:
         key = tuple(getattr(row, name) for name in names)
@@ -79,12 +79,12 @@ def counts(words: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def render(row: usage.Row) -> dict[str, Any]:
+def render(row: units.Row) -> dict[str, Any]:
     """The JSON of one line of counts."""
     return {
         "type": row.type,
         "host": row.host,
         "project_id": row.project_id,
         # A database may answer a sum with a decimal number.
-        **{state: int(getattr(row, state)) for state in usage.STATES},
+        **{state: int(getattr(row, state)) for state in units.STATES},
     }

@@ -24,8 +24,8 @@ from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
-from cyborg.conductor.instances import Inquirer
-from cyborg.conductor.services import Lease
+from cyborg.conductor.instance_info import InstanceInfoSync
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Reader
 from cyborg.db.services import Process
 from cyborg.drivers.base import Driver
@@ -132,7 +132,9 @@ class _Control:
             auto_enable=frozenset({FpgaDriver.name}),
         )
         endpoint = f"{CONDUCTOR_TOPIC}@{host}"
-        self.lease = Lease(db=self._db, process=Process(host, CONDUCTOR, VERSION, endpoint, "1"))
+        self.lease = ConductorLease(
+            db=self._db, process=Process(host, CONDUCTOR, VERSION, endpoint, "1")
+        )
         self._thread = ThreadPoolExecutor(max_workers=1)
         nova = Nova(ground.nova)
         peers = conductor_app.Peers(nova, Allocations(ground.placement))
@@ -142,7 +144,7 @@ class _Control:
         )
         cases = conductor_app.use_cases(**parts, peers=peers, wake=lambda: None)
         self.server = self._bus.server(CONDUCTOR_TOPIC, host, ConductorEndpoint(cases))
-        self.inquirer = Inquirer(
+        self.inquirer = InstanceInfoSync(
             db=self._db,
             lease=self.lease,
             nova=nova,
@@ -200,8 +202,8 @@ class _Agent:
             AgentEndpoint(
                 self.parts.operations,
                 discoveries=self.parts.discoveries,
-                on_poke=self.parts.heart.beat,
-                check=self.parts.heart.check,
+                on_poke=self.parts.loop.run_once,
+                check=self.parts.loop.check,
             ),
         )
 
@@ -266,15 +268,15 @@ class Site:
         reach(self.bus)
         self.signal("control-1")
         for _ in range(2):
-            self.beat()
+            self.run_once()
 
     def signal(self, host: str) -> None:
         """The sign of life of an API process."""
         self.bus.alive(host, version=VERSION, endpoint="https://cloud.example.com/accelerator")
 
-    def beat(self) -> None:
+    def run_once(self) -> None:
         """The agent's round."""
-        self._agent.parts.heart.beat()
+        self._agent.parts.loop.run_once()
 
     def check(self, address: str, *, faulty: bool) -> None:
         """Have the agent ask for the health of a graphics card that is faulty or not."""
@@ -283,15 +285,15 @@ class Site:
         else:
             self.rack.machine.remove(f"{_FAULTY}{address}")
         self._agent.parts.checks.after_set_up(GenericDriver.name, address)
-        self.beat()
+        self.run_once()
 
     def work(self) -> None:
         """Let all that is due be done, the agent's part as well, until nothing is left."""
         for _ in self._ground.turns(_TURNS):
             self._control.lease.renew()
             self._control.work()
-            self.beat()
-        self.beat()
+            self.run_once()
+        self.run_once()
 
     def ask_nova(self) -> None:
         """Learn how the instances are called."""
@@ -302,7 +304,7 @@ class Site:
         """Who is silent all the while is down afterwards; conductor and agent are not."""
         self._ground.clock.ms += int(seconds * 1000)
         self._control.lease.renew()
-        self.beat()
+        self.run_once()
 
     def end(self) -> None:
         """Nobody runs any more."""

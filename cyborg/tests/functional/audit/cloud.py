@@ -9,25 +9,26 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
-from cyborg.clients.servers import Servers
-from cyborg.conductor.arqs import Maker
-from cyborg.conductor.audit import Auditor
-from cyborg.conductor.binding import Binder
-from cyborg.conductor.desired import Wishes
-from cyborg.conductor.discovery import Discovery
-from cyborg.conductor.profiles import Profiles
-from cyborg.conductor.repairs import Repairs
-from cyborg.conductor.services import Greeter, Lease
+from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor.arqs.bind import ArqBinder
+from cyborg.conductor.arqs.create import ArqCreator
+from cyborg.conductor.arqs.device_profiles import Profiles
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.conductor.audit.repairs import Repairs
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Deployable, Device, Host
 from cyborg.db.services import Process
 from cyborg.model.arq import Binding
+from cyborg.model.audit_findings import Kind
+from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.finding import Kind
-from cyborg.model.invariants import Ages
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.report import Hello
 from cyborg.testing.guests import Guest
@@ -93,7 +94,7 @@ class SmallCloud:
     publishers: dict[str, Publisher] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.lease = Lease(db=self.db, process=Process("control", CONDUCTOR, "0", "", "1"))
+        self.lease = ConductorLease(db=self.db, process=Process("control", CONDUCTOR, "0", "", "1"))
         self.lease.renew()
         group = {f"resources:{RESOURCE_CLASS}": "1"}
         made = DeviceProfile(str(uuid4()), self.profile, (group,))
@@ -118,7 +119,7 @@ class SmallCloud:
         self.placement.make_compute(name)
         self.hello(name)
         report = report_of(name, 1, handles=units, prepare=prepare)
-        Discovery(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+        ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
             name, self.epochs[name], report
         )
         self.publishers[name] = Publisher(Placement(self.placement.adapter()))
@@ -128,11 +129,11 @@ class SmallCloud:
     def hello(self, host: str) -> None:
         """The agent's sign of life."""
         hello = Hello(host, (host,), "0", f"agent@{host}", self.epochs.get(host))
-        self.epochs[host] = Greeter(db=self.db, down_after=DOWN_AFTER).hello(hello).epoch
+        self.epochs[host] = Heartbeats(db=self.db, down_after=DOWN_AFTER).hello(hello).epoch
 
     def publish(self, host: str) -> None:
         """The agent's full check."""
-        wanted = Wishes(db=self.db).desired(host, self.epochs[host])
+        wanted = DesiredStates(db=self.db).desired(host, self.epochs[host])
         result = self.publishers[host].check(wanted.tree)
         assert result.problems == {}
 
@@ -144,7 +145,7 @@ class SmallCloud:
 
     def request(self) -> str:
         """A new ARQ; its uuid."""
-        (made,) = Maker(db=self.db).create(NOVA, str(uuid4()), self.profile)
+        (made,) = ArqCreator(db=self.db).create(NOVA, str(uuid4()), self.profile)
         return made.uuid
 
     def allocate(self, host: str, instance: str) -> None:
@@ -163,7 +164,7 @@ class SmallCloud:
         self.nova.own(instance, "nova-project")
         self.allocate(host, instance)
         binding = Binding(arq, host, provider_of(host, 0), instance)
-        binder = Binder(db=self.db, wake=lambda: None, bind_timeout=60_000)
+        binder = ArqBinder(db=self.db, wake=lambda: None, bind_timeout=60_000)
         binder.patch(NOVA, str(uuid4()), [binding], [])
         return arq, instance
 

@@ -7,9 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.db.models import (
-    Event,
-)
+from cyborg.db.models import Event
 from cyborg.drivers.base import ALONE, Surroundings
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver

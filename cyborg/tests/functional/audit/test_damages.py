@@ -21,8 +21,8 @@ from cyborg.db.models import (
     Service,
     Work,
 )
-from cyborg.model.finding import RULES, Kind
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_findings import RULES, Kind
+from cyborg.model.audit_rules import Ages
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.machines import RESOURCE_CLASS, provider_of
 from cyborg.tests.functional.audit.cloud import AT_ONCE, SmallCloud

@@ -9,11 +9,7 @@ import pytest
 
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
-from cyborg.db.models import (
-    AttachHandle,
-    Deployable,
-    Device,
-)
+from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.model.provider import Inventory, provider_uuid
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.placement import PlacementService, fresh_host

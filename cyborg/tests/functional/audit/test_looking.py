@@ -12,16 +12,16 @@ import sqlalchemy as sa
 from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.servers import Servers
-from cyborg.conductor.audit import Auditor
-from cyborg.conductor.binding import Binder
-from cyborg.conductor.releasing import Deleter
+from cyborg.conductor.arqs.bind import ArqBinder
+from cyborg.conductor.arqs.release import ArqReleaser
+from cyborg.conductor.audit.auditor import Auditor
 from cyborg.db import snapshot
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Instance
 from cyborg.model.arq import Binding
-from cyborg.model.finding import Finding, Fix, Kind
+from cyborg.model.audit_findings import Finding, Fix, Kind
 from cyborg.testing.counting import CountedAdapter, Meter
 from cyborg.testing.machines import provider_of
 from cyborg.testing.population import crowd
@@ -219,7 +219,7 @@ def test_a_leak_that_was_none_is_left_alone(cloud: SmallCloud) -> None:
     cloud.nova.own(instance, "nova-project")
     cloud.allocate(host, instance)
     binding = Binding(aged, host, provider_of(host, 0), instance)
-    binder = Binder(db=cloud.db, wake=lambda: None, bind_timeout=60_000)
+    binder = ArqBinder(db=cloud.db, wake=lambda: None, bind_timeout=60_000)
     binder.patch(NOVA, str(uuid4()), [binding], [])
     assert {one.fix for one in stale} == {Fix.RELEASE_HANDLE, Fix.DELETE_ARQ}
     answers = cloud.repairs.repair(stale, limit=10)
@@ -282,7 +282,7 @@ def test_a_delete_that_goes_on_while_it_looks_is_no_finding(cloud: SmallCloud) -
     _, instance = cloud.bind(host)
 
     def delete() -> None:
-        Deleter(db=cloud.db, wake=lambda: None).by_instance(NOVA, str(uuid4()), instance)
+        ArqReleaser(db=cloud.db, wake=lambda: None).by_instance(NOVA, str(uuid4()), instance)
         cloud.placement.free(instance)
         cloud.nova.forget(instance)
 

@@ -7,21 +7,21 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.reconciler import Reconciler
-from cyborg.conductor.services import Lease
+from cyborg.conductor.audit.job import AuditJob
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process
-from cyborg.model.finding import Kind
+from cyborg.model.audit_findings import Kind
 from cyborg.model.names import CONDUCTOR
 from cyborg.tests.functional.audit.cloud import AT_ONCE, ListingNova, SmallCloud
 from cyborg.tests.functional.audit.test_damages import add_orphan, leak_handle
 
 
 def reconciler(
-    cloud: SmallCloud, *, lease: Lease | None = None, nova: ListingNova | None = None
-) -> Reconciler:
+    cloud: SmallCloud, *, lease: ConductorLease | None = None, nova: ListingNova | None = None
+) -> AuditJob:
     """One pass of it changes at most one thing."""
-    return Reconciler(
+    return AuditJob(
         lease=lease or cloud.lease,
         auditor=lambda: cloud.auditor(AT_ONCE, nova),
         repairs=cloud.repairs,
@@ -43,7 +43,7 @@ def test_a_pass_repairs_and_the_next_goes_on(cloud: SmallCloud) -> None:
 
 def test_only_the_first_conductor_does_it(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
-    second = Lease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
+    second = ConductorLease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
     second.renew()
     idle = reconciler(cloud, lease=second)
     idle.run_once()
@@ -59,7 +59,7 @@ def test_only_the_first_conductor_does_it(cloud: SmallCloud) -> None:
 
 def test_who_has_no_lease_does_nothing(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
-    unborn = Lease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "3"))
+    unborn = ConductorLease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "3"))
     reconciler(cloud, lease=unborn).run_once()
     assert cloud.found() != set()
 

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.placement import Placement
-from cyborg.conductor.desired import Wishes
-from cyborg.conductor.discovery import Discovery
-from cyborg.conductor.housekeeping import Housekeeper
-from cyborg.conductor.retirement import Retirement
-from cyborg.conductor.services import Lease
+from cyborg.conductor.hosts.lost_devices import LostDevices
+from cyborg.conductor.jobs import Housekeeper
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db.engine import Database
 from cyborg.db.models import (
     Arq,
@@ -30,7 +30,7 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.db.services import Process
-from cyborg.model.finding import Kind
+from cyborg.model.audit_findings import Kind
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.report import Desired, DriverState
 from cyborg.testing.machines import provider_of, report_of
@@ -152,16 +152,16 @@ class Aged:
     name: str
 
     @property
-    def retirement(self) -> Retirement:
-        return Retirement(db=self.cloud.db, lost_retention=RETENTION, down_after=DOWN_AFTER)
+    def retirement(self) -> LostDevices:
+        return LostDevices(db=self.cloud.db, lost_retention=RETENTION, down_after=DOWN_AFTER)
 
     def desired(self, retention: int = RETENTION) -> Desired:
-        wishes = Wishes(db=self.cloud.db, lost_retention=retention)
+        wishes = DesiredStates(db=self.cloud.db, lost_retention=retention)
         return wishes.desired(self.name, self.cloud.epochs[self.name])
 
     def report(self, cards: int) -> None:
         report = report_of(self.name, cards, handles=4)
-        Discovery(db=self.cloud.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+        ReportApplier(db=self.cloud.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
             self.name, self.cloud.epochs[self.name], report
         )
 
@@ -197,7 +197,7 @@ def test_without_a_retention_it_is_kept(aged: Aged) -> None:
     desired = aged.desired(retention=0)
     assert (len(desired.tree.providers), desired.retired) == (1, ())
     generation = aged.cloud.generation(aged.name)
-    Retirement(db=aged.cloud.db, lost_retention=0, down_after=DOWN_AFTER).announce()
+    LostDevices(db=aged.cloud.db, lost_retention=0, down_after=DOWN_AFTER).expire()
     assert aged.cloud.generation(aged.name) == generation
 
 
@@ -211,7 +211,7 @@ def test_before_its_time_it_is_kept(aged: Aged) -> None:
 def test_each_pass_says_so_once(aged: Aged) -> None:
     other = aged.cloud.host()
     before = [aged.cloud.generation(one) for one in (aged.name, other)]
-    aged.retirement.announce()
+    aged.retirement.expire()
     after = [aged.cloud.generation(one) for one in (aged.name, other)]
     assert after == [before[0] + 1, before[1]]
     aged.desired()
@@ -220,7 +220,7 @@ def test_each_pass_says_so_once(aged: Aged) -> None:
 
 
 def test_an_agent_of_an_older_release_changes_nothing(aged: Aged) -> None:
-    aged.retirement.announce()
+    aged.retirement.expire()
     aged.cloud.publish(aged.name)
     assert aged.cloud.found() == {(Kind.LOST_DEVICE, uuids(aged.cloud.db)[0])}
 
@@ -277,7 +277,7 @@ def test_what_is_in_use_stays(aged: Aged, use: Callable[[Aged, sa.Connection], N
     with aged.cloud.db.writer() as tx:
         use(aged, tx)
     generation = aged.cloud.generation(aged.name)
-    aged.retirement.announce()
+    aged.retirement.expire()
     assert aged.cloud.generation(aged.name) == generation
     desired = aged.desired()
     assert (len(desired.tree.providers), desired.retired) == (1, ())
@@ -318,7 +318,7 @@ def test_a_device_without_any_provider_just_goes(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         for model in (Attribute, AttachHandle, Deployable):
             tx.execute(sa.delete(model))
-    aged.retirement.announce()
+    aged.retirement.expire()
     assert uuids(aged.cloud.db) == []
 
 
@@ -328,7 +328,7 @@ def test_an_agent_that_was_superseded_retires_nothing(aged: Aged) -> None:
     assert len(uuids(aged.cloud.db)) == 1
 
 
-def housekeeper(aged: Aged, lease: Lease) -> Housekeeper:
+def housekeeper(aged: Aged, lease: ConductorLease) -> Housekeeper:
     return Housekeeper(
         db=aged.cloud.db,
         lease=lease,
@@ -339,8 +339,8 @@ def housekeeper(aged: Aged, lease: Lease) -> Housekeeper:
 
 
 def test_only_the_first_conductor_tidies_up(aged: Aged) -> None:
-    second = Lease(db=aged.cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
-    unborn = Lease(db=aged.cloud.db, process=Process("control", CONDUCTOR, "0", "", "3"))
+    second = ConductorLease(db=aged.cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
+    unborn = ConductorLease(db=aged.cloud.db, process=Process("control", CONDUCTOR, "0", "", "3"))
     second.renew()
     generation = aged.cloud.generation(aged.name)
     for lease, more in ((unborn, 0), (second, 0), (aged.cloud.lease, 1)):

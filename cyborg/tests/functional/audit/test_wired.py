@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_rules import Ages
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
-from cyborg.conductor.services import Lease
-from cyborg.conductor.withholding import Withholder
+from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor.hosts.agent_failover import AgentFailover
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT, CONDUCTOR
@@ -50,12 +50,12 @@ def watched(placement: PlacementService) -> CountingPlacement:
 
 
 @pytest.fixture
-def withholder(cloud: SmallCloud, watched: CountingPlacement) -> Withholder:
+def withholder(cloud: SmallCloud, watched: CountingPlacement) -> AgentFailover:
     return make(cloud, watched, cloud.lease)
 
 
-def make(cloud: SmallCloud, placement: Placement, lease: Lease) -> Withholder:
-    return Withholder(
+def make(cloud: SmallCloud, placement: Placement, lease: ConductorLease) -> AgentFailover:
+    return AgentFailover(
         db=cloud.db,
         lease=lease,
         publisher=lambda: Publisher(placement),
@@ -76,14 +76,14 @@ def units(cloud: SmallCloud, host: str) -> int:
     return offered(cloud.placement, provider_of(host, 0))
 
 
-def look(withholder: Withholder) -> None:
+def look(withholder: AgentFailover) -> None:
     """As often as it takes to be sure that an agent is gone."""
     for _ in range(2):
         withholder.run_once()
 
 
 def test_only_what_needs_the_agent_is_taken_back(
-    cloud: SmallCloud, withholder: Withholder, caplog: pytest.LogCaptureFixture
+    cloud: SmallCloud, withholder: AgentFailover, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, plain, alive = cloud.host(prepare=True), cloud.host(), cloud.host(prepare=True)
     silence(cloud, dead)
@@ -98,7 +98,7 @@ def test_only_what_needs_the_agent_is_taken_back(
 
 
 def test_once_for_each_absence(
-    cloud: SmallCloud, withholder: Withholder, watched: CountingPlacement
+    cloud: SmallCloud, withholder: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
@@ -118,7 +118,7 @@ def test_once_for_each_absence(
 
 
 def test_an_agent_that_seems_silent_after_an_outage_may_still_say_hello(
-    cloud: SmallCloud, withholder: Withholder
+    cloud: SmallCloud, withholder: AgentFailover
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
@@ -129,7 +129,7 @@ def test_an_agent_that_seems_silent_after_an_outage_may_still_say_hello(
 
 
 def test_an_agent_that_came_back_while_it_was_written_looks_again(
-    cloud: SmallCloud, withholder: Withholder, watched: CountingPlacement
+    cloud: SmallCloud, withholder: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
@@ -151,7 +151,7 @@ def test_an_agent_that_came_back_while_it_was_written_looks_again(
 
 
 def test_without_placement_it_is_tried_again(
-    cloud: SmallCloud, withholder: Withholder, watched: CountingPlacement
+    cloud: SmallCloud, withholder: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
@@ -168,7 +168,7 @@ def test_without_placement_it_is_tried_again(
 def test_only_the_first_conductor_does_it(cloud: SmallCloud, watched: CountingPlacement) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
-    second = Lease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
+    second = ConductorLease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
     second.renew()
     look(make(cloud, watched, second))
     assert watched.reads == []

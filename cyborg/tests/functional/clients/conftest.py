@@ -11,7 +11,7 @@ from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.testing.glance import SimulatedGlance
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import TOKEN, PlacementService, fresh_host, shared

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.testing.accelerators import AcceleratorClient, Exchange, NovaFault
 from cyborg.testing.compute import ComputeWalk
 from cyborg.testing.loopback import Loopback

@@ -9,7 +9,7 @@ import pytest
 from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
-from cyborg.clients.nova import BindEvent, EventVerdict, Face, Nova
+from cyborg.clients.nova import BindEvent, EventVerdict, Nova, ServerInfo
 from cyborg.testing.nova import SimulatedNova
 
 TIMEOUT = 10.0
@@ -93,14 +93,14 @@ def test_a_server_has_a_project_or_is_not_there(nova: SimulatedNova):
 
 def test_a_server_has_a_name_and_a_state_or_is_not_there(nova: SimulatedNova):
     instance, client = str(uuid.uuid4()), Nova(nova.adapter())
-    assert client.face(instance) is None
+    assert client.server_info(instance) is None
     guest = nova.own(instance, "blue")
     guest.name = "web-1"
-    assert client.face(instance) == Face("web-1", "ACTIVE", moving=False)
+    assert client.server_info(instance) == ServerInfo("web-1", "ACTIVE", moving=False)
     guest.status, guest.task, guest._looks = "SHUTOFF", "powering-on", 1
-    assert client.face(instance) == Face("web-1", "SHUTOFF", moving=True)
+    assert client.server_info(instance) == ServerInfo("web-1", "SHUTOFF", moving=True)
     guest.status, guest.task = "BUILD", None
-    assert client.face(instance) == Face("web-1", "BUILD", moving=True)
+    assert client.server_info(instance) == ServerInfo("web-1", "BUILD", moving=True)
     assert nova.shows.asked == (instance,) * 4
 
 
@@ -108,7 +108,7 @@ def test_a_server_whose_cell_is_away_has_no_name(nova: SimulatedNova):
     instance = str(uuid.uuid4())
     nova.own(instance, "blue").away = True
     with pytest.raises(exception.Unavailable, match=f"name and status of server {instance}"):
-        Nova(nova.adapter()).face(instance)
+        Nova(nova.adapter()).server_info(instance)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 429, 500, 503])
@@ -117,7 +117,7 @@ def test_a_nova_that_does_not_show_a_server_is_unavailable(nova: SimulatedNova, 
     nova.own(instance, "blue")
     nova.shows.fail(status)
     with pytest.raises(exception.Unavailable, match=str(status)):
-        Nova(nova.adapter()).face(instance)
+        Nova(nova.adapter()).server_info(instance)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"null", b'{"server": 7}', b"{}"])
@@ -132,7 +132,7 @@ def test_an_answer_that_is_no_servers_is_none(nova: SimulatedNova, body: bytes):
     nova.own(instance, "blue")
     garbled = Garbled(nova.adapter().session, service_type="compute")
     with pytest.raises(exception.Unavailable, match="Nova"):
-        Nova(garbled).face(instance)
+        Nova(garbled).server_info(instance)
 
 
 def test_a_server_is_shown_with_its_place_and_its_flavor(nova: SimulatedNova):

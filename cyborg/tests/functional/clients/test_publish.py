@@ -8,7 +8,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.testing.placement import PlacementService, fresh_host, requested
 from cyborg.tests.functional.clients.conftest import Wire
@@ -207,7 +207,7 @@ def test_a_lasting_problem_is_logged_once(
     wire.before = lambda call: 500 if card(host).uuid in call else None
     for _ in range(3):
         publisher.publish(tree(host))
-    warnings = [one for one in caplog.records if one.name == "cyborg.clients.reconcile"]
+    warnings = [one for one in caplog.records if one.name == "cyborg.clients.placement_sync"]
     assert [one.levelname for one in warnings if "does not show" in one.message] == ["WARNING"]
 
 

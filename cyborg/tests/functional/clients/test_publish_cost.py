@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.testing.placement import PlacementService, fresh_host, requested
 from cyborg.tests.functional.clients.conftest import Wire
 from cyborg.tests.functional.clients.trees import card, shows, tree

@@ -6,8 +6,8 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 
-from cyborg.clients import rights
-from cyborg.clients.rights import Answer, Right
+from cyborg.clients import permissions
+from cyborg.clients.permissions import Answer, Permission
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService
 
@@ -20,15 +20,15 @@ def test_who_may_is_told_that_there_is_nothing(
     nova: SimulatedNova, placement: PlacementService
 ) -> None:
     before = placement.call("GET", "/resource_providers")
-    granted = Right(Answer.GRANTED)
-    assert rights.publishing(placement.adapter()) == granted
-    assert rights.telling(nova.adapter()) == granted
-    assert rights.listing(nova.adapter()) == granted
+    granted = Permission(Answer.GRANTED)
+    assert permissions.publishing(placement.adapter()) == granted
+    assert permissions.telling(nova.adapter()) == granted
+    assert permissions.listing(nova.adapter()) == granted
     assert placement.call("GET", "/resource_providers") == before
 
 
 def test_placement_refuses(placement: PlacementService) -> None:
-    right = rights.publishing(adapter(placement.url, "nobody"))
+    right = permissions.publishing(adapter(placement.url, "nobody"))
     assert right.answer is Answer.REFUSED
     assert right.roles == ()
 
@@ -36,11 +36,11 @@ def test_placement_refuses(placement: PlacementService) -> None:
 @pytest.mark.parametrize("status", [401, 403])
 def test_nova_refuses(nova: SimulatedNova, status: int) -> None:
     nova.answer_calls(status)
-    right = rights.telling(nova.adapter())
+    right = permissions.telling(nova.adapter())
     assert right.answer is Answer.REFUSED
     assert str(status) in right.reason
     nova.hide_servers()
-    assert rights.listing(nova.adapter()).answer is Answer.REFUSED
+    assert permissions.listing(nova.adapter()).answer is Answer.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,19 @@ def test_nova_refuses(nova: SimulatedNova, status: int) -> None:
 )
 def test_nova_does_not_say(nova: SimulatedNova, status: int, words: str) -> None:
     nova.answer_calls(status)
-    right = rights.telling(nova.adapter())
+    right = permissions.telling(nova.adapter())
     assert right.answer is Answer.UNKNOWN
     assert words in right.reason
 
 
 def test_what_answers_404_to_everything_is_not_placement(nova: SimulatedNova) -> None:
-    right = rights.publishing(adapter(f"{nova.url}/elsewhere", "admin"))
-    assert right == Right(
+    right = permissions.publishing(adapter(f"{nova.url}/elsewhere", "admin"))
+    assert right == Permission(
         Answer.UNKNOWN, "Placement is not available: something else answers at its endpoint"
     )
 
 
 def test_nobody_is_there() -> None:
     gone = adapter("http://127.0.0.1:1", "admin")
-    for ask in (rights.publishing, rights.telling, rights.listing):
+    for ask in (permissions.publishing, permissions.telling, permissions.listing):
         assert ask(gone).answer is Answer.UNKNOWN

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.db import bulk, models
+from cyborg.db import base, models
 from cyborg.testing.counted import CountedService
 from cyborg.testing.counting import Tally
 
@@ -53,7 +53,7 @@ def test_an_insert_counts_once_per_thousand_rows(
     tx: sa.Connection, statements: Statements, rows: int, counted: int
 ):
     with statements() as tally:
-        bulk.insert(tx, models.Host, _rows(rows))
+        base.insert(tx, models.Host, _rows(rows))
     assert tally.sql == counted
 
 

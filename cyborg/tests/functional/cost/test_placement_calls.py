@@ -46,7 +46,7 @@ def _no_glance() -> Glance:
 
 
 class Agent:
-    """An agent's heart, beating when told to, on a host with so many devices of one class."""
+    """An agent's loop, beating when told to, on a host with so many devices of one class."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Agent:
             glance=_no_glance,
             clock=self.clock.monotonic,
         )
-        self.beat = parts.heart.beat
+        self.beat = parts.loop.run_once
 
 
 @pytest.fixture(params=["FPGA", "CUSTOM_BENCH"])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cyborg import exception
-from cyborg.conductor.readings import Readings
+from cyborg.conductor.metrics import Readings
 from cyborg.db import metrics, notifications
 from cyborg.db.notifications import Position
 from cyborg.model.names import AGENT

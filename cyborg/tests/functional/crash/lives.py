@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.model.arq import State
-from cyborg.model.finding import Severity
+from cyborg.model.audit_findings import Severity
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.crash import Death, Fate, Kind

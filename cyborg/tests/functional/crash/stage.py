@@ -8,17 +8,17 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
-from cyborg.clients.servers import Servers
-from cyborg.conductor.audit import Auditor
-from cyborg.conductor.desired import Wishes
+from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db import arqs
 from cyborg.db.listing import Page
 from cyborg.db.models import METADATA, Host, Service
 from cyborg.model.arq import Binding
+from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
-from cyborg.model.invariants import Ages
 from cyborg.model.names import AGENT
 from cyborg.model.provider import ProviderTree
 from cyborg.testing.guests import Guest
@@ -145,7 +145,7 @@ class Stage:
             )
             agent = tx.execute(query).one_or_none()
         if agent is not None:
-            wishes = Wishes(db=self.ground.watch)
+            wishes = DesiredStates(db=self.ground.watch)
             self._tree = wishes.desired(agent.service_host, agent.epoch).tree
 
     def put_back(self, *, publish: bool) -> None:

@@ -78,7 +78,9 @@ def lines(service: Service) -> dict[str, int]:
     """How many lines each program has written, without the one that each request has."""
     programs = {"api": service.api, "conductor": service.conductor, "agent": service.agent}
     return {
-        name: sum("INFO cyborg.api.following" not in line for line in one.output.splitlines())
+        name: sum(
+            "INFO cyborg.api.middleware.request_log" not in line for line in one.output.splitlines()
+        )
         for name, one in programs.items()
     }
 

@@ -24,7 +24,7 @@ RECOVERY = 60.0
 #: Seconds for which a refusal lasts while log lines are counted.
 OUTAGE = 30.0
 LINES_PER_MINUTE = 100
-_OF_REQUEST = "INFO cyborg.api.following"
+_OF_REQUEST = "INFO cyborg.api.middleware.request_log"
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from cyborg.clients.placement import Placement
-from cyborg.model.finding import Kind
+from cyborg.model.audit_findings import Kind
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.machines import RESOURCE_CLASS
 from cyborg.tests.functional.drift.site import Entry, Site

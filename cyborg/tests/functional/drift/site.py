@@ -14,15 +14,14 @@ from cyborg import service
 from cyborg.agent import app as agent_app
 from cyborg.agent.endpoint import Endpoint as AgentEndpoint
 from cyborg.clients.glance import Glance
-from cyborg.clients.nova import Nova
+from cyborg.clients.nova import Nova, Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.servers import Servers
-from cyborg.conductor.audit import Auditor
+from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.endpoint import Endpoint
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA, Work
-from cyborg.model.finding import Kind
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_findings import Kind
+from cyborg.model.audit_rules import Ages
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
@@ -91,12 +90,12 @@ class Site:
     def check(self) -> None:
         """The agent looks at its host and does one full check."""
         self.clock[0] += _FULL_CHECK + 1
-        self.parts.heart.beat()
+        self.parts.loop.run_once()
 
     def look(self) -> None:
         """The agent looks at its host and does no full check."""
         self.clock[0] += 2
-        self.parts.heart.beat()
+        self.parts.loop.run_once()
 
     def found(self) -> set[tuple[Kind, str]]:
         """What an audit without memory finds now."""
@@ -206,7 +205,7 @@ def site(
         parts.operations,
         discoveries=parts.discoveries,
         on_poke=lambda: None,
-        check=parts.heart.check,
+        check=parts.loop.check,
     )
     DirectBus(exchange).server(AGENT_TOPIC, name, agent).start()
     root = placement.make_compute(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
-from cyborg.model.finding import Kind
+from cyborg.model.audit_findings import Kind
 from cyborg.tests.functional.drift.conftest import DAMAGES
 from cyborg.tests.functional.drift.damages import ON_ANY, ON_UNUSED, Damage, Maker
 from cyborg.tests.functional.drift.site import Entry, Site

@@ -15,7 +15,7 @@ from oslo_middleware import RequestId
 
 from cyborg import service
 from cyborg.api import app as api_app
-from cyborg.conductor.services import Lease
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Instance
@@ -117,7 +117,7 @@ def make_cloud(stack: Stack, nova: SimulatedNova, tmp_path: Path) -> Iterator[Ca
             database = endings.enter_context(empty_database(tmp_path))
             schema.upgrade(database)
             if first is not None:
-                Lease(db=database, process=first).renew()
+                ConductorLease(db=database, process=first).renew()
             own = replace(
                 stack,
                 database_url=database.engine.url.render_as_string(hide_password=False),

@@ -17,30 +17,30 @@ def eventually(condition: Callable[[], bool]) -> None:
     steps.eventually(condition, timeout=60.0)
 
 
-def face(cloud: Cloud, instance: str) -> tuple[Any, ...]:
+def server_info(cloud: Cloud, instance: str) -> tuple[Any, ...]:
     """Name, status and moment, as an administrator sees them."""
     user = cloud.shown()[instance]
     return user["name"], user["status"], user["seen_at"]
 
 
 def becomes(cloud: Cloud, instance: str, name: str, status: str) -> None:
-    eventually(lambda: face(cloud, instance)[:2] == (name, status))
+    eventually(lambda: server_info(cloud, instance)[:2] == (name, status))
 
 
 def test_names_and_states_are_looked_up_and_followed(cloud: Cloud) -> None:
     instance = cloud.boot("blue", "web-1")
     becomes(cloud, instance, "web-1", "ACTIVE")
-    first = face(cloud, instance)[2]
+    first = server_info(cloud, instance)[2]
     cloud.servers[instance].name, cloud.servers[instance].status = "web-2", "SHUTOFF"
     becomes(cloud, instance, "web-2", "SHUTOFF")
-    assert face(cloud, instance)[2] > first
+    assert server_info(cloud, instance)[2] > first
 
 
 def test_nobody_waits_for_nova(cloud: Cloud) -> None:
     cloud.nova.shows.hold()
     one, two = cloud.boot("blue", "one"), cloud.boot("blue", "two", device=1)
     eventually(lambda: one in cloud.nova.shows.asked or two in cloud.nova.shows.asked)
-    assert face(cloud, one) == UNKNOWN
+    assert server_info(cloud, one) == UNKNOWN
     (device, _) = cloud.admin.get("/devices")["devices"]
     shown = cloud.admin.get(f"/devices/{device['uuid']}")["instances"]
     assert shown == [{"uuid": one, "name": "unknown", "status": "unknown", "seen_at": None}]
@@ -59,13 +59,13 @@ def test_what_was_known_stays_while_nova_is_in_trouble(cloud: Cloud, status: int
     fresh = cloud.boot("blue", "fresh")
     # It has been asked in vain about both.
     eventually(lambda: {known, fresh} <= set(cloud.nova.shows.asked[asked:]))
-    assert face(cloud, fresh) == UNKNOWN
-    assert face(cloud, known)[:2] == ("known", "ACTIVE")
-    seen = face(cloud, known)[2]
+    assert server_info(cloud, fresh) == UNKNOWN
+    assert server_info(cloud, known)[:2] == ("known", "ACTIVE")
+    seen = server_info(cloud, known)[2]
     assert seen is not None
     cloud.nova.shows.fail(None)
     becomes(cloud, fresh, "fresh", "ACTIVE")
-    eventually(lambda: face(cloud, known)[2] > seen)
+    eventually(lambda: server_info(cloud, known)[2] > seen)
 
 
 def test_a_nova_that_is_not_there_breaks_nothing(cloud: Cloud) -> None:
@@ -73,8 +73,8 @@ def test_a_nova_that_is_not_there_breaks_nothing(cloud: Cloud) -> None:
     becomes(cloud, known, "known", "ACTIVE")
     cloud.nova.stop()
     fresh = cloud.boot("blue", "fresh")
-    assert face(cloud, fresh) == UNKNOWN
-    assert face(cloud, known)[:2] == ("known", "ACTIVE")
+    assert server_info(cloud, fresh) == UNKNOWN
+    assert server_info(cloud, known)[:2] == ("known", "ACTIVE")
     cloud.delete(fresh, "blue")
     assert set(cloud.shown()) == {known}
 
@@ -86,11 +86,11 @@ def test_a_server_that_is_gone_keeps_its_last_face(cloud: Cloud) -> None:
     cloud.nova.disown(instance)
     asked = len(cloud.nova.shows.asked)
     eventually(lambda: cloud.nova.shows.asked[asked:].count(instance) > 2)
-    last = face(cloud, instance)
+    last = server_info(cloud, instance)
     asked = len(cloud.nova.shows.asked)
     eventually(lambda: {instance, stray} <= set(cloud.nova.shows.asked[asked:]))
-    assert face(cloud, instance) == last
-    assert face(cloud, stray) == UNKNOWN
+    assert server_info(cloud, instance) == last
+    assert server_info(cloud, stray) == UNKNOWN
 
 
 def test_one_that_nova_cannot_tell_about_holds_up_nobody(cloud: Cloud) -> None:
@@ -100,7 +100,7 @@ def test_one_that_nova_cannot_tell_about_holds_up_nobody(cloud: Cloud) -> None:
     others = [cloud.boot("blue", f"web-{number}") for number in range(3)]
     for number, one in enumerate(others):
         becomes(cloud, one, f"web-{number}", "ACTIVE")
-    assert face(cloud, away)[:2] == ("away", "ACTIVE")
+    assert server_info(cloud, away)[:2] == ("away", "ACTIVE")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "\U0001f600 ünï"])
@@ -108,7 +108,7 @@ def test_odd_names_hold_up_nobody(cloud: Cloud, name: str) -> None:
     odd, plain = cloud.boot("blue", name), cloud.boot("blue", "plain")
     becomes(cloud, plain, "plain", "ACTIVE")
     eventually(lambda: cloud.nova.shows.asked.count(odd) > 1)
-    assert face(cloud, odd)[0] in (name, "unknown")
+    assert server_info(cloud, odd)[0] in (name, "unknown")
 
 
 def test_of_what_is_deleted_nothing_is_kept(cloud: Cloud) -> None:

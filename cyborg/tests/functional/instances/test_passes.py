@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.nova import Face, Nova
-from cyborg.conductor.instances import Inquirer
-from cyborg.conductor.services import Lease
+from cyborg.clients.nova import Nova, ServerInfo
+from cyborg.conductor.instance_info import InstanceInfoSync
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
 from cyborg.model.names import CONDUCTOR
@@ -42,13 +42,13 @@ def quiet(make_cloud: Callable[..., Cloud]) -> Cloud:
     return make_cloud(refresh=0.0, first=process("1"))
 
 
-def lease(cloud: Cloud, name: str = "1") -> Lease:
-    made = Lease(db=cloud.database, process=process(name))
+def lease(cloud: Cloud, name: str = "1") -> ConductorLease:
+    made = ConductorLease(db=cloud.database, process=process(name))
     made.renew()
     return made
 
 
-def inquirer(cloud: Cloud, **changes: Any) -> Inquirer:
+def inquirer(cloud: Cloud, **changes: Any) -> InstanceInfoSync:
     """One whose day has a hundred turns."""
     given: dict[str, Any] = {
         "db": cloud.database,
@@ -58,7 +58,7 @@ def inquirer(cloud: Cloud, **changes: Any) -> Inquirer:
         "lease_ms": _DAY,
         "patience": 60.0,
     }
-    return Inquirer(**given | changes)
+    return InstanceInfoSync(**given | changes)
 
 
 def age(cloud: Cloud, *instances: str, by: int) -> None:
@@ -143,7 +143,7 @@ def test_what_is_about_to_change_is_asked_for_soon(
 def test_only_the_first_conductor_asks(quiet: Cloud) -> None:
     quiet.boot("blue")
     first, second = lease(quiet, "1"), lease(quiet, "2")
-    unborn = Lease(db=quiet.database, process=process("3"))
+    unborn = ConductorLease(db=quiet.database, process=process("3"))
     for idle in (second, unborn):
         inquirer(quiet, lease=idle).run_once()
     assert quiet.nova.shows.asked == ()
@@ -156,9 +156,9 @@ def test_of_two_that_ask_at_once_one_is_heard(quiet: Cloud) -> None:
     instance = quiet.boot("blue", "new")
 
     class Slow(Nova):
-        def face(self, instance_uuid: str) -> Face | None:
+        def server_info(self, instance_uuid: str) -> ServerInfo | None:
             inquirer(quiet).run_once()
-            return Face("old", "BUILD", moving=True)
+            return ServerInfo("old", "BUILD", moving=True)
 
     inquirer(quiet, nova=Slow(quiet.nova.adapter())).run_once()
     assert quiet.kept(instance)[:2] == ("new", "ACTIVE")
@@ -168,8 +168,8 @@ def test_a_conductor_that_dies_in_between_leaves_the_question_open(quiet: Cloud)
     instance = quiet.boot("blue", "web")
 
     class Fatal(Nova):
-        def face(self, instance_uuid: str) -> Face | None:
-            super().face(instance_uuid)
+        def server_info(self, instance_uuid: str) -> ServerInfo | None:
+            super().server_info(instance_uuid)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -11,15 +11,15 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.allocations import Allocations, Consumer
+from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.servers import Servers
-from cyborg.conductor.allotting import Allotment
-from cyborg.conductor.audit import Auditor
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.conductor.operations.attach_tasks import InstanceAllocation
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Device, Event, Service
+from cyborg.model.audit_findings import Severity
+from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
-from cyborg.model.finding import Severity
-from cyborg.model.invariants import Ages
 from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.compute import ComputeWalk, Server
@@ -649,7 +649,7 @@ def test_an_allocation_that_others_change_is_read_again(scene: Scene) -> None:
     provider, uuid = scene.rack.provider(), scene.server.uuid
     providers = {provider: scene.rack.resource_class}
     meddled = Meddled(scene.placement.adapter())
-    allotment = Allotment(db=scene.database, placement=meddled)
+    allotment = InstanceAllocation(db=scene.database, placement=meddled)
     found = meddled.consumer(uuid)
     assert found is not None
     current = Allocations(scene.placement.adapter()).consumer(uuid)

@@ -221,7 +221,7 @@ def test_who_speaks_for_another_host_is_refused_and_noted_once(
 ) -> None:
     epoch = hello(reports).epoch
     thief = reach(ReportClient(stack.bus(), timeout=10, sender="cyborg-agent@thief"))
-    with caplog.at_level(logging.WARNING, "cyborg.conductor.peers"):
+    with caplog.at_level(logging.WARNING, "cyborg.conductor.endpoint"):
         for _ in range(2):
             with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
                 thief.report(HOST, epoch, one())

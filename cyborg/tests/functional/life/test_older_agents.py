@@ -13,7 +13,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Deployable, Device, Driver, Hardware
 from cyborg.model import wire
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Line
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
 from cyborg.rpc.versions import FIRST
 from cyborg.testing.machines import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.testing.placement import fresh_host
@@ -54,7 +54,7 @@ def host(stack: Stack) -> Iterator[str]:
     server = bus.server(AGENT_TOPIC, name, OlderEndpoint())
     server.start()
     sender = f"{AGENT_TOPIC}@{name}"
-    line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, sender=sender)
+    line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, sender=sender)
     hello = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
     hello |= {"endpoint": sender, "status": "READY"}
     said = {"kind": "Hello", "version": 1, "body": hello}

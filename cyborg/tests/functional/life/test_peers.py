@@ -22,7 +22,7 @@ from cyborg.model.work import Discovered, DiscoveryTask
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Line
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
 from cyborg.rpc.versions import FIRST
 from cyborg.testing.placement import fresh_host
 from cyborg.testing.stack import Stack, reach
@@ -72,11 +72,13 @@ def epoch(stack: Stack) -> int:
 @pytest.fixture
 def ask(stack: Stack) -> Iterator[Ask]:
     """Say anything to a conductor, as anybody."""
-    lines: dict[str, Line] = {}
+    lines: dict[str, RPCClient] = {}
 
     def ask(verb: str, *, sender: str = SENDER, **words: Any) -> Any:
         if sender not in lines:
-            line = Line(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10, sender=sender)
+            line = RPCClient(
+                stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10, sender=sender
+            )
             lines[sender] = line
             reach(line)  # type: ignore[type-var]
         return lines[sender].call(verb, **words)
@@ -187,7 +189,7 @@ def test_another_host_and_an_older_epoch(
         for wrong in (epoch - 1, epoch + 1):
             assert "is replaced" in said(ask, verb, host=HOST, epoch=wrong, **more)
     assert everything(database) == before
-    refusals = [one for one in caplog.records if one.name == "cyborg.conductor.peers"]
+    refusals = [one for one in caplog.records if one.name == "cyborg.conductor.endpoint"]
     assert len(refusals) >= 2 * len(words)
     no_fault(caplog)
 
@@ -196,7 +198,7 @@ def test_a_request_without_a_sender_is_refused_and_logged_once(
     stack: Stack, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = everything(database)
-    line = reach(Line(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10))  # type: ignore[type-var]
+    line = reach(RPCClient(stack.bus(), CONDUCTOR_TOPIC, peer="conductor", timeout=10))  # type: ignore[type-var]
     requests = verbs(CONDUCTOR_TOPIC).keys() - {"ping"}
     missing: dict[str, dict[str, Any]] = {
         verb: dict.fromkeys(arguments(CONDUCTOR_TOPIC, verb)) for verb in requests
@@ -207,7 +209,7 @@ def test_a_request_without_a_sender_is_refused_and_logged_once(
         for verb in requests:
             with pytest.raises(exception.Forbidden, match=f"{verb} names no sender"):
                 line.call(verb, **missing[verb])
-    assert [one for one in caplog.records if one.name == "cyborg.conductor.peers"] == []
+    assert [one for one in caplog.records if one.name == "cyborg.conductor.endpoint"] == []
     assert len(requests) > 25
     assert everything(database) == before
     line.close()
@@ -296,7 +298,7 @@ def test_a_conductor_of_another_release_is_refused_by_agents(
     stack: Stack, compute: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     host = compute().name
-    line = Line(stack.bus(), AGENT_TOPIC, peer="agent", timeout=10)
+    line = RPCClient(stack.bus(), AGENT_TOPIC, peer="agent", timeout=10)
     task = wire.dump(DiscoveryTask(str(uuid4()), "fake_driver"))
     for verb in ("discovery", "prepare", "release", "program", "install"):
         for odd in (

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Event, Work
-from cyborg.model.finding import Kind
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_findings import Kind
+from cyborg.model.audit_rules import Ages
 from cyborg.testing.nova import SimulatedNova
 from cyborg.testing.placement import PlacementService
 from cyborg.testing.stack import Stack
@@ -127,7 +127,7 @@ def test_it_is_said_once(
         eventually(lambda: quarantined(database) and refusals(database) > before + 2)
     said = [one.name for one in caplog.records]
     assert "cyborg.agent.operations" in said
-    assert "cyborg.conductor.hostwork" not in said
+    assert "cyborg.conductor.tasks.units" not in said
 
 
 def test_no_bind_takes_it(

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import service
-from cyborg.conductor.services import Lease
-from cyborg.conductor.work import Fenced, Ledger
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.tasks.queue import Fenced, WorkQueue
 from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
@@ -44,7 +44,7 @@ class Mortal:
     def __init__(self, database: Database) -> None:
         self._database = database
         process = Process(f"mortal-{uuid4().hex[:8]}", CONDUCTOR, "0", "nowhere", "1")
-        self._lease = Lease(db=database, process=process)
+        self._lease = ConductorLease(db=database, process=process)
         self._renewals = service.Periodic("mortal", self._lease.renew, interval=0.1)
         self._renewals.start()
         eventually(lambda: self._lease.owner is not None)
@@ -117,13 +117,13 @@ def test_the_work_of_a_dead_conductor_is_taken_over(
     assert service.wait_until(lambda: told(nova_api, bound) == 2, timeout=lease + 2)
     eventually(lambda: work_left(database) == [])
     # It comes to itself, and finds that what it does counts no more.
-    ledger = Ledger(db=database)
-    for context in (ledger.done, ledger.going_on):
+    queue = WorkQueue(db=database)
+    for context in (queue.complete, queue.checkpoint):
         with pytest.raises(Fenced), context(rows) as tx:
             tx.execute(sa.update(Service).values(disabled=True))
     with database.reader() as tx:
         assert not any(tx.execute(sa.select(Service.disabled)).scalars())
-    ledger.later(rows, "too late")
+    queue.reschedule(rows, "too late")
     assert work_left(database) == []
     assert told(nova_api, bound) == 2
 
@@ -137,16 +137,16 @@ def test_what_is_taken_over_cannot_be_ended_by_the_former_owner(
     try:
         taken = heir.take_over()
         assert [one.uuid for one in taken] == [one.uuid for one in rows]
-        ledger = Ledger(db=database)
-        for context in (ledger.done, ledger.going_on):
+        queue = WorkQueue(db=database)
+        for context in (queue.complete, queue.checkpoint):
             with pytest.raises(Fenced), context(rows):
                 pass
-        ledger.later(rows, "too late")
+        queue.reschedule(rows, "too late")
         with database.reader() as tx:
             row = tx.execute(sa.select(Work.owner_id, Work.error)).one()
         assert row.owner_id is not None
         assert row.error is None
-        with ledger.done(taken):
+        with queue.complete(taken):
             pass
         assert work_left(database) == []
     finally:
@@ -157,7 +157,7 @@ def test_work_given_back_is_done_by_whoever_comes(
     mortal: Mortal, bound: dict[str, str], nova_api: SimulatedNova, database: Database
 ) -> None:
     rows = mortal.take(kind=WorkKind.NOTIFY, **bound)
-    Ledger(db=database).later(rows, "not now", pause_ms=1)
+    WorkQueue(db=database).reschedule(rows, "not now", pause_ms=1)
     eventually(lambda: told(nova_api, bound) == 2)
     eventually(lambda: work_left(database) == [])
 

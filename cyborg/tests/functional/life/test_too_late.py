@@ -18,12 +18,12 @@ from cyborg.api import app as api_app
 from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor import app as conductor_app
-from cyborg.conductor.desired import Wishes
-from cyborg.conductor.discovery import Discovery
 from cyborg.conductor.endpoint import Endpoint
-from cyborg.conductor.services import Greeter
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Arq, Device
@@ -134,7 +134,7 @@ def service(
 
 def _seed(db: Database, placement: PlacementService) -> None:
     """A host with a card that can be programmed, one that is lost, and drivers that do nothing."""
-    welcome = Greeter(db=db, down_after=30_000).hello(
+    welcome = Heartbeats(db=db, down_after=30_000).hello(
         Hello(HOST, (HOST,), "0", f"agent@{HOST}", None)
     )
     (found,) = report_of(HOST, 2, handles=100).drivers
@@ -143,13 +143,13 @@ def _seed(db: Database, placement: PlacementService) -> None:
     device = replace(device, deployables=(replace(deployable, programmable=True),))
     idle = [DriverReport(one, found.state) for one in (UPDATED, UNINSTALLED)]
     report = Report((DriverReport(found.driver, found.state, (device, lost)), *idle))
-    Discovery(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+    ReportApplier(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         HOST, welcome.epoch, report
     )
     with db.writer() as tx:
         tx.execute(sa.update(Device).where(Device.device_key == lost.key).values(lost_ms=db.now))
     placement.make_compute(HOST)
-    tree = Wishes(db=db).desired(HOST, welcome.epoch).tree
+    tree = DesiredStates(db=db).desired(HOST, welcome.epoch).tree
     assert Publisher(Placement(placement.adapter())).publish(tree).problems == {}
 
 

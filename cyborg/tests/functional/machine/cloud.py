@@ -17,20 +17,19 @@ from cyborg.agent import app as agent_app
 from cyborg.agent.endpoint import Endpoint as AgentEndpoint
 from cyborg.clients.allocations import Allocations
 from cyborg.clients.glance import Glance
-from cyborg.clients.nova import Nova
+from cyborg.clients.nova import Nova, Servers
 from cyborg.clients.placement import Placement
-from cyborg.clients.servers import Servers
 from cyborg.conductor import app as conductor_app
-from cyborg.conductor.audit import Auditor
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.conductor.audit.job import AuditJob
+from cyborg.conductor.audit.repairs import Repairs
 from cyborg.conductor.endpoint import Endpoint
-from cyborg.conductor.reconciler import Reconciler
-from cyborg.conductor.repairs import Repairs
-from cyborg.conductor.services import Lease
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
 from cyborg.db.services import Process
 from cyborg.drivers.loader import Loaded
-from cyborg.model.invariants import Ages
+from cyborg.model.audit_rules import Ages
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
@@ -204,7 +203,7 @@ class Control:
             auto_enable=frozenset({"*"}),
         )
         process = Process(host, CONDUCTOR, "0", f"{CONDUCTOR_TOPIC}@{host}", settings.process)
-        self._lease = Lease(db=self._db, process=process)
+        self._lease = ConductorLease(db=self._db, process=process)
         agents = AgentClient(bus, timeout=10.0)
         peers = conductor_app.Peers(Nova(cloud.to_nova(self.life)), cloud.to_allocations(self.life))
         self._worker = conductor_app.make_worker(
@@ -218,7 +217,7 @@ class Control:
         cases = conductor_app.use_cases(
             settings=settings, db=self._db, agents=agents, peers=peers, wake=self._worker.wake
         )
-        self._reconciler = Reconciler(
+        self._reconciler = AuditJob(
             lease=self._lease,
             auditor=lambda: cloud.auditor(self.life),
             repairs=Repairs(db=self._db, wake=self._worker.wake),
@@ -297,14 +296,14 @@ class Keeper:
             self._parts.operations,
             discoveries=self._parts.discoveries,
             on_poke=_deaf,
-            check=self._parts.heart.check,
+            check=self._parts.loop.check,
         )
         bus.server(AGENT_TOPIC, machine.name, endpoint).start()
 
     def beat(self) -> exception.CyborgError | None:
         """One round; answers what kept it from its end. A dead one does nothing more."""
         try:
-            self._parts.heart.beat()
+            self._parts.loop.run_once()
             let_end(self._parts.operations, self._devices)
         except exception.CyborgError as error:
             return error

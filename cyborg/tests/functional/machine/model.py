@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from cyborg import exception
 from cyborg.model.arq import State
+from cyborg.model.audit_snapshot import Snapshot
 from cyborg.model.device import DeviceStatus
-from cyborg.model.snapshot import Snapshot
 
 #: From these an ARQ may be bound.
 OPEN = frozenset({State.INITIAL, State.UNBOUND})

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.db import snapshot
 from cyborg.db.models import Deployable, Event
-from cyborg.model.finding import Kind, Severity
-from cyborg.model.invariants import Ages, check
-from cyborg.model.peers import Peers
-from cyborg.model.snapshot import Snapshot
+from cyborg.model.audit_findings import Kind, Severity
+from cyborg.model.audit_rules import Ages, check
+from cyborg.model.audit_snapshot import Snapshot
+from cyborg.model.audit_views import AuditViews
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.machine.clients import Clients, ordered
 from cyborg.tests.functional.machine.cloud import (
@@ -215,7 +215,7 @@ class Play:
         prepared = {one.name: one.prepared for one in self.machines}
         found = [
             one
-            for one in check(cloud, Peers(prepared=prepared), Ages())
+            for one in check(cloud, AuditViews(prepared=prepared), Ages())
             if (one.severity > Severity.WARNING and one.kind not in _GOING_ON)
             or one.kind is Kind.LEFTOVER
         ]

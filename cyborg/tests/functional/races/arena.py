@@ -20,18 +20,18 @@ from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
 from cyborg.conductor import app
 from cyborg.conductor.endpoint import UseCases
-from cyborg.conductor.services import Lease
-from cyborg.conductor.work import Worker
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.tasks.queue import Worker
 from cyborg.db import snapshot
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Instance, Work
 from cyborg.db.services import Process
 from cyborg.model.arq import Binding, State
+from cyborg.model.audit_rules import Ages, check
+from cyborg.model.audit_views import AuditViews
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.invariants import Ages, check
 from cyborg.model.names import CONDUCTOR
-from cyborg.model.peers import Peers
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
@@ -64,7 +64,9 @@ def at_once(verbs: Sequence[Callable[[], T]]) -> list[T]:
 
 def sound(database: Reader) -> None:
     """Every invariant that can be told from the rows alone holds."""
-    found = [(one.kind, one.cause) for one in check(snapshot.take(database), Peers(), _PATIENT)]
+    found = [
+        (one.kind, one.cause) for one in check(snapshot.take(database), AuditViews(), _PATIENT)
+    ]
     assert not found, found
 
 
@@ -74,7 +76,7 @@ class Conductor:
 
     db: Database
     cases: UseCases
-    lease: Lease
+    lease: ConductorLease
     worker: Worker
 
     @classmethod
@@ -93,7 +95,7 @@ class Conductor:
         )
         db = Database(url)
         agents = AgentClient(bus, timeout=10.0)
-        lease = Lease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
+        lease = ConductorLease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
         lease.renew()
         peers = app.Peers(nova, Allocations(absent()))
         worker = app.make_worker(settings=settings, db=db, agents=agents, peers=peers, lease=lease)

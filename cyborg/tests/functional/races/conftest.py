@@ -14,13 +14,12 @@ from collections.abc import Iterator
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from cyborg.agent.discoveries import Discoveries
+from cyborg.agent.discovery_requests import DiscoveryRequests
+from cyborg.agent.driver_manager import DriverManager, none_else
 from cyborg.agent.endpoint import Endpoint
-from cyborg.agent.fleet import Fleet, none_else
-from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
 from cyborg.agent.reporter import Reporter
-from cyborg.agent.shelf import Shelf
+from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
 from cyborg.db import schema
@@ -133,16 +132,16 @@ def dice(seed: int, request: pytest.FixtureRequest) -> random.Random:
 def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> Rack:
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
-    fleet = Fleet([Loaded(rack.driver.name, rack.driver)], none_else)
-    stage.report(rack.compute, Reporter(fleet).scan(ALONE))
+    driver_manager = DriverManager([Loaded(rack.driver.name, rack.driver)], none_else)
+    stage.report(rack.compute, Reporter(driver_manager).scan(ALONE))
 
     def no_glance() -> Glance:
         raise AssertionError("nothing is programmed here")
 
     state_path = tmp_path_factory.mktemp("agent")
     operations = Operations(
-        drivers=fleet.drivers,
-        journal=Journal(Shelf(state_path), rack.compute),
+        drivers=driver_manager.drivers,
+        journal=OperationJournal(StateFiles(state_path), rack.compute),
         glance=no_glance,
         images=state_path,
         patience=10.0,
@@ -150,7 +149,7 @@ def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFa
     )
     endpoint = Endpoint(
         operations,
-        discoveries=Discoveries(patience=10.0),
+        discoveries=DiscoveryRequests(patience=10.0),
         on_poke=lambda: None,
         check=lambda _epoch: None,
     )

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception, service
-from cyborg.conductor.services import Lease
-from cyborg.conductor.work import Ledger, Worker
-from cyborg.db.bulk import Record
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.tasks.queue import Worker, WorkQueue
+from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.db.services import Process
 from cyborg.model.arq import State
@@ -72,17 +72,17 @@ class Sweeper:
     def __init__(self, arena: Arena, name: str) -> None:
         db = arena.db
         self.done: list[int] = []
-        self._ledger = Ledger(db=db)
-        self.lease = Lease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
+        self._queue = WorkQueue(db=db)
+        self.lease = ConductorLease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
         self.lease.renew()
         self.worker = Worker(
-            db=db, lease=self.lease, ledger=self._ledger, lease_ms=LEASE_MS, threads=1
+            db=db, lease=self.lease, queue=self._queue, lease_ms=LEASE_MS, threads=1
         )
         self.worker.handle(WorkKind.NOTIFY, self._note)
 
     def _note(self, rows: Sequence[Record]) -> None:
         self.done += [row.id for row in rows]
-        with self._ledger.done(rows):
+        with self._queue.complete(rows):
             pass
 
 

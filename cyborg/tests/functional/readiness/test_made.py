@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.model.finding import Kind
+from cyborg.model.audit_findings import Kind
 from cyborg.testing import servers
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life import made

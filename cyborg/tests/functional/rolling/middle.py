@@ -11,7 +11,7 @@ from typing import Any
 
 from cyborg.tests.functional.rolling.records import Record
 from cyborg.tests.functional.rolling.tape import Tape
-from cyborg.tests.unit.model.shapes import ENVELOPES, flaw
+from cyborg.tests.unit.model.shapes import ENVELOPES, validate
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Middle:
             return value
         shape = ENVELOPES[value["kind"]]
         known = shape in self.record.shapes
-        bad = flaw(self.record.shapes, shape, value["body"]) if known else "it is not on record"
+        bad = validate(self.record.shapes, shape, value["body"]) if known else "it is not on record"
         if bad is not None:
             self.flaws.append(f"{verb}: {value['kind']}: {bad}")
             return value

@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, Line
+from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, Bus, RPCClient
 from cyborg.service import wait_until
 from cyborg.tests import committed
 from cyborg.tests.functional.conftest import TRANSPORT_URL
@@ -77,11 +77,11 @@ def talk(conf: cfg.ConfigOpts) -> Iterator[Any]:
     """A line of a sender of 1.1 to a service."""
     endings: list[Any] = []
 
-    def connect(service: object) -> Line:
+    def connect(service: object) -> RPCClient:
         bus = Bus(conf, url=TRANSPORT_URL, exchange=f"cyborg-{uuid4().hex[:12]}")
         server = bus.server(CONDUCTOR_TOPIC, "control", service)
         server.start()
-        line = Line(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, later=LATER)
+        line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, later=LATER)
         endings.extend([server.wait, server.stop, line.close])
         assert wait_until(line.reached, timeout=30)
         return line

@@ -31,10 +31,10 @@ from cyborg.tests.unit.model.shapes import (
     ENVELOPES,
     errors,
     everything,
-    flaw,
     named,
     parts_of,
     shapes,
+    validate,
 )
 from cyborg.tests.unit.rpc.doors import arguments, verbs
 from cyborg.tests.unit.rpc.test_line import FakeBus
@@ -188,7 +188,7 @@ def test_what_is_on_record_fits_its_own_shapes() -> None:
             return 0
         if value.keys() != {"kind", "version", "body"}:
             return sum(map(look, value.values()))
-        assert flaw(BEFORE.shapes, ENVELOPES[value["kind"]], value["body"]) is None
+        assert validate(BEFORE.shapes, ENVELOPES[value["kind"]], value["body"]) is None
         return 1
 
     assert look(list(BEFORE.verbs.values())) > 40

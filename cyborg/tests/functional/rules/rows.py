@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import arq_moves
-from cyborg.db.bulk import Record
+from cyborg.db import arqs
+from cyborg.db.base import Record
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.testing.machines import provider_of
@@ -48,7 +48,7 @@ def set_arq(db: Database, uuid: str, **values: Any) -> None:
 
 def locked(tx: sa.Connection, uuid: str) -> Sequence[Record]:
     """The ARQ as the moves of a bind take it."""
-    return arq_moves.lock(tx, Arq.uuid == uuid)
+    return arqs.lock(tx, Arq.uuid == uuid)
 
 
 def work_kinds(db: Database) -> list[str]:

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.conductor import resolving
+from cyborg.conductor.arqs import bind
 from cyborg.db import arqs
 from cyborg.db.models import Work
 from cyborg.model.arq import Event, State
@@ -59,7 +59,7 @@ def test_an_unbound_arq_has_no_fault_of_its_failed_bind(arena: Arena, conductor:
     execute(arena.db, sa.delete(Work))
     with arena.db.writer() as tx:
         rows = locked(tx, arq)
-        assert resolving.resolve(tx, arena.db.now, rows, Event.FAIL, fault="the card hangs")
+        assert bind.resolve(tx, arena.db.now, rows, Event.FAIL, fault="the card hangs")
     assert arq_of(arena.db, arq).fault == "the card hangs"
     conductor.unbind([arq])
     row = arq_of(arena.db, arq)
@@ -75,7 +75,7 @@ def test_nova_is_not_told_of_an_arq_that_an_attach_prepares(
     execute(arena.db, sa.delete(Work))
     set_arq(arena.db, arq, hidden=hidden, prepared=False)
     with arena.db.writer() as tx:
-        resolving.resolve(tx, arena.db.now, locked(tx, arq), Event.FAIL, fault="the card hangs")
+        bind.resolve(tx, arena.db.now, locked(tx, arq), Event.FAIL, fault="the card hangs")
     assert work_kinds(arena.db) == told
 
 

@@ -16,16 +16,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 from cyborg import exception
-from cyborg.conductor import mending
+from cyborg.conductor.audit import repairs
 from cyborg.db import (
-    arq_moves,
+    arqs,
     attach_handles,
-    device_moves,
+    device_profiles,
+    devices,
     hosts,
     instances,
     operations,
-    profile_moves,
-    service_moves,
     services,
     work,
 )
@@ -147,7 +146,7 @@ LOCKERS = {
         lambda site: Instance.uuid == site.instance,
     ),
     "arq_moves.lock": Locker(
-        lambda tx, site: arq_moves.lock(tx, Arq.uuid == site.arq.uuid),
+        lambda tx, site: arqs.lock(tx, Arq.uuid == site.arq.uuid),
         Arq,
         lambda site: Arq.id == site.arq.id,
     ),
@@ -170,7 +169,7 @@ LOCKERS = {
         _handle,
     ),
     "mending.release_handle": Locker(
-        lambda tx, site: mending._lock_handle(tx, site.handle_uuid), AttachHandle, _handle
+        lambda tx, site: repairs._lock_handle(tx, site.handle_uuid), AttachHandle, _handle
     ),
     "hosts.lock": Locker(lambda tx, site: hosts.lock(tx, site.host_id), Host, _host),
     "hosts.lock_for_agent": Locker(
@@ -180,15 +179,15 @@ LOCKERS = {
         lambda tx, _site: hosts.lock_for_report(tx, PREPARING), Host, _host
     ),
     "service_moves.lock_host": Locker(
-        lambda tx, site: service_moves.lock_host(tx, site.host_id), Host, _host
+        lambda tx, site: services.lock_host(tx, site.host_id), Host, _host
     ),
     "device_moves.labels": Locker(
-        lambda tx, site: device_moves.labels(tx, site.device_id),
+        lambda tx, site: devices.labels(tx, site.device_id),
         Device,
         lambda site: Device.id == site.device_id,
     ),
     "profile_moves.lock": Locker(
-        lambda tx, site: profile_moves.lock(tx, [site.profile]),
+        lambda tx, site: device_profiles.lock(tx, [site.profile]),
         DeviceProfile,
         lambda site: DeviceProfile.name == site.profile,
     ),

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.nova import BindEvent, EventVerdict, Nova
-from cyborg.conductor.outbox import Outbox
-from cyborg.conductor.work import Ledger
+from cyborg.conductor.tasks.nova_events import NovaEvents
+from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import work
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.models import Event, Work
 from cyborg.model.arq import State
 from cyborg.model.work import WorkKind
@@ -56,7 +56,7 @@ def claimed(arena: Arena, instance: str, arqs: Sequence[str]) -> Sequence[Record
 
 
 def told(arena: Arena, nova: ListeningNova, rows: Sequence[Record]) -> None:
-    outbox = Outbox(db=arena.db, ledger=Ledger(db=arena.db), nova=cast(Nova, nova))
+    outbox = NovaEvents(db=arena.db, queue=WorkQueue(db=arena.db), nova=cast(Nova, nova))
     outbox.notify(rows)
 
 

@@ -9,17 +9,9 @@ import sqlalchemy as sa
 
 from cyborg import exception, service
 from cyborg.cmd import dbsync
-from cyborg.db import bulk, history, schema
+from cyborg.db import base, history, schema
 from cyborg.db.engine import Database
-from cyborg.db.models import (
-    Arq,
-    Device,
-    DeviceProfile,
-    Event,
-    Instance,
-    Operation,
-    OperationResult,
-)
+from cyborg.db.models import Arq, Device, DeviceProfile, Event, Instance, Operation, OperationResult
 from cyborg.tests.functional.schema.commands import checked, run
 
 
@@ -63,7 +55,7 @@ def aged(current: Database) -> Database:
         ]
         tx.execute(sa.insert(Event), events)
         profile = {"uuid": "p", "name": "p", "profile_json": "{}"}
-        (profile_id,) = bulk.insert_ids(tx, DeviceProfile, [profile]).values()
+        (profile_id,) = base.insert_ids(tx, DeviceProfile, [profile]).values()
         for name, bound, days in (
             ("released", False, 100),
             ("bound", True, 100),
@@ -92,9 +84,9 @@ def aged(current: Database) -> Database:
             }
             for name, ended in ends.items()
         ]
-        ids = bulk.insert_ids(tx, Operation, operations).values()
+        ids = base.insert_ids(tx, Operation, operations).values()
         results = [{"operation_id": one, "host": "one", "state": "done"} for one in ids]
-        bulk.insert(tx, OperationResult, results)
+        base.insert(tx, OperationResult, results)
     return current
 
 

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.conductor.desired import Wishes
-from cyborg.conductor.discovery import Discovery
-from cyborg.conductor.releasing import Deleter
-from cyborg.conductor.services import Greeter
+from cyborg.conductor.arqs.release import ArqReleaser
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db import schema
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Attribute, Deployable, Device, Instance
@@ -48,10 +48,10 @@ def report_of(host: str) -> Report:
 
 def test_the_first_report_finds_everything_known(upgraded: Database) -> None:
     before = rows(upgraded)
-    greeter = Greeter(db=upgraded, down_after=30_000)
+    greeter = Heartbeats(db=upgraded, down_after=30_000)
     welcome = greeter.hello(Hello(HOST, (HOST,), "18", f"x@{HOST}", None))
     assert welcome.digest is None
-    taken = Discovery(db=upgraded, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+    taken = ReportApplier(db=upgraded, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         HOST, welcome.epoch, report_of(HOST)
     )
     assert taken.refused == {}
@@ -59,16 +59,16 @@ def test_the_first_report_finds_everything_known(upgraded: Database) -> None:
 
 
 def test_a_disabled_device_stays_reserved(upgraded: Database) -> None:
-    welcome = Greeter(db=upgraded, down_after=30_000).hello(
+    welcome = Heartbeats(db=upgraded, down_after=30_000).hello(
         Hello(HOST, (HOST,), "18", f"x@{HOST}", None)
     )
-    (provider,) = Wishes(db=upgraded).desired(HOST, welcome.epoch).tree.providers
+    (provider,) = DesiredStates(db=upgraded).desired(HOST, welcome.epoch).tree.providers
     assert (provider.total, provider.reserved) == (16, 16)
     assert provider.uuid == "056d6221-b84c-3d5f-bb2d-d03980a6d471"
 
 
 def test_a_running_instance_can_be_deleted(upgraded: Database) -> None:
-    deleter = Deleter(db=upgraded, wake=lambda: None)
+    deleter = ArqReleaser(db=upgraded, wake=lambda: None)
     deleter.by_instance(NOVA, str(uuid4()), INSTANCE)
     with upgraded.reader() as tx:
         held = tx.scalar(

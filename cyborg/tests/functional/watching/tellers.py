@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.conductor.notifications import Herald
-from cyborg.conductor.services import Lease
-from cyborg.conductor.work import Fenced, Ledger
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.notifications import NotificationPublisher
+from cyborg.conductor.tasks.queue import Fenced, WorkQueue
 from cyborg.db import events, notifications, work
 from cyborg.db.engine import Database
 from cyborg.db.models import Work
@@ -58,13 +58,13 @@ class Teller:
         self.db = Database(watched.stack.database_url)
         self.voice = voice
         process = Process(host, CONDUCTOR, "0", f"cyborg-conductor@{host}", host)
-        self._lease = Lease(db=self.db, process=process)
+        self._lease = ConductorLease(db=self.db, process=process)
         self._lease.renew()
-        self.ledger = Ledger(db=self.db)
+        self.queue = WorkQueue(db=self.db)
         notifier: Any = voice
-        self.herald = Herald(
+        self.herald = NotificationPublisher(
             db=self.db,
-            ledger=self.ledger,
+            queue=self.queue,
             notifier=notifier,
             down_after={AGENT: 2000},
             pause=0.01,

@@ -270,7 +270,7 @@ def test_a_check_that_hangs_delays_no_heartbeat_and_no_report(checked: Sites):
     soon(lambda: len(here.driver.checks) > asked)
     stuck = len(here.driver.checks)
     before = here.driver.scans
-    # The heart goes on: what changes is reported, and the fault of the driver is told.
+    # The loop goes on: what changes is reported, and the fault of the driver is told.
     soon(lambda: here.driver.scans > before + 5)
     here.rack.plug(OTHER, 2)
     soon(lambda: len(here.admin.get("/devices")["devices"]) == 2)

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ks_exceptions
 
 from cyborg import exception
-from cyborg.conductor.metrics import Cloud
-from cyborg.conductor.readings import Readings
+from cyborg.conductor.metrics import Cloud, Readings
 from cyborg.db import events, notifications, work
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Arq, Event, Service, Work

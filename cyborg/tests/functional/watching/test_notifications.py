@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.conductor.work import Fenced
+from cyborg.conductor.tasks.queue import Fenced
 from cyborg.db import notifications, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work

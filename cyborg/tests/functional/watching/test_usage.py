@@ -92,7 +92,7 @@ def test_a_driver_that_hangs_holds_up_nobody(measuring: Watched):
         return {one["driver"] for one in accelerators(measuring, host)}
 
     soon(lambda: answered() == {"second_driver"})
-    # The heart goes on: what changes is reported.
+    # The loop goes on: what changes is reported.
     before = stuck.scans
     soon(lambda: stuck.scans > before + 2)
     soon(lambda: page.value("cyborg_services", binary="cyborg-agent", state="up") == 1)

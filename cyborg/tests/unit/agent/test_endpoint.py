@@ -10,9 +10,8 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.agent.endpoint import Endpoint
-from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
-from cyborg.agent.shelf import Shelf
+from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.model.device import Device
@@ -65,16 +64,16 @@ def agent(driver: NotingDriver, world: World, tmp_path: Path) -> Iterator[AgentC
 
     operations = Operations(
         drivers={driver.name: driver},
-        journal=Journal(Shelf(tmp_path), "host"),
+        journal=OperationJournal(StateFiles(tmp_path), "host"),
         glance=no_glance,
         images=tmp_path,
         patience=10.0,
         look_again=lambda: None,
     )
-    heart = world.heart()
+    loop = world.loop()
     exchange = Exchange()
     endpoint = Endpoint(
-        operations, discoveries=world.discoveries, on_poke=heart.beat, check=heart.check
+        operations, discoveries=world.discoveries, on_poke=loop.run_once, check=loop.check
     )
     DirectBus(exchange).server(AGENT_TOPIC, "host", endpoint).start()
     client = AgentClient(DirectBus(exchange), timeout=10.0)

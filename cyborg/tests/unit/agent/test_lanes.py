@@ -8,24 +8,24 @@ from functools import partial
 
 import pytest
 
-from cyborg.agent.lanes import Lanes
+from cyborg.agent.serial_executor import KeyedSerialExecutor
 from cyborg.service import wait_until
 
 
 @pytest.fixture
-def lanes() -> Iterator[Lanes]:
-    made = Lanes(threads=2)
+def lanes() -> Iterator[KeyedSerialExecutor]:
+    made = KeyedSerialExecutor(threads=2)
     yield made
     made.stop()
 
 
-def test_in_order_and_one_at_a_time(lanes: Lanes) -> None:
+def test_in_order_and_one_at_a_time(lanes: KeyedSerialExecutor) -> None:
     done: list[int] = []
     wait([lanes.submit("a", partial(done.append, number)) for number in range(50)])
     assert done == list(range(50))
 
 
-def test_a_lane_that_hangs_takes_one_thread(lanes: Lanes) -> None:
+def test_a_lane_that_hangs_takes_one_thread(lanes: KeyedSerialExecutor) -> None:
     gate = threading.Event()
     hanging = [lanes.submit("hanging", lambda: _pass(gate)) for _ in range(5)]
     lanes.submit("other", lambda: None).result(5)
@@ -34,7 +34,7 @@ def test_a_lane_that_hangs_takes_one_thread(lanes: Lanes) -> None:
     assert len(wait(hanging, 5).done) == 5
 
 
-def test_what_fails_is_told_and_the_next_goes_on(lanes: Lanes) -> None:
+def test_what_fails_is_told_and_the_next_goes_on(lanes: KeyedSerialExecutor) -> None:
     def fail() -> None:
         raise ValueError("it failed")
 
@@ -44,7 +44,7 @@ def test_what_fails_is_told_and_the_next_goes_on(lanes: Lanes) -> None:
     after.result(5)
 
 
-def test_what_waits_at_the_end_is_never_begun(lanes: Lanes) -> None:
+def test_what_waits_at_the_end_is_never_begun(lanes: KeyedSerialExecutor) -> None:
     begun, gate, done = threading.Event(), threading.Event(), list[str]()
 
     def run() -> None:
@@ -63,7 +63,7 @@ def test_what_waits_at_the_end_is_never_begun(lanes: Lanes) -> None:
     assert done == []
 
 
-def _is_stopped(lanes: Lanes) -> bool:
+def _is_stopped(lanes: KeyedSerialExecutor) -> bool:
     try:
         lanes.submit(object(), lambda: None)
     except RuntimeError:

@@ -12,9 +12,8 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
-from cyborg.agent.shelf import Shelf
+from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.model.device import Device
@@ -103,7 +102,7 @@ def operations(
 ) -> Iterator[Operations]:
     made = Operations(
         drivers={"recorder": driver},
-        journal=Journal(Shelf(tmp_path), "host"),
+        journal=OperationJournal(StateFiles(tmp_path), "host"),
         glance=lambda: cast(Glance, FakeGlance()),
         images=images,
         patience=patience,
@@ -336,7 +335,7 @@ def test_the_journal_knows_what_was_under_way(
     driver.then = (lambda: None) if ended else die
     with contextlib.suppress(Died):
         operations.prepare(task("o1"))
-    found = Journal(Shelf(tmp_path), "host").suspects
+    found = OperationJournal(StateFiles(tmp_path), "host").suspects
     assert found == (frozenset() if ended else {Unit("u", "k")})
 
 

@@ -9,7 +9,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.agent.fleet import Fleet, none_else
+from cyborg.agent.driver_manager import DriverManager, none_else
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.drivers.loader import Loaded
@@ -28,7 +28,7 @@ from cyborg.testing.fake_host import FakeHost
 
 
 def asking(*loaded: Loaded) -> Reporter:
-    return Reporter(Fleet(loaded, none_else))
+    return Reporter(DriverManager(loaded, none_else))
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.agent.cache import Cache
-from cyborg.agent.journal import Journal
-from cyborg.agent.shelf import Shelf
+from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateFiles
 from cyborg.model.provider import ProviderTree
 from cyborg.model.report import Desired
 from cyborg.model.work import HandleTask, ProgramTask, Unit
@@ -22,8 +20,8 @@ def task(operation: str, key: str = "k") -> HandleTask:
     return HandleTask(operation, "driver", "d", "u", key, "uuid")
 
 
-def journal(directory: Path) -> Journal:
-    return Journal(Shelf(directory), "host")
+def journal(directory: Path) -> OperationJournal:
+    return OperationJournal(StateFiles(directory), "host")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -103,8 +101,10 @@ def test_a_foreign_file_is_put_aside(
 ) -> None:
     for name in (FILE, "agent-host.cache"):
         (tmp_path / name).write_bytes(content)
-        made = journal(tmp_path) if name == FILE else Cache(Shelf(tmp_path), "host")
-        assert isinstance(made, Cache) or not made.unsettled
+        made = (
+            journal(tmp_path) if name == FILE else DesiredStateCache(StateFiles(tmp_path), "host")
+        )
+        assert isinstance(made, DesiredStateCache) or not made.unsettled
         (said,) = warnings(caplog)
         assert f"{name}.damaged" in said
         assert (tmp_path / f"{name}.damaged").read_bytes() == content
@@ -114,15 +114,15 @@ def test_a_byte_that_turned_over_is_seen(tmp_path: Path) -> None:
     whole = half_done(tmp_path)
     for at in range(0, len(whole), 7):
         (tmp_path / FILE).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        records = Shelf(tmp_path).read(FILE)
+        records = StateFiles(tmp_path).read(FILE)
         assert len(records) == whole[:at].count(b"\n")
 
 
 def test_a_file_in_the_way_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     way = tmp_path / "state"
     way.write_text("in the way")
-    shelf = Shelf(way)
-    book, cache = Journal(shelf, "host"), Cache(shelf, "host")
+    files = StateFiles(way)
+    book, cache = OperationJournal(files, "host"), DesiredStateCache(files, "host")
     for number in range(3):
         book.begin("prepare", task(f"o{number}"))
         book.end(f"o{number}")
@@ -135,14 +135,14 @@ def test_a_file_in_the_way_is_one_warning(tmp_path: Path, caplog: pytest.LogCapt
     book.begin("prepare", task("o9", "k9"))
     assert journal(way).suspects == {Unit("u", "k9")}
     cache.keep(report=seen("last"))
-    assert Cache(Shelf(way), "host").report == seen("last")
+    assert DesiredStateCache(StateFiles(way), "host").report == seen("last")
     assert warnings(caplog) == []
 
 
 def test_a_full_disk_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    shelf = Shelf(Path("/dev"))
+    files = StateFiles(Path("/dev"))
     # The one file that is always full; nothing can be put in its place, since it is not ours.
-    results = [shelf.append("full", {"a": "record"}) for _ in range(3)]
+    results = [files.append("full", {"a": "record"}) for _ in range(3)]
     assert results == [False] * 3
     (said,) = warnings(caplog)
     assert "No space left" in said
@@ -171,14 +171,14 @@ def test_a_journal_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 
 def test_the_cache_remembers(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    cache = Cache(shelf, "a/host")
+    files = StateFiles(tmp_path)
+    cache = DesiredStateCache(files, "a/host")
     assert (cache.desired, cache.report) == (None, None)
     cache.keep(desired=DESIRED)
     cache.keep(report=seen("unit"))
-    again = Cache(shelf, "a/host")
+    again = DesiredStateCache(files, "a/host")
     assert (again.desired, again.report) == (DESIRED, seen("unit"))
-    assert Cache(shelf, "another").desired is None
+    assert DesiredStateCache(files, "another").desired is None
 
 
 def test_the_cache_of_another_release_is_put_aside(
@@ -187,13 +187,13 @@ def test_the_cache_of_another_release_is_put_aside(
     envelope = {"kind": "Desired", "version": 99, "body": {}}
     records: list[object] = [{"desired": envelope, "report": None}, {}, [], "text"]
     for record in records:
-        Shelf(tmp_path).replace("agent-host.cache", [record])
-        assert Cache(Shelf(tmp_path), "host").desired is None
+        StateFiles(tmp_path).replace("agent-host.cache", [record])
+        assert DesiredStateCache(StateFiles(tmp_path), "host").desired is None
         assert len(warnings(caplog)) == 1
 
 
 def test_nothing_is_written_when_nothing_is_news(tmp_path: Path) -> None:
-    cache = Cache(Shelf(tmp_path), "host")
+    cache = DesiredStateCache(StateFiles(tmp_path), "host")
     cache.keep(desired=DESIRED, report=seen("unit"))
     before = (tmp_path / "agent-host.cache").stat().st_ino
     cache.keep(desired=DESIRED, report=seen("unit"))

@@ -10,10 +10,9 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
-from cyborg.agent.shelf import Shelf
-from cyborg.agent.tending import Tender
+from cyborg.agent.prepared_sync import PreparedUnitsSync
+from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.model.device import Device
@@ -62,7 +61,7 @@ class Dumb(Shower):
 class Conductor:
     """What the conductor says of the one unit; how often it was asked."""
 
-    use: Use = Use.IDLE
+    use: Use = Use.FREE
     driver: str = "shower"
     asked: int = 0
     error: Exception | None = None
@@ -77,7 +76,7 @@ class Conductor:
 
 @dataclass
 class Bench:
-    """A tender and all around it."""
+    """A prepared_sync and all around it."""
 
     directory: Path
     driver: Shower = field(default_factory=Shower)
@@ -85,7 +84,7 @@ class Bench:
 
     def tend(self) -> list[str]:
         """One comparison by a new agent; what was done to the hardware."""
-        journal = Journal(Shelf(self.directory), "host")
+        journal = OperationJournal(StateFiles(self.directory), "host")
         drivers = {self.driver.name: self.driver}
         operations = Operations(
             drivers=drivers,
@@ -95,14 +94,14 @@ class Bench:
             patience=5,
             look_again=lambda: None,
         )
-        tender = Tender(
+        prepared_sync = PreparedUnitsSync(
             drivers=drivers,
             operations=operations,
             journal=journal,
             conductor=cast(ReportClient, self.conductor),
         )
         try:
-            tender.tend("host", 1)
+            prepared_sync.tend("host", 1)
         finally:
             # Behind all repairs of the device.
             operations.prepare(HandleTask("last", self.driver.name, "d", "u", "last", "uuid"))
@@ -118,19 +117,19 @@ def bench(tmp_path: Path) -> Bench:
 
 def crash(bench: Bench) -> None:
     """An agent ends in the middle of something with the unit."""
-    journal = Journal(Shelf(bench.directory), "host")
+    journal = OperationJournal(StateFiles(bench.directory), "host")
     journal.begin("prepare", HandleTask("crashed", bench.driver.name, "d", *UNIT, "uuid"))
 
 
 @pytest.mark.parametrize(
     ("use", "there", "done"),
     [
-        (Use.WANTED, True, []),
-        (Use.WANTED, False, ["prepare"]),
-        (Use.IDLE, True, ["release"]),
-        (Use.IDLE, False, []),
-        (Use.BUSY, True, []),
-        (Use.BUSY, False, []),
+        (Use.PREPARED, True, []),
+        (Use.PREPARED, False, ["prepare"]),
+        (Use.FREE, True, ["release"]),
+        (Use.FREE, False, []),
+        (Use.IN_TRANSITION, True, []),
+        (Use.IN_TRANSITION, False, []),
     ],
 )
 def test_what_is_done(bench: Bench, use: Use, there: bool, done: list[str]) -> None:
@@ -140,14 +139,14 @@ def test_what_is_done(bench: Bench, use: Use, there: bool, done: list[str]) -> N
 
 @pytest.mark.parametrize("kind", [Shower, Dumb])
 @pytest.mark.parametrize(
-    ("use", "done"), [(Use.WANTED, ["prepare"]), (Use.IDLE, ["release"]), (Use.BUSY, [])]
+    ("use", "done"), [(Use.PREPARED, ["prepare"]), (Use.FREE, ["release"]), (Use.IN_TRANSITION, [])]
 )
 def test_after_a_crash_it_is_done_once_more(
     bench: Bench, kind: type[Shower], use: Use, done: list[str]
 ) -> None:
     """Nobody knows how far it got, whatever the host shows."""
     bench.driver, bench.conductor = kind(), Conductor(use, kind.name)
-    bench.driver.shows = [UNIT] if use is Use.WANTED else []
+    bench.driver.shows = [UNIT] if use is Use.PREPARED else []
     crash(bench)
     assert bench.tend() == done
     # That was that.
@@ -171,13 +170,13 @@ def test_nobody_is_asked_where_nobody_can_tell(bench: Bench) -> None:
 
 def test_a_driver_that_fails_is_left_alone(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.driver.shows = RuntimeError("the library crashed")
-    bench.conductor.use = Use.WANTED
+    bench.conductor.use = Use.PREPARED
     assert bench.tend() == []
     assert "What shower has prepared is not known" in caplog.text
 
 
 def test_a_driver_that_is_not_loaded_any_more(bench: Bench) -> None:
-    bench.conductor = Conductor(Use.WANTED, "gone")
+    bench.conductor = Conductor(Use.PREPARED, "gone")
     assert bench.tend() == []
 
 
@@ -185,6 +184,6 @@ def test_what_the_conductor_does_not_know_is_not_touched(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.driver.shows = [Unit("another", "x"), UNIT]
-    bench.conductor.use = Use.WANTED
+    bench.conductor.use = Use.PREPARED
     assert bench.tend() == []
     assert "x of another is prepared, but the conductor does not know it" in caplog.text

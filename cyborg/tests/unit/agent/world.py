@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world for an agent's heart: whoever it talks to, in one object that does as a test says."""
+"""A world for an agent's loop: whoever it talks to, in one object that does as a test says."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from cyborg import exception
-from cyborg.agent.cache import Cache
-from cyborg.agent.discoveries import Discoveries
-from cyborg.agent.fleet import Fleet, none_else
+from cyborg.agent.discovery_requests import DiscoveryRequests
+from cyborg.agent.driver_manager import DriverManager, none_else
 from cyborg.agent.health import HealthChecks
-from cyborg.agent.heart import Heart, Identity, Intervals
+from cyborg.agent.loop import AgentLoop, Identity, Intervals
+from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.reporter import Reporter
-from cyborg.agent.shelf import Shelf
-from cyborg.agent.tending import Tender
+from cyborg.agent.state_store import DesiredStateCache, StateFiles
 from cyborg.clients.placement import Node, Placement
-from cyborg.clients.reconcile import Publisher
+from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.base import Surroundings
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.provider import (
@@ -79,8 +78,8 @@ class World:
     hellos: list[Hello] = field(default_factory=list)
     told: list[dict[str, str]] = field(default_factory=list)
     withheld: list[str] = field(default_factory=list)
-    shelf: Shelf = field(default_factory=lambda: Shelf(Path("/dev/null/nowhere")))
-    discoveries: Discoveries = field(default_factory=lambda: Discoveries(patience=0.0))
+    files: StateFiles = field(default_factory=lambda: StateFiles(Path("/dev/null/nowhere")))
+    discoveries: DiscoveryRequests = field(default_factory=lambda: DiscoveryRequests(patience=0.0))
     refused_by_conductor: dict[str, str] = field(default_factory=dict)
 
     def note(self, call: str) -> None:
@@ -174,19 +173,19 @@ class World:
         assert (host, epoch) == ("host", self.epoch)
         self.note("tend")
 
-    def heart(self) -> Heart:
+    def loop(self) -> AgentLoop:
         """A new agent in this world."""
-        return Heart(
+        return AgentLoop(
             identity=Identity("host", ("fqdn", "host"), "1", "topic@host"),
             intervals=Intervals(scan=60, full_check=600),
-            fleet=Fleet((), none_else),
+            driver_manager=DriverManager((), none_else),
             reporter=cast(Reporter, self),
             checks=HealthChecks(
                 drivers={}, devices=lambda: (), before=None, changed=lambda: None, asks=False
             ),
-            tender=cast(Tender, self),
+            prepared_sync=cast(PreparedUnitsSync, self),
             discoveries=self.discoveries,
-            cache=Cache(self.shelf, "host"),
+            cache=DesiredStateCache(self.files, "host"),
             conductor=cast(ReportClient, self),
             placement=cast(Placement, self),
             publisher=cast(Publisher, self),

@@ -10,14 +10,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from oslo_context.context import get_current
 
 from cyborg import tracing
-from cyborg.api.following import Followed
+from cyborg.api.middleware.request_log import RequestLog
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def ask(app: Callable[..., Any], **environ: str) -> None:
     asked = {"REQUEST_METHOD": "POST", "PATH_INFO": "/v2/devices", **environ}
-    Followed(app)(asked, lambda *_: None)
+    RequestLog(app)(asked, lambda *_: None)
 
 
 def done(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:

@@ -10,7 +10,7 @@ import pytest
 import webtest
 
 from cyborg import exception, version
-from cyborg.api.presence import Presence
+from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.service import wait_until
 
 
@@ -42,10 +42,10 @@ class FakeWatch:
 
 def present(
     conductor: Listener, *, endpoint: str | None = None, watch: FakeWatch | None = None
-) -> Presence:
+) -> Heartbeat:
     """Presence around an application that says hello."""
     parts: Any = {"conductor": conductor, "watch": watch or FakeWatch()}
-    return Presence(hello, host="api-1", endpoint=endpoint, **parts)
+    return Heartbeat(hello, host="api-1", endpoint=endpoint, **parts)
 
 
 def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -59,15 +59,15 @@ def conductor() -> Listener:
 
 
 @pytest.fixture
-def presence(conductor: Listener) -> Presence:
+def presence(conductor: Listener) -> Heartbeat:
     return present(conductor)
 
 
-def ask(presence: Presence) -> str:
+def ask(presence: Heartbeat) -> str:
     return str(webtest.TestApp(presence).get("/").text)
 
 
-def test_nothing_is_said_before_the_first_request(presence: Presence, conductor: Listener) -> None:
+def test_nothing_is_said_before_the_first_request(presence: Heartbeat, conductor: Listener) -> None:
     assert not wait_until(lambda: bool(conductor.heard), timeout=0.1)
     assert ask(presence) == "hello"
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
@@ -82,7 +82,7 @@ def test_the_endpoint_that_the_operator_names(conductor: Listener) -> None:
 
 
 def test_no_request_waits_for_a_conductor_that_does_not_answer(
-    presence: Presence, conductor: Listener
+    presence: Heartbeat, conductor: Listener
 ) -> None:
     conductor.open.clear()
     assert ask(presence) == "hello"
@@ -91,7 +91,9 @@ def test_no_request_waits_for_a_conductor_that_does_not_answer(
     conductor.open.set()
 
 
-def test_requests_that_come_together_begin_it_once(presence: Presence, conductor: Listener) -> None:
+def test_requests_that_come_together_begin_it_once(
+    presence: Heartbeat, conductor: Listener
+) -> None:
     together = threading.Barrier(8)
 
     def one() -> None:
@@ -108,7 +110,7 @@ def test_requests_that_come_together_begin_it_once(presence: Presence, conductor
 
 
 def test_a_worker_that_is_forked_later_speaks_for_itself(
-    presence: Presence, conductor: Listener
+    presence: Heartbeat, conductor: Listener
 ) -> None:
     ask(presence)
     assert wait_until(lambda: len(conductor.heard) == 1, timeout=5)
@@ -128,7 +130,7 @@ def test_a_worker_that_is_forked_later_speaks_for_itself(
 
 
 def test_a_conductor_that_is_away_is_one_line_in_the_log(
-    presence: Presence, conductor: Listener, caplog: pytest.LogCaptureFixture
+    presence: Heartbeat, conductor: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")
     assert ask(presence) == "hello"

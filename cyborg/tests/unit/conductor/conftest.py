@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.conductor.services import Lease
+from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
 from cyborg.db.services import Process
@@ -22,5 +22,5 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def lease(db: Database) -> Lease:
-    return Lease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))
+def lease(db: Database) -> ConductorLease:
+    return ConductorLease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.conductor.services import Lease
-from cyborg.conductor.work import Fenced, Ledger
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.tasks.queue import Fenced, WorkQueue
 from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
@@ -28,20 +28,20 @@ def claimed(db: Database, owner: tuple[int, int], lease_ms: int = 60_000) -> Seq
         return work.claim(tx, db.now, owner=owner, lease_ms=lease_ms, limit=10)
 
 
-def owner_of(lease: Lease) -> tuple[int, int]:
+def owner_of(lease: ConductorLease) -> tuple[int, int]:
     lease.renew()
     assert lease.owner is not None
     return lease.owner
 
 
 @pytest.fixture
-def heir(db: Database) -> Lease:
+def heir(db: Database) -> ConductorLease:
     """Another conductor."""
-    return Lease(db=db, process=Process("other-control", CONDUCTOR, "0", "there", "1"))
+    return ConductorLease(db=db, process=Process("other-control", CONDUCTOR, "0", "there", "1"))
 
 
 def test_what_a_living_conductor_has_in_hand_is_not_taken(
-    db: Database, lease: Lease, heir: Lease
+    db: Database, lease: ConductorLease, heir: ConductorLease
 ) -> None:
     add(db, WorkKind.NOTIFY, str(uuid4()))
     assert len(claimed(db, owner_of(lease))) == 1
@@ -52,18 +52,20 @@ def test_what_a_living_conductor_has_in_hand_is_not_taken(
 
 
 def test_what_a_conductor_had_in_an_earlier_epoch_is_taken_over(
-    db: Database, lease: Lease, heir: Lease
+    db: Database, lease: ConductorLease, heir: ConductorLease
 ) -> None:
     """It lives, but has been started anew, and knows nothing of it."""
     add(db, WorkKind.NOTIFY, str(uuid4()))
     before = owner_of(lease)
     assert len(claimed(db, before)) == 1
-    again = Lease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))
+    again = ConductorLease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))
     assert owner_of(again) == (before[0], before[1] + 1)
     assert len(claimed(db, owner_of(heir))) == 1
 
 
-def test_each_taking_over_raises_the_fence(db: Database, lease: Lease, heir: Lease) -> None:
+def test_each_taking_over_raises_the_fence(
+    db: Database, lease: ConductorLease, heir: ConductorLease
+) -> None:
     """What was taken over, and is still there, is no longer the former owner's in any way."""
     add(db, WorkKind.NOTIFY, str(uuid4()))
     (mine,) = claimed(db, owner_of(lease))
@@ -83,22 +85,22 @@ def test_each_taking_over_raises_the_fence(db: Database, lease: Lease, heir: Lea
 
 
 def test_several_rows_are_ended_together_or_not_at_all(
-    db: Database, lease: Lease, heir: Lease
+    db: Database, lease: ConductorLease, heir: ConductorLease
 ) -> None:
     """One of them was taken over: the transaction of the former owner changes nothing."""
     add(db, WorkKind.NOTIFY, str(uuid4()), str(uuid4()))
     mine = claimed(db, owner_of(lease))
     with db.writer() as tx:
         tx.execute(sa.update(Work).where(Work.id == mine[0].id).values(fence=Work.fence + 1))
-    ledger = Ledger(db=db)
-    for context in (ledger.going_on, ledger.done):
+    queue = WorkQueue(db=db)
+    for context in (queue.checkpoint, queue.complete):
         with pytest.raises(Fenced), context(mine):
             pass
     with db.reader() as tx:
         assert tx.execute(sa.select(sa.func.count(Work.id))).scalar_one() == 2
 
 
-def test_what_is_overdue_says_so(db: Database, lease: Lease) -> None:
+def test_what_is_overdue_says_so(db: Database, lease: ConductorLease) -> None:
     with db.writer() as tx:
         for seconds in (-5, 60):
             wanted = {"kind": WorkKind.PREPARE, "deadline_in": seconds * 1000}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.conductor.difference import Difference, Known
+from cyborg.conductor.reports.device_diff import DeviceDiff, StoredDevices
 from cyborg.db.models import AttachHandle, Attribute, Deployable, Device
 from cyborg.model import device as facts
 from cyborg.testing.machines import DRIVER, report_of
@@ -24,14 +24,14 @@ def reported(handles: int = 2) -> facts.Device:
     return device
 
 
-def rows_of(device: facts.Device, lost_ms: int | None = None) -> Known:
+def rows_of(device: facts.Device, lost_ms: int | None = None) -> StoredDevices:
     """The rows that a device has when it stands in the database exactly as reported."""
-    new = Difference(1, HOST, frozenset({"*"}))
+    new = DeviceDiff(1, HOST, frozenset({"*"}))
     new.add_device(DRIVER, device, "uuid-of-device")
     common: dict[str, Any] = {"id": 1, "lost_ms": lost_ms, "leaving": False}
     (device_row,) = new.devices
     (deployable_row,) = new.deployables
-    return Known(
+    return StoredDevices(
         devices=[SimpleNamespace(**{**device_row, **common})],
         deployables=[SimpleNamespace(**{**deployable_row, **common, "device_id": 1})],
         handles=[
@@ -45,9 +45,9 @@ def rows_of(device: facts.Device, lost_ms: int | None = None) -> Known:
     )
 
 
-def compared(known: Known, device: facts.Device, driver: str = DRIVER) -> Difference:
+def compared(known: StoredDevices, device: facts.Device, driver: str = DRIVER) -> DeviceDiff:
     """What is new when ``driver`` reports this as the host's device."""
-    new = Difference(1, HOST, frozenset())
+    new = DeviceDiff(1, HOST, frozenset())
     new.compare_device(known.devices[0], driver, device, known)
     return new
 
@@ -84,7 +84,7 @@ def test_what_is_lost_already_keeps_its_mark(moment: int) -> None:
     new = compared(known, without_deployables(device))
     assert not any(new.lost.values())
     known.devices[0].lost_ms = moment
-    new = Difference(1, HOST, frozenset())
+    new = DeviceDiff(1, HOST, frozenset())
     new.lose_device(known.devices[0])
     assert not new
     assert new.history == []
@@ -102,7 +102,7 @@ def test_what_is_reported_again_is_found(moment: int) -> None:
 
 def test_a_device_that_is_lost_says_so_in_the_history() -> None:
     known = rows_of(reported())
-    new = Difference(1, HOST, frozenset())
+    new = DeviceDiff(1, HOST, frozenset())
     new.lose_device(known.devices[0])
     assert new.lost == {Device: {1}}
     assert new.history == [("uuid-of-device", "lost", None)]
@@ -157,7 +157,7 @@ def test_a_device_of_an_operator_keeps_its_facts() -> None:
     known = rows_of(device, lost_ms=5)
     (deployable,) = device.deployables
     told = replace(device, model="other", deployables=(replace(deployable, prepare=True),))
-    new = Difference(1, HOST, frozenset())
+    new = DeviceDiff(1, HOST, frozenset())
     new.see_made(known.devices[0], told, known)
     assert new.changes == [(Deployable, 1, {"prepare": True})]
     assert new.found == {Device: {1}}
@@ -167,7 +167,7 @@ def test_a_device_that_an_operator_deletes_is_not_found_again() -> None:
     device = reported()
     known = rows_of(device, lost_ms=5)
     known.devices[0].leaving = True
-    new = Difference(1, HOST, frozenset())
+    new = DeviceDiff(1, HOST, frozenset())
     new.see_made(known.devices[0], device, known)
     assert not new
 
@@ -178,7 +178,7 @@ def test_a_device_that_an_operator_deletes_is_not_found_again() -> None:
 def test_a_new_device_is_enabled_at_once_only_where_that_is_set(
     auto_enable: frozenset[str], waiting: int
 ) -> None:
-    new = Difference(1, HOST, auto_enable)
+    new = DeviceDiff(1, HOST, auto_enable)
     new.add_device(DRIVER, reported(), "uuid")
     assert new.waiting == waiting
     assert [what for _, what, _ in new.history] == ["discovered"]

@@ -8,13 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.clients.placement import Placement
-from cyborg.clients.reconcile import Publisher
-from cyborg.conductor.forgetting import Forgetter, Processes
-from cyborg.conductor.operations import Operations
-from cyborg.conductor.services import Greeter, Lease
-from cyborg.conductor.work import Ledger
+from cyborg.clients.placement_sync import Publisher
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.hosts.removal import HostRemover, Processes
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.operations.operations import Operations
+from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import operations, work
-from cyborg.db.bulk import Record
+from cyborg.db.base import Record
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.model.caller import Caller
@@ -36,10 +37,10 @@ def processes(db: Database) -> Processes:
 
 
 @pytest.fixture
-def forgetter(db: Database) -> Forgetter:
-    return Forgetter(
+def forgetter(db: Database) -> HostRemover:
+    return HostRemover(
         db=db,
-        ledger=Ledger(db=db),
+        queue=WorkQueue(db=db),
         publisher=lambda: Publisher(Placement(absent())),
         down_after=DOWN_AFTER,
     )
@@ -48,13 +49,13 @@ def forgetter(db: Database) -> Forgetter:
 @pytest.fixture
 def api(db: Database) -> str:
     """An API that was heard of once."""
-    Greeter(db=db, down_after=30_000).api_alive("control", "0", "http")
+    Heartbeats(db=db, down_after=30_000).api_alive("control", "0", "http")
     with db.writer() as tx:
         tx.execute(sa.update(Service).values(last_seen_ms=0))
         return str(tx.execute(sa.select(Service.uuid)).scalar_one())
 
 
-def claimed(db: Database, lease: Lease) -> Sequence[Record]:
+def claimed(db: Database, lease: ConductorLease) -> Sequence[Record]:
     lease.renew()
     assert lease.owner is not None
     with db.writer() as tx:
@@ -67,7 +68,7 @@ def known(db: Database, binary: str) -> bool:
 
 
 def test_one_that_is_still_down_goes(
-    db: Database, lease: Lease, processes: Processes, forgetter: Forgetter, *, api: str
+    db: Database, lease: ConductorLease, processes: Processes, forgetter: HostRemover, *, api: str
 ) -> None:
     begun = processes.forget(CALLER, str(uuid4()), api)
     assert (begun.state, known(db, API)) == (OperationState.RUNNING, True)
@@ -80,10 +81,10 @@ def test_one_that_is_still_down_goes(
 
 
 def test_one_that_is_up_again_stays(
-    db: Database, lease: Lease, processes: Processes, forgetter: Forgetter, *, api: str
+    db: Database, lease: ConductorLease, processes: Processes, forgetter: HostRemover, *, api: str
 ) -> None:
     begun = processes.forget(CALLER, str(uuid4()), api)
-    Greeter(db=db, down_after=30_000).api_alive("control", "0", "http")
+    Heartbeats(db=db, down_after=30_000).api_alive("control", "0", "http")
     forgetter.forget(claimed(db, lease))
     assert known(db, API)
     with db.reader() as tx:

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.binding import Binder
-from cyborg.conductor.desired import Wishes
-from cyborg.conductor.discovery import Discovery
-from cyborg.conductor.services import Greeter
+from cyborg.conductor.arqs.bind import ArqBinder
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import DesiredStates
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Device, DeviceProfile, Event
 from cyborg.model.arq import Binding, State
@@ -39,12 +39,12 @@ class Host:
         (one,) = report_of(HOST, 2).drivers
         name = driver or one.driver
         report = Report((replace(one, driver=name, health=healths),))
-        discovery = Discovery(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None)
+        discovery = ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None)
         return discovery.report(HOST, self.epoch, report).desired_generation
 
     def reserved(self) -> list[int]:
         """The reserved units of the two providers."""
-        tree = Wishes(db=self.db).desired(HOST, self.epoch).tree
+        tree = DesiredStates(db=self.db).desired(HOST, self.epoch).tree
         return [one.reserved for one in tree.providers]
 
     def devices(self) -> list[Any]:
@@ -77,7 +77,7 @@ class Host:
                     group_spec={f"resources:{RESOURCE_CLASS}": "1"},
                 )
             )
-        binder = Binder(db=self.db, wake=lambda: None, bind_timeout=1000)
+        binder = ArqBinder(db=self.db, wake=lambda: None, bind_timeout=1000)
         binding = Binding(uuid, HOST, provider_of(HOST, index), str(uuid4()))
         binder.patch(CALLER, str(uuid4()), [binding], [])
 
@@ -85,7 +85,7 @@ class Host:
 @pytest.fixture
 def host(db: Database) -> Host:
     hello = Hello(HOST, (HOST,), "0", f"agent@{HOST}", None)
-    return Host(db, Greeter(db=db, down_after=30_000).hello(hello).epoch)
+    return Host(db, Heartbeats(db=db, down_after=30_000).hello(hello).epoch)
 
 
 def test_all_units_of_a_faulty_device_are_reserved_and_no_other(host: Host) -> None:

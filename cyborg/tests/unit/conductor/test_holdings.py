@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.discovery import Discovery
-from cyborg.conductor.holdings import Custodian
-from cyborg.conductor.services import Greeter
+from cyborg.conductor.hosts.heartbeats import Heartbeats
+from cyborg.conductor.reports.apply import ReportApplier
+from cyborg.conductor.reports.desired_state import PreparedUnits
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, DeviceProfile
 from cyborg.model.arq import State
@@ -29,7 +29,7 @@ class Unit:
 
     db: Database
     epoch: int
-    custodian: Custodian
+    custodian: PreparedUnits
 
     def change(self, model: Any, **values: Any) -> None:
         with self.db.writer() as tx:
@@ -63,42 +63,42 @@ class Unit:
 @pytest.fixture
 def unit(db: Database) -> Unit:
     epoch = (
-        Greeter(db=db, down_after=30_000)
+        Heartbeats(db=db, down_after=30_000)
         .hello(Hello(HOST, (HOST,), "0", f"agent@{HOST}", None))
         .epoch
     )
-    Discovery(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
+    ReportApplier(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         HOST, epoch, report_of(HOST, 1, handles=1, prepare=True)
     )
-    return Unit(db, epoch, Custodian(db=db))
+    return Unit(db, epoch, PreparedUnits(db=db))
 
 
 def test_what_nobody_has_is_idle(unit: Unit) -> None:
-    assert unit.use() is Use.IDLE
+    assert unit.use() is Use.FREE
 
 
 @pytest.mark.parametrize("state", [HandleState.RELEASING, HandleState.QUARANTINED])
 def test_what_is_being_released_is_left_to_that(unit: Unit, state: HandleState) -> None:
     unit.change(AttachHandle, state=state.value)
-    assert unit.use() is Use.BUSY
+    assert unit.use() is Use.IN_TRANSITION
 
 
 def test_what_is_held_by_nobody_is_left_to_the_audit(unit: Unit) -> None:
     unit.change(AttachHandle, state=HandleState.HELD.value)
-    assert unit.use() is Use.BUSY
+    assert unit.use() is Use.IN_TRANSITION
 
 
 @pytest.mark.parametrize(
     ("arq", "prepared", "handle", "use"),
     [
-        (State.BOUND, True, HandleState.HELD, Use.WANTED),
+        (State.BOUND, True, HandleState.HELD, Use.PREPARED),
         # Bound before its resource class needed preparing: nobody knows how.
-        (State.BOUND, False, HandleState.HELD, Use.BUSY),
-        (State.BOUND, True, HandleState.RELEASING, Use.BUSY),
-        (State.BIND_STARTED, False, HandleState.HELD, Use.BUSY),
-        (State.BIND_STARTED, True, HandleState.HELD, Use.BUSY),
-        (State.BIND_STARTED, False, HandleState.RELEASING, Use.BUSY),
-        (State.BIND_STARTED, False, HandleState.FREE, Use.BUSY),
+        (State.BOUND, False, HandleState.HELD, Use.IN_TRANSITION),
+        (State.BOUND, True, HandleState.RELEASING, Use.IN_TRANSITION),
+        (State.BIND_STARTED, False, HandleState.HELD, Use.IN_TRANSITION),
+        (State.BIND_STARTED, True, HandleState.HELD, Use.IN_TRANSITION),
+        (State.BIND_STARTED, False, HandleState.RELEASING, Use.IN_TRANSITION),
+        (State.BIND_STARTED, False, HandleState.FREE, Use.IN_TRANSITION),
     ],
 )
 def test_what_an_arq_has(
@@ -116,20 +116,20 @@ def test_what_is_lost_is_touched_by_nobody(unit: Unit, model: Any, held: bool) -
         unit.change(AttachHandle, state=HandleState.HELD.value)
         unit.give(State.BOUND, prepared=True)
     unit.change(model, lost_ms=1)
-    assert unit.use() is Use.BUSY
+    assert unit.use() is Use.IN_TRANSITION
 
 
 def test_each_answer_is_of_the_rows_as_they_are_then(unit: Unit) -> None:
-    assert unit.use() is Use.IDLE
+    assert unit.use() is Use.FREE
     unit.change(AttachHandle, state=HandleState.HELD.value)
     unit.give(State.BIND_STARTED, prepared=True)
-    assert unit.use() is Use.BUSY
+    assert unit.use() is Use.IN_TRANSITION
     unit.change(Arq, state=State.BOUND.value)
-    assert unit.use() is Use.WANTED
+    assert unit.use() is Use.PREPARED
     with unit.db.writer() as tx:
         tx.execute(sa.delete(Arq))
         tx.execute(sa.update(AttachHandle).values(state=HandleState.FREE.value))
-    assert unit.use() is Use.IDLE
+    assert unit.use() is Use.FREE
 
 
 def test_a_superseded_agent_is_told_nothing(unit: Unit) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.conductor.discovery import _match
+from cyborg.conductor.reports.apply import _match
 from cyborg.model import device as facts
 from cyborg.testing.machines import report_of
 

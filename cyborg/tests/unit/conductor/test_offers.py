@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.conductor.binding import _check, _owner
+from cyborg.conductor.arqs.bind import _check, _owner
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.conductor.peers import named
+from cyborg.conductor.endpoint import named
 
 
 class Door:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.conductor.retirement import _bare
+from cyborg.conductor.hosts.lost_devices import _bare
 
 
 def row(id_: int | None, name: str | None, device: int, *, whole: bool) -> Any:

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.services import Lease
-from cyborg.conductor.work import Ledger, Worker
+from cyborg.conductor.leases import ConductorLease
+from cyborg.conductor.tasks.queue import Worker, WorkQueue
 from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
@@ -21,28 +21,28 @@ from cyborg.model.work import WorkKind
 from cyborg.service import wait_until
 
 
-class MoodyLedger(Ledger):
-    """A ledger whose database is away for some calls."""
+class MoodyLedger(WorkQueue):
+    """A queue whose database is away for some calls."""
 
     def __init__(self, *, db: Database) -> None:
         super().__init__(db=db)
         self.away = 0
 
-    def later(self, rows: Sequence[Any], error: str | None, *, pause_ms: int = 0) -> None:
+    def reschedule(self, rows: Sequence[Any], error: str | None, *, pause_ms: int = 0) -> None:
         if self.away:
             self.away -= 1
             raise exception.Unavailable(peer="The database", reason="it is away")
-        super().later(rows, error, pause_ms=1)
+        super().reschedule(rows, error, pause_ms=1)
 
 
 @pytest.fixture
-def ledger(db: Database) -> MoodyLedger:
+def queue(db: Database) -> MoodyLedger:
     return MoodyLedger(db=db)
 
 
 @pytest.fixture
-def worker(db: Database, ledger: MoodyLedger, lease: Lease) -> Iterator[Worker]:
-    made = Worker(db=db, lease=lease, ledger=ledger, lease_ms=60_000, threads=2)
+def worker(db: Database, queue: MoodyLedger, lease: ConductorLease) -> Iterator[Worker]:
+    made = Worker(db=db, lease=lease, queue=queue, lease_ms=60_000, threads=2)
     yield made
     made.stop()
 
@@ -70,7 +70,9 @@ def tried(worker: Worker, condition: Callable[[], bool]) -> bool:
     return wait_until(turn, timeout=10, step=0.01)
 
 
-def test_nothing_is_claimed_before_the_lease(db: Database, worker: Worker, lease: Lease) -> None:
+def test_nothing_is_claimed_before_the_lease(
+    db: Database, worker: Worker, lease: ConductorLease
+) -> None:
     add(db, WorkKind.NOTIFY, str(uuid4()))
     assert worker.run_once() == 0
     lease.renew()
@@ -80,13 +82,13 @@ def test_nothing_is_claimed_before_the_lease(db: Database, worker: Worker, lease
 
 
 def test_notifications_of_an_instance_go_together_other_work_alone(
-    db: Database, ledger: Ledger, worker: Worker, lease: Lease
+    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
 ) -> None:
     seen: list[tuple[str, int]] = []
 
     def handler(found: Sequence[Any]) -> None:
         seen.append((found[0].kind, len(found)))
-        with ledger.done(found):
+        with queue.complete(found):
             pass
 
     one, other = str(uuid4()), str(uuid4())
@@ -104,14 +106,14 @@ def test_notifications_of_an_instance_go_together_other_work_alone(
     "error", [exception.Unavailable(peer="Nova", reason="away"), ZeroDivisionError("a fault")]
 )
 def test_what_fails_is_given_back_and_tried_again(
-    db: Database, ledger: Ledger, worker: Worker, lease: Lease, error: Exception
+    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease, error: Exception
 ) -> None:
     errors = [error, error]
 
     def handler(found: Sequence[Any]) -> None:
         if errors:
             raise errors.pop()
-        with ledger.done(found):
+        with queue.complete(found):
             pass
 
     worker.handle(WorkKind.NOTIFY, handler)
@@ -124,7 +126,7 @@ def test_what_fails_is_given_back_and_tried_again(
 
 
 def test_what_cannot_be_given_back_is_not_forgotten(
-    db: Database, ledger: MoodyLedger, worker: Worker, lease: Lease
+    db: Database, queue: MoodyLedger, worker: Worker, lease: ConductorLease
 ) -> None:
     """The row is this conductor's as long as it lives: no other would ever take it over."""
     calls: list[int] = []
@@ -132,9 +134,9 @@ def test_what_cannot_be_given_back_is_not_forgotten(
     def handler(found: Sequence[Any]) -> None:
         calls.append(found[0].attempts)
         if len(calls) == 1:
-            ledger.away = 3
+            queue.away = 3
             raise exception.Unavailable(peer="Nova", reason="away")
-        with ledger.done(found):
+        with queue.complete(found):
             pass
 
     worker.handle(WorkKind.NOTIFY, handler)
@@ -145,17 +147,17 @@ def test_what_cannot_be_given_back_is_not_forgotten(
 
 
 def test_one_kind_does_not_keep_another_waiting(
-    db: Database, ledger: Ledger, worker: Worker, lease: Lease
+    db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
 ) -> None:
     gate = threading.Event()
 
     def slow(found: Sequence[Any]) -> None:
         gate.wait(10)
-        with ledger.done(found):
+        with queue.complete(found):
             pass
 
     def quick(found: Sequence[Any]) -> None:
-        with ledger.done(found):
+        with queue.complete(found):
             pass
 
     worker.handle(WorkKind.RELEASE, slow)
@@ -170,14 +172,16 @@ def test_one_kind_does_not_keep_another_waiting(
     assert tried(worker, lambda: rows(db) == [])
 
 
-def test_postponed_no_further_than_its_deadline(db: Database, ledger: Ledger, lease: Lease) -> None:
+def test_postponed_no_further_than_its_deadline(
+    db: Database, queue: WorkQueue, lease: ConductorLease
+) -> None:
     lease.renew()
     owner = lease.owner
     assert owner is not None
     with db.writer() as tx:
         work.add(tx, db.now, [{"kind": WorkKind.PREPARE, "deadline_in": 5_000}])
         found = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
-    Ledger(db=db).later(found, "not yet", pause_ms=30_000)
+    WorkQueue(db=db).reschedule(found, "not yet", pause_ms=30_000)
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.not_before_ms, Work.deadline_ms)).one()
     assert row.not_before_ms == row.deadline_ms + 1
@@ -188,7 +192,7 @@ def test_postponed_no_further_than_its_deadline(db: Database, ledger: Ledger, le
     [(1, 500), (2, 1_000), (3, 2_000), (6, 16_000), (7, 30_000), (100, 30_000)],
 )
 def test_the_pause_grows_with_the_attempts_up_to_its_limit(
-    db: Database, lease: Lease, attempts: int, longest: int
+    db: Database, lease: ConductorLease, attempts: int, longest: int
 ) -> None:
     """Each pause is a random part of the longest one, and at least half of it."""
     lease.renew()
@@ -199,7 +203,7 @@ def test_the_pause_grows_with_the_attempts_up_to_its_limit(
         tx.execute(sa.update(Work).values(attempts=attempts - 1))
         found = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
         before = tx.execute(sa.select(db.now)).scalar_one()
-    Ledger(db=db).later(found, "not yet")
+    WorkQueue(db=db).reschedule(found, "not yet")
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.not_before_ms, db.now.label("now"))).one()
     assert before + longest // 2 <= row.not_before_ms <= row.now + longest
@@ -211,12 +215,12 @@ def test_a_conductor_forgets_the_rows_of_its_former_processes_after_a_day(db: Da
     ages = {("control", "old"): day + 60_000, ("control", "young"): day - 60_000}
     ages[("other", "old")] = day + 60_000
     for host, process in ages:
-        Lease(db=db, process=Process(host, CONDUCTOR, "0", "here", process)).renew()
+        ConductorLease(db=db, process=Process(host, CONDUCTOR, "0", "here", process)).renew()
     with db.writer() as tx:
         for (host, process), age in ages.items():
             mine = sa.and_(Service.host == host, Service.process == process)
             tx.execute(sa.update(Service).where(mine).values(last_seen_ms=db.now - age))
-    Lease(db=db, process=Process("control", CONDUCTOR, "0", "here", "new")).renew()
+    ConductorLease(db=db, process=Process("control", CONDUCTOR, "0", "here", "new")).renew()
     with db.reader() as tx:
         left = {tuple(one) for one in tx.execute(sa.select(Service.host, Service.process))}
     assert left == {("control", "young"), ("control", "new"), ("other", "old")}
@@ -224,7 +228,7 @@ def test_a_conductor_forgets_the_rows_of_its_former_processes_after_a_day(db: Da
 
 def test_a_lease_that_is_over_begins_anew(db: Database) -> None:
     process = Process("control", CONDUCTOR, "0", "here", "1")
-    first, second = Lease(db=db, process=process), Lease(db=db, process=process)
+    first, second = ConductorLease(db=db, process=process), ConductorLease(db=db, process=process)
     first.renew()
     second.renew()
     assert first.owner is not None
@@ -238,9 +242,9 @@ def test_a_lease_that_is_over_begins_anew(db: Database) -> None:
 
 
 def test_the_lease_is_kept_while_the_last_work_is_finished(
-    db: Database, ledger: Ledger, lease: Lease
+    db: Database, queue: WorkQueue, lease: ConductorLease
 ) -> None:
-    worker = Worker(db=db, lease=lease, ledger=ledger, lease_ms=300, threads=2)
+    worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=2)
     begun = threading.Event()
 
     def seen() -> int:
@@ -251,7 +255,7 @@ def test_the_lease_is_kept_while_the_last_work_is_finished(
         first = seen()
         begun.set()
         assert wait_until(lambda: seen() > first + 300, timeout=10)
-        with ledger.done(found):
+        with queue.complete(found):
             pass
 
     worker.handle(WorkKind.NOTIFY, slow)
@@ -264,15 +268,15 @@ def test_the_lease_is_kept_while_the_last_work_is_finished(
 
 
 def test_what_has_not_begun_keeps_nobody_from_ending(
-    db: Database, ledger: Ledger, lease: Lease
+    db: Database, queue: WorkQueue, lease: ConductorLease
 ) -> None:
-    worker = Worker(db=db, lease=lease, ledger=ledger, lease_ms=300, threads=1)
+    worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=1)
     begun, gate = threading.Event(), threading.Event()
 
     def slow(found: Sequence[Any]) -> None:
         begun.set()
         gate.wait(10)
-        with ledger.done(found):
+        with queue.complete(found):
             pass
 
     worker.handle(WorkKind.RELEASE, slow)

@@ -8,16 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 
-from cyborg.db.models import (
-    METADATA,
-    Arq,
-    AttachHandle,
-    Attribute,
-    Device,
-    Driver,
-    Service,
-    Work,
-)
+from cyborg.db.models import METADATA, Arq, AttachHandle, Attribute, Device, Driver, Service, Work
 from cyborg.model.arq import State
 from cyborg.model.attribute import Origin
 from cyborg.model.device import AttachType, DeviceStatus, DeviceType, HandleState

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.db.cached_clock import CachedClock
 from cyborg.db.engine import Reader
-from cyborg.db.watch import Watch
 
 
 class SlowReader(Reader):
@@ -41,15 +41,15 @@ def db(tmp_path: Path) -> Iterator[SlowReader]:
 
 
 @pytest.fixture
-def watch(db: SlowReader) -> Watch:
-    return Watch(db, seconds=lambda: db.seconds)
+def watch(db: SlowReader) -> CachedClock:
+    return CachedClock(db, seconds=lambda: db.seconds)
 
 
-def test_a_watch_that_was_never_set_asks(watch: Watch) -> None:
+def test_a_watch_that_was_never_set_asks(watch: CachedClock) -> None:
     assert watch.now_ms() == 5_000
 
 
-def test_it_is_behind_by_as_long_as_the_answer_took(db: SlowReader, watch: Watch) -> None:
+def test_it_is_behind_by_as_long_as_the_answer_took(db: SlowReader, watch: CachedClock) -> None:
     watch.set()
     db.ms += 2_000
     assert watch.now_ms() == db.ms - 2_000
@@ -58,7 +58,7 @@ def test_it_is_behind_by_as_long_as_the_answer_took(db: SlowReader, watch: Watch
     assert watch.now_ms() == db.ms - 2_000
 
 
-def test_an_answer_of_long_ago_is_not_trusted(db: SlowReader, watch: Watch) -> None:
+def test_an_answer_of_long_ago_is_not_trusted(db: SlowReader, watch: CachedClock) -> None:
     watch.set()
     db.seconds += 300
     db.ms += 900_000
@@ -69,7 +69,7 @@ def test_an_answer_of_long_ago_is_not_trusted(db: SlowReader, watch: Watch) -> N
         watch.now_ms()
 
 
-def test_without_an_answer_it_goes_on_as_it_was(db: SlowReader, watch: Watch) -> None:
+def test_without_an_answer_it_goes_on_as_it_was(db: SlowReader, watch: CachedClock) -> None:
     watch.set()
     db.away = True
     with pytest.raises(exception.Unavailable):
@@ -79,7 +79,7 @@ def test_without_an_answer_it_goes_on_as_it_was(db: SlowReader, watch: Watch) ->
 
 
 def test_by_itself_it_counts_real_time(db: SlowReader) -> None:
-    watch = Watch(db)
+    watch = CachedClock(db)
     watch.set()
     first, second = watch.now_ms(), watch.now_ms()
     assert 5_000 <= first <= second < 5_000 + 60_000

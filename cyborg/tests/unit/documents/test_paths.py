@@ -34,6 +34,6 @@ def test_what_is_named_is_there(path: Path):
 
 
 def test_a_stale_path_is_found():
-    text = "``tools/nothing``, ``doc/build/html``, ``conductor/binding.py``, ``model/nothing.py``"
+    text = "``tools/nothing``, ``doc/build/html``, ``conductor/arqs/bind.py``, ``model/nothing.py``"
     found = named(text)
     assert {one for one in found if not exists(one)} == {"tools/nothing", "model/nothing.py"}

@@ -140,7 +140,7 @@ def test_the_longest_name_of_a_network_fits_the_database() -> None:
     entry = json.dumps({"vendor_id": "8086", "physical_network": '"' * 64})
     devices = PciDriver(servers.server(), configured(entry)).discover()
     assert devices
-    assert [one.flaw() for one in devices] == [None] * len(devices)
+    assert [one.validate() for one in devices] == [None] * len(devices)
 
 
 def test_an_unknown_vendor_goes_by_its_id() -> None:

@@ -8,9 +8,7 @@ from enum import StrEnum
 from uuid import UUID, uuid5
 
 from cyborg.model.arq import State
-from cyborg.model.peers import Peers, Shown, View
-from cyborg.model.provider import provider_uuid
-from cyborg.model.snapshot import (
+from cyborg.model.audit_snapshot import (
     ArqRow,
     DeployableRow,
     DeviceRow,
@@ -21,6 +19,8 @@ from cyborg.model.snapshot import (
     Snapshot,
     WorkRow,
 )
+from cyborg.model.audit_views import AuditViews, Shown, View
+from cyborg.model.provider import provider_uuid
 from cyborg.model.work import WorkKind
 
 MINUTE = 60_000
@@ -79,7 +79,7 @@ class Whole:
     """A cloud and what its peers show."""
 
     cloud: Snapshot
-    peers: Peers
+    peers: AuditViews
 
 
 def root_of(host: str) -> str:
@@ -217,7 +217,7 @@ def build(hosts: Sequence[Sequence[Card]]) -> Whole:
     views = {one.name: _view(cloud, one, builder.allocations) for one in cloud.hosts}
     ready = {one.name: frozenset(builder.prepared[one.name]) for one in cloud.hosts}
     # A host may still hold ready what it is about to clean up, or to hand out.
-    return Whole(cloud, Peers(placement=views, prepared=ready))
+    return Whole(cloud, AuditViews(placement=views, prepared=ready))
 
 
 def _view(cloud: Snapshot, host: HostRow, allocations: dict[str, Counter[str]]) -> View:

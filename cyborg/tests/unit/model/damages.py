@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cyborg.model.arq import State
-from cyborg.model.finding import Kind
+from cyborg.model.audit_findings import Kind
+from cyborg.model.audit_snapshot import ArqRow, DeployableRow, HandleRow, HostRow, WorkRow
+from cyborg.model.audit_views import Shown, View
 from cyborg.model.health_view import Process
 from cyborg.model.names import AGENT
-from cyborg.model.peers import Shown, View
 from cyborg.model.provider import provider_uuid
-from cyborg.model.snapshot import ArqRow, DeployableRow, HandleRow, HostRow, WorkRow
 from cyborg.model.work import WorkKind
 from cyborg.tests.unit.model.clouds import HOUR, RESOURCE_CLASS, Whole, reshow
 

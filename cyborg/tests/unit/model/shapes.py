@@ -105,7 +105,7 @@ def typed(hint: Any) -> str:
     return text.replace(" ", "")
 
 
-def flaw(known: dict[str, str], shape: str, value: Any) -> str | None:
+def validate(known: dict[str, str], shape: str, value: Any) -> str | None:
     """What is wrong with plain data to a reader that knows only these shapes; None: it fits.
 
     Keys that it does not know are nothing to it.
@@ -117,12 +117,12 @@ def flaw(known: dict[str, str], shape: str, value: Any) -> str | None:
         inner = shape.partition("[")[2].removesuffix("]").removesuffix(",...")
         if not isinstance(value, list):
             return f"{value!r} is no list"
-        return next((bad for one in value if (bad := flaw(known, inner, one))), None)
+        return next((bad for one in value if (bad := validate(known, inner, one))), None)
     if shape.startswith("dict["):
         inner = shape.partition(",")[2].removesuffix("]")
         if not isinstance(value, dict):
             return f"{value!r} is no object"
-        return next((bad for one in value.values() if (bad := flaw(known, inner, one))), None)
+        return next((bad for one in value.values() if (bad := validate(known, inner, one))), None)
     return _flaw_of_one(known, shape, value)
 
 
@@ -139,7 +139,7 @@ def _flaw_of_one(known: dict[str, str], shape: str, value: Any) -> str | None:
     for part in parts:
         name, _, inner = part.partition(":")
         if name in value:
-            bad = flaw(known, inner.removesuffix("?"), value[name])
+            bad = validate(known, inner.removesuffix("?"), value[name])
             if bad is not None:
                 return f"{shape}.{name}: {bad}"
         elif not part.endswith("?"):

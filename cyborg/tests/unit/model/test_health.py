@@ -4,9 +4,9 @@
 import pytest
 
 from cyborg.model import health
+from cyborg.model.availability import Standing, Unit, reserved
 from cyborg.model.device import DeviceStatus, HandleState
 from cyborg.model.health import Condition, DeviceHealth
-from cyborg.model.offering import Standing, Unit, reserved
 from cyborg.model.report import DriverReport, DriverState, Report
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import cyborg
 from cyborg.model.arq import State
-from cyborg.model.finding import RULES, Finding, Fix, Kind, Severity
-from cyborg.model.invariants import Ages, check, confirmed
-from cyborg.model.peers import Peers
-from cyborg.model.snapshot import Snapshot
+from cyborg.model.audit_findings import RULES, Finding, Fix, Kind, Severity
+from cyborg.model.audit_rules import Ages, check, confirmed
+from cyborg.model.audit_snapshot import Snapshot
+from cyborg.model.audit_views import AuditViews
 from cyborg.tests.unit.model.clouds import (
     HOUR,
     RESOURCE_CLASS,
@@ -55,7 +55,7 @@ def named(whole: Whole) -> set[tuple[Kind, str]]:
 
 
 def test_an_empty_cloud_has_nothing_wrong() -> None:
-    assert check(Snapshot(), Peers(), AGES) == []
+    assert check(Snapshot(), AuditViews(), AGES) == []
 
 
 @given(clouds)
@@ -155,7 +155,7 @@ def test_every_pair_of_handle_and_arq(
     if work:
         release = build([[Card((Unit.CLEANED,))]]).cloud.work[0]
         cloud = replace(cloud, work=(*cloud.work, replace(release, handle_id=handle.id)))
-    kinds = [one.kind for one in check(cloud, Peers(), AGES)]
+    kinds = [one.kind for one in check(cloud, AuditViews(), AGES)]
     assert kinds == ([] if kind is None else [kind])
 
 
@@ -200,7 +200,7 @@ def test_a_dead_agents_units_may_be_withheld_but_not_given_out() -> None:
 
 def test_without_peers_nothing_is_concluded_about_them() -> None:
     whole, _ = DAMAGES[Kind.MISSING_PROVIDER](EVERYTHING, 0) or pytest.fail("nothing to break")
-    assert check(whole.cloud, Peers(), AGES) == []
+    assert check(whole.cloud, AuditViews(), AGES) == []
 
 
 def test_allocations_are_reported_only_when_nova_has_no_server_and_they_are_old() -> None:

@@ -81,14 +81,14 @@ def test_custom_words_are_told_from_standard_ones():
     ],
 )
 def test_a_flaw_is_named(change: dict[str, object], word: str):
-    flaw = replace(FPGA, **change).flaw()  # type: ignore[arg-type]
+    flaw = replace(FPGA, **change).validate()  # type: ignore[arg-type]
     assert flaw is not None
     assert word in flaw
 
 
 def test_a_sound_provider_has_no_flaw():
-    assert FPGA.flaw() is None
-    assert replace(FPGA, name="x" * 200, reserved=16).flaw() is None
+    assert FPGA.validate() is None
+    assert replace(FPGA, name="x" * 200, reserved=16).validate() is None
 
 
 def test_what_is_shown_as_desired_needs_no_change():

@@ -106,8 +106,8 @@ def test_the_digest_knows_every_fact() -> None:
 
 
 def test_a_good_device_has_no_flaw() -> None:
-    assert device("a").flaw() is None
-    assert replace(device("a"), vendor_board_info="x" * 5000, numa_node=0).flaw() is None
+    assert device("a").validate() is None
+    assert replace(device("a"), vendor_board_info="x" * 5000, numa_node=0).validate() is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_good_device_has_no_flaw() -> None:
     ],
 )
 def test_flaws_of_devices(changes: dict[str, Any], says: str) -> None:
-    assert says in str(replace(device("a"), **changes).flaw())
+    assert says in str(replace(device("a"), **changes).validate())
 
 
 @pytest.mark.parametrize(
@@ -143,5 +143,5 @@ def test_flaws_of_devices(changes: dict[str, Any], says: str) -> None:
 def test_flaws_of_deployables(changes: dict[str, Any], says: str) -> None:
     good = device("a")
     unit, other = good.deployables
-    flaw = replace(good, deployables=(replace(unit, **changes), other)).flaw()
+    flaw = replace(good, deployables=(replace(unit, **changes), other)).validate()
     assert says in str(flaw)

@@ -11,7 +11,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.rpc.rabbit import BrokerFailure
-from cyborg.rpc.transport import Bus, Line
+from cyborg.rpc.transport import Bus, RPCClient
 from cyborg.service import wait_until
 
 Behaviour = Callable[..., Any]
@@ -85,8 +85,8 @@ def bus() -> FakeBus:
 
 
 @pytest.fixture
-def line(bus: FakeBus) -> Iterator[Line]:
-    made = Line(cast(Bus, bus), "topic", peer="conductor", timeout=0.3)
+def line(bus: FakeBus) -> Iterator[RPCClient]:
+    made = RPCClient(cast(Bus, bus), "topic", peer="conductor", timeout=0.3)
     yield made
     made.close()
 
@@ -95,7 +95,7 @@ def verbs(bus: FakeBus) -> list[str]:
     return [verb for verb, *_ in bus.calls]
 
 
-def test_a_call(bus: FakeBus, line: Line) -> None:
+def test_a_call(bus: FakeBus, line: RPCClient) -> None:
     assert line.call("show", request_id="req-1", uuid="u") == "fine"
     (call,) = bus.calls
     assert call == (
@@ -108,14 +108,14 @@ def test_a_call(bus: FakeBus, line: Line) -> None:
 
 
 def test_a_call_says_who_calls(bus: FakeBus) -> None:
-    line = Line(cast(Bus, bus), "topic", peer="conductor", timeout=0.3, sender="agent@host-1")
+    line = RPCClient(cast(Bus, bus), "topic", peer="conductor", timeout=0.3, sender="agent@host-1")
     line.call("show", request_id="req-1")
     line.close()
     assert bus.calls[0][2] == {"request_id": "req-1", "sender": "agent@host-1"}
 
 
 @pytest.mark.parametrize("kind", ["NoSuchMethod", "UnsupportedVersion"])
-def test_a_peer_of_another_release_is_named(bus: FakeBus, line: Line, kind: str) -> None:
+def test_a_peer_of_another_release_is_named(bus: FakeBus, line: RPCClient, kind: str) -> None:
     def refuse() -> Any:
         raise oslo_messaging.RemoteError(kind, "at line 7", None)
 
@@ -124,14 +124,14 @@ def test_a_peer_of_another_release_is_named(bus: FakeBus, line: Line, kind: str)
         line.call("discovery")
 
 
-def test_no_answer_is_asked_for_once_more(bus: FakeBus, line: Line) -> None:
+def test_no_answer_is_asked_for_once_more(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, fine]
     assert line.call("bind", operation="o") == "fine"
     first, second = bus.calls
     assert first == second
 
 
-def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: Line) -> None:
+def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, silent]
     with pytest.raises(exception.OutcomeUnknown, match="repeating is safe"):
         line.call("bind")
@@ -140,7 +140,7 @@ def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: Line) -> None
     assert line.call("bind") == "fine"
 
 
-def test_a_write_is_repeated_until_its_time_is_over(bus: FakeBus, line: Line) -> None:
+def test_a_write_is_repeated_until_its_time_is_over(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, silent, silent, fine]
     assert line.call_until("bind", within=5.0, operation="o") == "fine"
     assert verbs(bus) == ["bind"] * 4
@@ -152,7 +152,7 @@ def test_a_write_is_repeated_until_its_time_is_over(bus: FakeBus, line: Line) ->
 
 @pytest.mark.parametrize("broken", [silent, lost_connection])
 def test_the_outcome_of_a_write_is_unknown_only_when_its_time_is_over(
-    bus: FakeBus, line: Line, broken: Behaviour
+    bus: FakeBus, line: RPCClient, broken: Behaviour
 ) -> None:
     bus.behaviours = [broken] * 100_000
     begun = time.monotonic()
@@ -162,7 +162,7 @@ def test_the_outcome_of_a_write_is_unknown_only_when_its_time_is_over(
     assert len(bus.calls) > 1
 
 
-def test_a_write_that_the_broker_refuses_is_given_up_at_once(bus: FakeBus, line: Line) -> None:
+def test_a_write_that_the_broker_refuses_is_given_up_at_once(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [refused_by_broker]
     with pytest.raises(exception.Unavailable, match="403 ACCESS_REFUSED") as caught:
         line.call_until("bind", within=60.0)
@@ -170,7 +170,9 @@ def test_a_write_that_the_broker_refuses_is_given_up_at_once(bus: FakeBus, line:
     assert verbs(bus) == ["bind"]
 
 
-def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(bus: FakeBus, line: Line) -> None:
+def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(
+    bus: FakeBus, line: RPCClient
+) -> None:
     gate = threading.Event()
     bus.behaviours = [lambda **_: gate.wait(20)]
     begun = time.monotonic()
@@ -180,14 +182,14 @@ def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(bus: FakeBus, li
     gate.set()
 
 
-def test_who_has_just_begun_to_look_waits_a_moment(bus: FakeBus, line: Line) -> None:
+def test_who_has_just_begun_to_look_waits_a_moment(bus: FakeBus, line: RPCClient) -> None:
     gate = threading.Event()
     bus.ping = lambda: {"ok": gate.wait(20)}
     threading.Timer(0.2, gate.set).start()
     assert line.reached()
 
 
-def test_a_broker_that_is_away(bus: FakeBus, line: Line) -> None:
+def test_a_broker_that_is_away(bus: FakeBus, line: RPCClient) -> None:
     """One call finds out; those after it are refused at once, until a ping gets through."""
     away = threading.Event()
     away.set()
@@ -211,7 +213,7 @@ def test_a_broker_that_is_away(bus: FakeBus, line: Line) -> None:
 
 
 def test_a_peer_that_was_never_there(
-    bus: FakeBus, line: Line, caplog: pytest.LogCaptureFixture
+    bus: FakeBus, line: RPCClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker's own word for it is empty."""
     gone = [oslo_messaging.MessageUndeliverable(None, None, None, None)] * 2
@@ -230,7 +232,7 @@ def test_a_peer_that_was_never_there(
     ]
 
 
-def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: Line) -> None:
+def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [refused]
     with pytest.raises(exception.Unavailable, match="nobody home") as caught:
         line.call("bind")
@@ -238,13 +240,13 @@ def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: Line) -> None:
     assert verbs(bus) == ["bind"]
 
 
-def test_a_peer_that_cannot_take_the_verb(bus: FakeBus, line: Line) -> None:
+def test_a_peer_that_cannot_take_the_verb(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [failing]
     with pytest.raises(exception.PeerFault, match="req-9"):
         line.call("bind", request_id="req-9")
 
 
-def test_a_peers_error_is_raised_here(bus: FakeBus, line: Line) -> None:
+def test_a_peers_error_is_raised_here(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [lambda **_: {"error": {"type": "Conflict", "fields": {"reason": "taken"}}}]
     with pytest.raises(exception.Conflict, match="taken"):
         line.call("bind")
@@ -255,7 +257,7 @@ def test_a_peers_error_is_raised_here(bus: FakeBus, line: Line) -> None:
     ("within", "patience"), [(None, 0.3), (0.2, 0.2), (60.0, 0.3), (-1.0, 0.1)]
 )
 def test_one_server_is_asked_once(
-    bus: FakeBus, line: Line, within: float | None, patience: float
+    bus: FakeBus, line: RPCClient, within: float | None, patience: float
 ) -> None:
     bus.behaviours = [silent]
     with pytest.raises(exception.Unavailable, match="conductor on host-1"):
@@ -266,14 +268,14 @@ def test_one_server_is_asked_once(
     assert line.call_server("host-1", "prepare") == "fine"
 
 
-def test_a_hint_never_raises(bus: FakeBus, line: Line) -> None:
+def test_a_hint_never_raises(bus: FakeBus, line: RPCClient) -> None:
     line.tell_server("host-1", "poke")
     assert wait_until(lambda: bool(bus.casts), timeout=5)
     assert bus.casts == [("poke", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})]
 
 
 def test_a_hint_too_asks_for_no_newer_peer_than_it_must(bus: FakeBus) -> None:
-    line = Line(cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"poke.why": "1.1"})
+    line = RPCClient(cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"poke.why": "1.1"})
     line.tell_server("host-1", "poke", why=None)
     assert wait_until(lambda: bool(bus.casts), timeout=5)
     line.tell_server("host-1", "poke", why="news")
@@ -283,8 +285,8 @@ def test_a_hint_too_asks_for_no_newer_peer_than_it_must(bus: FakeBus) -> None:
     assert sent == [("1.0", {}), ("1.1", {"why": "news"})]
 
 
-def test_closing_gives_up_calls_in_flight(bus: FakeBus, line: Line) -> None:
-    slow = Line(cast(Bus, bus), "topic", peer="agent", timeout=30)
+def test_closing_gives_up_calls_in_flight(bus: FakeBus, line: RPCClient) -> None:
+    slow = RPCClient(cast(Bus, bus), "topic", peer="agent", timeout=30)
     gate, answers = threading.Event(), []
     bus.behaviours = [lambda **_: gate.wait(20)]
 

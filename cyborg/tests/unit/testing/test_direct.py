@@ -10,7 +10,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.rpc.faults import answering
-from cyborg.rpc.transport import Line
+from cyborg.rpc.transport import RPCClient
 from cyborg.rpc.versions import FIRST
 from cyborg.service import wait_until
 from cyborg.testing.direct import Died, DirectBus, Exchange
@@ -61,42 +61,42 @@ def conductor(exchange: Exchange, endpoint: Endpoint) -> DirectBus:
 
 
 @pytest.fixture
-def line(exchange: Exchange, conductor: DirectBus) -> Iterator[Line]:
-    made = Line(DirectBus(exchange), TOPIC, peer="conductor", timeout=5.0)
+def line(exchange: Exchange, conductor: DirectBus) -> Iterator[RPCClient]:
+    made = RPCClient(DirectBus(exchange), TOPIC, peer="conductor", timeout=5.0)
     yield made
     made.close()
 
 
-def test_a_call(line: Line, endpoint: Endpoint) -> None:
+def test_a_call(line: RPCClient, endpoint: Endpoint) -> None:
     sent = {"tuple": (1, "zwei"), "none": None}
     assert line.call("bind", request_id="req-1", what=sent) == {"tuple": [1, "zwei"], "none": None}
     assert endpoint.calls == [({"request_id": "req-1"}, {"tuple": [1, "zwei"], "none": None})]
     assert line.up
 
 
-def test_an_error_is_raised_here(line: Line) -> None:
+def test_an_error_is_raised_here(line: RPCClient) -> None:
     with pytest.raises(exception.Conflict, match="taken"):
         line.call("bind", what="taken")
 
 
 @pytest.mark.parametrize("verb", ["nothing", "_private"])
-def test_a_verb_that_is_not_there(line: Line, verb: str) -> None:
+def test_a_verb_that_is_not_there(line: RPCClient, verb: str) -> None:
     with pytest.raises(exception.UnknownVerb, match=verb):
         line.call(verb)
 
 
-def test_an_answer_that_is_no_json(line: Line) -> None:
+def test_an_answer_that_is_no_json(line: RPCClient) -> None:
     with pytest.raises(exception.PeerFault):
         line.call("odd")
 
 
-def test_arguments_that_are_no_json_are_not_sent(line: Line, endpoint: Endpoint) -> None:
+def test_arguments_that_are_no_json_are_not_sent(line: RPCClient, endpoint: Endpoint) -> None:
     with pytest.raises(exception.Unavailable):
         line.call("bind", what=object())
     assert endpoint.calls == []
 
 
-def test_one_server_by_its_name(line: Line, exchange: Exchange) -> None:
+def test_one_server_by_its_name(line: RPCClient, exchange: Exchange) -> None:
     other = Endpoint()
     DirectBus(exchange).server(TOPIC, "host-2", other).start()
     assert [line.call_server("host-2", "bind", what=one) for one in (1, 2)] == [1, 2]
@@ -105,7 +105,7 @@ def test_one_server_by_its_name(line: Line, exchange: Exchange) -> None:
         line.call_server("host-3", "bind", what=3)
 
 
-def test_servers_take_turns(line: Line, exchange: Exchange, endpoint: Endpoint) -> None:
+def test_servers_take_turns(line: RPCClient, exchange: Exchange, endpoint: Endpoint) -> None:
     other = Endpoint()
     line.call("ping")
     DirectBus(exchange).server(TOPIC, "host-2", other).start()
@@ -114,39 +114,41 @@ def test_servers_take_turns(line: Line, exchange: Exchange, endpoint: Endpoint) 
     assert (len(endpoint.calls), len(other.calls)) == (2, 2)
 
 
-def test_a_lost_request_is_repeated(line: Line, exchange: Exchange, endpoint: Endpoint) -> None:
+def test_a_lost_request_is_repeated(
+    line: RPCClient, exchange: Exchange, endpoint: Endpoint
+) -> None:
     exchange.lose_request("bind")
     assert line.call("bind", what=1) == 1
     assert len(endpoint.calls) == 1
 
 
 def test_a_lost_answer_is_asked_for_again(
-    line: Line, exchange: Exchange, endpoint: Endpoint
+    line: RPCClient, exchange: Exchange, endpoint: Endpoint
 ) -> None:
     exchange.lose_answer("bind")
     assert line.call("bind", what=1) == 1
     assert len(endpoint.calls) == 2
 
 
-def test_two_lost_answers_leave_the_outcome_unknown(line: Line, exchange: Exchange) -> None:
+def test_two_lost_answers_leave_the_outcome_unknown(line: RPCClient, exchange: Exchange) -> None:
     exchange.lose_answer("bind", times=2)
     with pytest.raises(exception.OutcomeUnknown):
         line.call("bind", what=1)
 
 
-def test_a_hint(line: Line, endpoint: Endpoint) -> None:
+def test_a_hint(line: RPCClient, endpoint: Endpoint) -> None:
     line.tell_server("host-1", "bind", what=1)
     assert wait_until(lambda: len(endpoint.calls) == 1, timeout=5)
 
 
-def test_a_closed_bus(line: Line, conductor: DirectBus, exchange: Exchange) -> None:
+def test_a_closed_bus(line: RPCClient, conductor: DirectBus, exchange: Exchange) -> None:
     line.call("ping")
     conductor.close()
     with pytest.raises(exception.Unavailable, match="no answer"):
         line.call_server("host-1", "bind", what=1)
     closed = DirectBus(exchange)
     closed.close()
-    gone = Line(closed, TOPIC, peer="conductor", timeout=5.0)
+    gone = RPCClient(closed, TOPIC, peer="conductor", timeout=5.0)
     with pytest.raises(exception.Unavailable, match="closed"):
         gone.call_server("host-1", "bind", what=1)
     gone.close()
@@ -164,7 +166,7 @@ def test_a_server_that_dies_was_never_heard(
 
     endpoint = Endpoint()
     DirectBus(exchange, crossing=crossing).server(TOPIC, "host-1", endpoint).start()
-    line = Line(DirectBus(exchange), TOPIC, peer="conductor", timeout=5.0)
+    line = RPCClient(DirectBus(exchange), TOPIC, peer="conductor", timeout=5.0)
     with pytest.raises(exception.Unavailable, match="no answer"):
         line.call_server("host-1", "bind", what=1)
     line.close()
@@ -179,6 +181,6 @@ def test_a_server_that_dies_after_its_answer_has_left_was_heard(exchange: Exchan
             raise Died
 
     DirectBus(exchange, crossing=crossing).server(TOPIC, "host-1", Endpoint()).start()
-    line = Line(DirectBus(exchange), TOPIC, peer="conductor", timeout=5.0)
+    line = RPCClient(DirectBus(exchange), TOPIC, peer="conductor", timeout=5.0)
     assert line.call_server("host-1", "bind", what=1) == 1
     line.close()

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API's heartbeat: a message to a conductor that this host serves the API."""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from cyborg import version
+from cyborg.db.cached_clock import CachedClock
+from cyborg.model.names import API
+from cyborg.rpc.conductor import ConductorClient
+from cyborg.service import Periodic
+
+#: Seconds between two heartbeats of one process.
+INTERVAL: Final = 10.0
+#: Workers of one host start together; they need not speak together.
+_JITTER: Final = 0.2
+
+_WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Heartbeat:
+    """Goes around an application; each process that serves a request tells so from then on.
+
+    It sets its ``watch`` as often.
+
+    Nothing happens before the first request, which comes after a server has forked (threads and
+    connections do not survive a fork), and no request waits for it.
+    """
+
+    def __init__(
+        self,
+        app: _WsgiApp,
+        *,
+        conductor: ConductorClient,
+        watch: CachedClock,
+        host: str,
+        endpoint: str | None,
+    ) -> None:
+        self._app = app
+        self._watch = watch
+        self._conductor = conductor
+        self._host = host
+        self._version = version.installed()
+        self._endpoint = endpoint or f"{API}@{host}"
+        # By process: a fork copies what its parent had, but for the thread. No lock, which a fork
+        # might copy while it is held.
+        self._signs: dict[int, Periodic] = {}
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        """Hand the request on."""
+        if os.getpid() not in self._signs:
+            self._begin()
+        return self._app(environ, start_response)
+
+    def _begin(self) -> None:
+        mine = Periodic("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
+        if self._signs.setdefault(os.getpid(), mine) is mine:
+            mine.start()
+
+    def _tell(self) -> None:
+        self._watch.set()
+        self._conductor.alive(self._host, version=self._version, endpoint=self._endpoint)

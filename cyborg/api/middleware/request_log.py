@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes around a request from the first filter on: its ids, its trace, its line in the log."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+from urllib.parse import quote
+
+from oslo_context import context as ids
+
+from cyborg import context, tracing
+from cyborg.api.routing import ROUTE
+
+LOG = logging.getLogger(__name__)
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+#: Where oslo.middleware's filter puts the id that it gave the request, and the one that its client
+#: sent, if that has the form of one.
+REQUEST_ID: Final = "openstack.request_id"
+_GLOBAL_ID: Final = "openstack.global_request_id"
+_LONGEST_TRACE: Final = 512
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class RequestLog:
+    """Has whatever is done for a request know which one it is.
+
+    One line of the log tells how each request ended that was to change something.
+    """
+
+    def __init__(self, app: WsgiApp) -> None:
+        self._app = app
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Hand the request on."""
+        method, status = environ["REQUEST_METHOD"], "500"
+        request_id = environ.setdefault(REQUEST_ID, None) or ids.generate_request_id()
+        environ[REQUEST_ID] = request_id
+        known = {context.REQUEST_ID: request_id, context.GLOBAL_ID: environ.get(_GLOBAL_ID)}
+
+        def started(line: str, *more: Any) -> Any:
+            nonlocal status
+            status = line[:3]
+            return start_response(line, *more)
+
+        with (
+            context.working_for(known),
+            tracing.span(
+                method,
+                tracing.Kind.SERVER,
+                origin=_trace(environ),
+                begins=True,
+                http__request__method=method,
+                openstack__request_id=request_id,
+            ) as span,
+        ):
+            try:
+                answer = self._app(environ, started)
+            finally:
+                if method not in _READS:
+                    LOG.info("%s %s: %s", method, _shown(environ), status)
+            span.answered(int(status))
+            if ROUTE in environ:
+                span.set_attribute("http.route", environ[ROUTE])
+                span.update_name(f"{method} {environ[ROUTE]}")
+            return answer
+
+
+def _trace(environ: dict[str, Any]) -> dict[str, str]:
+    """The trace that the client is in; it is kept with each line of the history, so not at length.
+
+    W3C leaves it to each service what it hands on beyond this.
+    """
+    sent = {key: environ.get(f"HTTP_{key.upper()}", "") for key in tracing.KEYS}
+    return {key: value for key, value in sent.items() if 0 < len(value) <= _LONGEST_TRACE}
+
+
+def _shown(environ: dict[str, Any]) -> str:
+    """The path as it was sent: WSGI has each of its bytes as a character."""
+    return quote(environ.get("PATH_INFO", "").encode("latin-1", "replace"))

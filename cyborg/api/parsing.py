@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read request bodies and query strings.
+
+A body is JSON in UTF-8 of bounded size. A query parameter is given once, in plain form or in wsme's
+form of pairs. Text that no database can hold is refused.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import webob
+import webob.exc
+from webob.multidict import MultiDict
+
+from cyborg import exception
+from cyborg.db.listing import Page
+
+#: As wsme takes them; text/javascript is what very old clients send.
+_CONTENT_TYPES: Final = ("application/json", "application/javascript", "text/javascript", "")
+#: Far above a bind of a thousand accelerators.
+_MAX_BYTES: Final = 1 << 20
+# NUL is refused by PostgreSQL, a lone surrogate by every encoding.
+_UNFIT: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+def read_body(request: webob.Request) -> Any:
+    """The JSON value that the request carries.
+
+    Raises Invalid for what is no JSON, webob's 415 for another content type and 413 for a body of
+    more than a megabyte.
+    """
+    if (request.content_length or 0) > _MAX_BYTES:
+        raise webob.exc.HTTPRequestEntityTooLarge(f"A body has at most {_MAX_BYTES} bytes.")
+    if request.content_type == "application/x-www-form-urlencoded":
+        raise exception.Invalid(field="body", reason="it must be JSON, not a form")
+    if request.content_type not in _CONTENT_TYPES:
+        raise webob.exc.HTTPUnsupportedMediaType(
+            f"The body must be application/json, not {request.content_type}."
+        )
+    raw = request.body
+    if not raw.strip():
+        raise exception.Invalid(field="body", reason="it is missing")
+    try:
+        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise exception.Invalid(field="body", reason="it is not valid JSON in UTF-8") from None
+    _refuse_unfit(value)
+    return value
+
+
+def refuse_unfit_text(text: str, field: str) -> None:
+    """Raise Invalid for text that cannot be stored or compared in every database."""
+    if _UNFIT.search(text):
+        raise exception.Invalid(field=field, reason="it holds a NUL or a lone surrogate")
+
+
+def _refuse_unfit(value: Any) -> None:
+    # A stack of our own: JSON may nest deeper than Python calls do.
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            refuse_unfit_text(one, "body")
+        elif isinstance(one, dict):
+            waiting.extend(one)
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    # Python reads NaN and Infinity, which JSON does not have.
+    raise ValueError(word)
+
+
+# The form ``filters.field=limit&filters.value=5``, pair by pair.
+_FIELD: Final = "filters.field"
+_VALUE: Final = "filters.value"
+#: Fields of that form that never had an effect; clients may still send them.
+_IDLE: Final = frozenset(
+    {"parent_uuid", "root_uuid", "board", "availability", "interface_type", "instance_uuid"}
+)
+
+
+def read_query(given: MultiDict) -> dict[str, str]:
+    """The parameters by name; raises Invalid for one that is given twice or cannot be stored."""
+    pairs = [(name, value) for name, value in given.items() if name not in (_FIELD, _VALUE)]
+    fields, values = given.getall(_FIELD), given.getall(_VALUE)
+    if len(fields) != len(values):
+        raise exception.Invalid(field="filters", reason="each field needs one value")
+    pairs += [
+        (name, value) for name, value in zip(fields, values, strict=True) if name not in _IDLE
+    ]
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        refuse_unfit_text(name, "query")
+        refuse_unfit_text(value, name)
+        if name in found:
+            raise exception.Invalid(field=name, reason="it is given more than once")
+        found[name] = value
+    return found
+
+
+def page(asked: Mapping[str, Any]) -> Page:
+    """The page that checked parameters ask for; its words are judged where the columns are."""
+    return Page(
+        limit=asked.get("limit"),
+        marker=asked.get("marker"),
+        sort_key=asked.get("sort_key"),
+        sort_dir=asked.get("sort_dir"),
+    )

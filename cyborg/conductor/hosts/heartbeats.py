@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heartbeats of agents (hello) and of APIs."""
+
+import contextlib
+import logging
+
+import sqlalchemy as sa
+
+from cyborg import exception
+from cyborg.conductor.reports.driver_inventory import introduce
+from cyborg.db import hosts, images, services
+from cyborg.db.engine import Database, retried
+from cyborg.db.services import Process
+from cyborg.model.names import AGENT, API
+from cyborg.model.report import DriverState, Hello, Welcome
+
+LOG = logging.getLogger(__name__)
+
+
+class Heartbeats:
+    """Takes the heartbeats of agents and APIs.
+
+    ``down_after`` is how long, in milliseconds, an epoch may be silent before another process
+    that claims the same host may take it over.
+    """
+
+    def __init__(self, *, db: Database, down_after: int) -> None:
+        self._db = db
+        self._down_after = down_after
+
+    def hello(self, hello: Hello) -> Welcome:
+        """Renew the agent's lease, or begin its first epoch; raises StaleEpoch.
+
+        An unchanged host costs two statements.
+        """
+        if not hello.provider_names:
+            raise exception.Invalid(field="provider_names", reason="at least one is needed")
+        if hello.endpoint.rpartition("@")[2] != hello.host:
+            raise exception.Forbidden(
+                reason=f"{hello.endpoint} cannot speak for host {hello.host}, only for its own."
+            )
+        process = Process(hello.host, AGENT, hello.version, hello.endpoint)
+        return self._hello(hello, process)
+
+    def api_alive(self, host: str, version: str, endpoint: str) -> None:
+        """Note that the API is served on this host; one statement while its row is there."""
+        # Of workers that start together one makes the row; it serves for all.
+        with contextlib.suppress(exception.Conflict):
+            self._api_alive(Process(host, API, version, endpoint))
+
+    @retried
+    def _api_alive(self, process: Process) -> None:
+        with self._db.writer() as tx:
+            if not services.renew(tx, self._db.now, process):
+                services.register(tx, self._db.now, process, DriverState.READY.value)
+
+    @retried
+    def _hello(self, hello: Hello, process: Process) -> Welcome:
+        with self._db.writer() as tx:
+            epoch = self._epoch(tx, hello, process)
+            host = hosts.of_agent(tx, hello.host)
+            if host is None:
+                hosts.adopt(tx, self._db.now, hello.host, hello.provider_names)
+                host = hosts.of_agent(tx, hello.host)
+            elif len(hello.provider_names) == 1 and host.name != hello.provider_names[0]:
+                LOG.info("Host %s is now %s in Placement", host.name, hello.provider_names[0])
+                hosts.rename(tx, self._db.now, host.id, hello.provider_names[0])
+                host = hosts.of_agent(tx, hello.host)
+            if hello.epoch is None and host.digest is not None:
+                # Of a host that is news, the report that follows tells all.
+                introduce(tx, host.id, hello.drivers)
+                images.forget_unused(tx, host.id)
+        return Welcome(epoch, host.digest, host.desired_generation)
+
+    def _epoch(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
+        if hello.epoch is None:
+            return self._register(tx, hello, process)
+        if services.beat(
+            tx,
+            self._db.now,
+            process,
+            epoch=hello.epoch,
+            status=hello.status.value,
+            status_reason=hello.failure,
+            bus_error=hello.bus_error,
+        ):
+            return hello.epoch
+        row = services.current(tx, self._db.now, process)
+        if row is None or row.silent_ms > self._down_after:
+            return self._register(tx, hello, process)
+        raise exception.StaleEpoch(
+            epoch=hello.epoch, binary=AGENT, host=hello.host, current=row.epoch
+        )
+
+    def _register(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
+        """Begin a new epoch of the agent; answers the epoch."""
+        return services.register(
+            tx,
+            self._db.now,
+            process,
+            hello.status.value,
+            status_reason=hello.failure,
+            bus_error=hello.bus_error,
+        )[1]

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL for the whole device tree of one host, and for its prepared units."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from cyborg.db import images
+from cyborg.db.base import Record
+from cyborg.db.models import Arq, AttachHandle, Attribute, ControlpathId, Deployable, Device
+from cyborg.model.attribute import Origin
+
+
+def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All devices of a host."""
+    return tx.execute(
+        sa.select(
+            Device.id,
+            Device.uuid,
+            Device.driver,
+            Device.backend,
+            Device.device_key,
+            Device.type,
+            Device.vendor,
+            Device.model,
+            Device.std_board_info,
+            Device.vendor_board_info,
+            Device.numa_node,
+            Device.status,
+            Device.lost_ms,
+            Device.health,
+            Device.health_reason,
+            Device.origin,
+            Device.leaving,
+        ).where(Device.host_id == host_id)
+    ).all()
+
+
+def deployables(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All deployables of a host."""
+    return tx.execute(
+        sa.select(
+            Deployable.id,
+            Deployable.parent_id,
+            Deployable.device_id,
+            Deployable.name,
+            Deployable.rp_uuid,
+            Deployable.num_accelerators,
+            Deployable.driver_name,
+            Deployable.resource_class,
+            Deployable.prepare,
+            Deployable.programmable,
+            Deployable.lost_ms,
+            Deployable.publish_error,
+        )
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id)
+    ).all()
+
+
+def handles(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All attach handles of a host."""
+    return tx.execute(
+        sa.select(
+            AttachHandle.id,
+            AttachHandle.deployable_id,
+            AttachHandle.handle_key,
+            AttachHandle.attach_type,
+            AttachHandle.attach_info,
+            AttachHandle.state,
+            AttachHandle.lost_ms,
+        )
+        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id)
+    ).all()
+
+
+def attributes(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """All discovered attributes of a host; what operators added is theirs."""
+    return tx.execute(
+        sa.select(Attribute.id, Attribute.deployable_id, Attribute.key, Attribute.value)
+        .join(Deployable, Deployable.id == Attribute.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id, Attribute.origin == Origin.DISCOVERED.value)
+    ).all()
+
+
+def control_paths(tx: sa.Connection, device_ids: Collection[int]) -> dict[int, int]:
+    """Device id → id of its control path."""
+    rows = tx.execute(
+        sa.select(ControlpathId.device_id, ControlpathId.id).where(
+            ControlpathId.device_id.in_(device_ids)
+        )
+    )
+    return {row.device_id: row.id for row in rows}
+
+
+def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
+    """Which of these deployable names stand already; name → (device id, driver, host name)."""
+    rows = tx.execute(
+        sa.select(Deployable.name, Deployable.device_id, Device.driver, Device.hostname)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Deployable.name.in_(sorted(names)))
+    )
+    return {row.name: row for row in rows}
+
+
+def set_lost(
+    tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
+) -> None:
+    """Mark rows of devices, deployables or handles as lost since now, or as seen again (None).
+
+    A device that is seen again stays, whatever was ordered while it was lost. Which image is
+    loaded into one that is lost nobody knows: it may be without power.
+    """
+    values: dict[str, Any] = {"lost_ms": now}
+    if model is Device and now is None:
+        values["leaving"] = False
+    if model is Deployable and now is not None:
+        values["bitstream_id"] = None
+    if model is Device and now is not None and ids:
+        images.forget_lost(tx, ids)
+    if ids:
+        tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(**values))
+
+
+def set_health(
+    tx: sa.Connection,
+    uuids: Collection[str],
+    word: str | None,
+    reason: str | None,
+    *,
+    since: sa.ColumnElement[int] | None,
+) -> None:
+    """Store the health of devices; without ``since`` they have had this health before."""
+    values: dict[str, Any] = {"health": word, "health_reason": reason}
+    if since is not None:
+        values["health_ms"] = since if word is not None else None
+    tx.execute(sa.update(Device).where(Device.uuid.in_(sorted(uuids))).values(**values))
+
+
+def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> None:
+    """Overwrite columns of one row."""
+    tx.execute(sa.update(model).where(model.id == id_).values(**values))
+
+
+def remove_attributes(tx: sa.Connection, ids: Collection[int]) -> None:
+    """Delete discovered attributes that are no longer there."""
+    if ids:
+        tx.execute(sa.delete(Attribute).where(Attribute.id.in_(sorted(ids))))
+
+
+def board_text(info: dict[str, str | None]) -> str | None:
+    """The JSON string in which board information is stored and shown."""
+    return json.dumps(info) if info else None
+
+
+def of_host(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """One row per attach handle, with its holder's state (None: nobody), in one statement."""
+    lost = sa.or_(
+        AttachHandle.lost_ms.is_not(None),
+        Deployable.lost_ms.is_not(None),
+        Device.lost_ms.is_not(None),
+    )
+    return tx.execute(
+        sa.select(
+            AttachHandle.uuid,
+            AttachHandle.handle_key,
+            AttachHandle.state,
+            Deployable.name,
+            Device.driver,
+            Device.device_key,
+            lost.label("lost"),
+            Arq.state.label("holder_state"),
+            Arq.prepared,
+            Arq.group_spec,
+        )
+        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
+        .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
+        .where(Device.host_id == host_id, sa.or_(Deployable.prepare, Arq.prepared))
+        .order_by(AttachHandle.id)
+    ).all()

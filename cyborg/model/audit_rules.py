@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The invariants of this service, written once: what must hold on any snapshot of a cloud.
+
+Each check is a generator over one snapshot. What needs Placement or the hosts stands in
+``cyborg.model.audit_placement``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cyborg.model import audit_placement, health_view
+from cyborg.model.arq import State
+from cyborg.model.audit_findings import Finding, Kind
+from cyborg.model.audit_snapshot import ArqRow, HandleRow, Snapshot, WorkRow
+from cyborg.model.audit_views import AuditViews
+from cyborg.model.device import UNRELEASED, HandleState
+from cyborg.model.health_view import Process, duration
+from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.report import DriverState
+from cyborg.model.work import WorkKind
+
+_HOUR = 3_600_000
+#: These hold nothing; the states not named here, of an older release, may.
+_HANDLELESS = frozenset({State.INITIAL, State.UNBOUND, State.BIND_FAILED})
+_UNBOUND = frozenset({State.INITIAL, State.UNBOUND})
+_OBSOLETE = frozenset({State.UNBIND_FAILED, State.DELETING})
+
+
+@dataclass(frozen=True)
+class Ages:
+    """From when on something is no longer on its way; all in milliseconds.
+
+    ``settle`` is the time that Placement may lag behind the database (two report intervals),
+    ``agent_silence`` and ``conductor_silence`` that after which such a process counts as down,
+    ``work`` what an owner of work may take beyond its deadline, ``notify`` how long Nova is told
+    (its own waiting time), ``stuck`` how long a host may take to release or program, ``unbound``
+    how long an ARQ may wait to be bound, ``allocation`` how long an allocation may be without
+    ARQ, ``lost`` how long a device may be away.
+    """
+
+    settle: int = 120_000
+    agent_silence: int = 30_000
+    conductor_silence: int = 10_000
+    work: int = 60_000
+    notify: int = 300_000
+    stuck: int = _HOUR
+    unbound: int = 24 * _HOUR
+    allocation: int = _HOUR
+    lost: int = 7 * 24 * _HOUR
+
+
+def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
+    """Everything that does not hold, the worst first, then by host and name."""
+    found = [
+        *_handles(cloud),
+        *_arqs(cloud),
+        *_waiting(cloud, peers, ages),
+        *_instances(cloud),
+        *_work(cloud, ages),
+        *_hosts(cloud, ages),
+        *audit_placement.placement(
+            cloud, peers, audit_placement.GracePeriods(ages.settle, ages.agent_silence)
+        ),
+        *audit_placement.allocations(cloud, peers, ages.allocation),
+        *audit_placement.prepared(cloud, peers),
+    ]
+    return sorted(
+        found, key=lambda one: (-one.severity, one.host or "", one.kind, one.noun, one.key)
+    )
+
+
+def _handles(cloud: Snapshot) -> Iterator[Finding]:
+    """Check that each handle has one holder, from the side of the handles."""
+    for handle in cloud.handles:
+        holders = cloud.holders.get(handle.id, [])
+        kind, cause = _flaw(cloud, handle, holders)
+        if kind is not None:
+            yield _of_handle(cloud, handle, kind, cause)
+        if len(holders) > 1:
+            names = ", ".join(sorted(one.uuid for one in holders))
+            yield _of_handle(cloud, handle, Kind.SHARED_HANDLE, f"ARQs {names} all have it.")
+
+
+def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Kind | None, str]:
+    """What is wrong between a handle and who has it; (None, "") when nothing is."""
+    releasing = handle.state == HandleState.RELEASING
+    quarantined = handle.state == HandleState.QUARANTINED
+    at_work = handle.id in cloud.release_of
+    binders = [one for one in holders if one.binds]
+    bound = [one for one in holders if one.state == State.BOUND]
+    if handle.state == HandleState.HELD and not holders:
+        return Kind.LEAKED_HANDLE, "It is held, but no ARQ has it."
+    if bound and releasing and at_work:
+        return Kind.UNSAFE_HANDLE, f"It is about to be released, but ARQ {bound[0].uuid} has it."
+    if bound and quarantined:
+        return Kind.UNSAFE_HANDLE, f"It is in quarantine, but ARQ {bound[0].uuid} has it."
+    if (bound and releasing) or (binders and handle.state == HandleState.FREE):
+        return Kind.UNHELD_HANDLE, f"It is {handle.state}, but ARQ {binders[0].uuid} has it."
+    if handle.state in UNRELEASED and not at_work:
+        return Kind.STRANDED_RELEASE, "It is to be released, but there is no work for it."
+    if quarantined:
+        return Kind.QUARANTINED_HANDLE, _refusals(cloud.release_of[handle.id])
+    return None, ""
+
+
+def _refusals(work: WorkRow) -> str:
+    return f"Its host does not release it; tried for {duration(work.age)}{_because(work)}"
+
+
+def _of_handle(cloud: Snapshot, handle: HandleRow, kind: Kind, cause: str) -> Finding:
+    host = cloud.host_of(handle.deployable_id)
+    return Finding(kind, "handle", handle.uuid, cause, host.name if host else None)
+
+
+def _arqs(cloud: Snapshot) -> Iterator[Finding]:
+    """Check holders and progress from the side of the ARQs."""
+    preparing = {one.arq_uuid for one in cloud.work if one.kind == WorkKind.PREPARE}
+    attaching = {one.instance_uuid for one in cloud.work if one.kind == WorkKind.ATTACH}
+    for arq in cloud.arqs:
+        if arq.state in _HANDLELESS and arq.handle_id is not None:
+            yield _of_arq(cloud, arq, Kind.NEEDLESS_HOLD, f"It is {arq.state} and has a handle.")
+        if arq.state == State.BOUND and arq.handle_id not in cloud.handle_by_id:
+            yield _of_arq(cloud, arq, Kind.EMPTY_BIND, "It is Bound and has no handle.")
+        if arq.binds and arq.instance_uuid is None:
+            yield _of_arq(cloud, arq, Kind.OWNERLESS_BIND, f"It is {arq.state} for no instance.")
+        attached = arq.hidden and arq.instance_uuid in attaching
+        if arq.state == State.BIND_STARTED and arq.uuid not in preparing and not attached:
+            cause = "It is BindStarted, but nobody is to finish its bind."
+            yield _of_arq(cloud, arq, Kind.FORGOTTEN_BIND, cause)
+        if arq.state in _OBSOLETE:
+            cause = f"It is {arq.state}, a state that no request gets into any more."
+            yield _of_arq(cloud, arq, Kind.OBSOLETE_STATE, cause)
+        cause = _wrong_provider(cloud, arq)
+        if cause:
+            yield _of_arq(cloud, arq, Kind.WRONG_PROVIDER, cause)
+
+
+def _wrong_provider(cloud: Snapshot, arq: ArqRow) -> str:
+    handle = cloud.handle_by_id.get(arq.handle_id or 0)
+    if handle is None or not arq.binds:
+        return ""
+    deployable = cloud.deployable_by_id[handle.deployable_id]
+    if arq.rp_uuid != deployable.rp_uuid:
+        return f"It names provider {arq.rp_uuid}, but has a unit of {deployable.rp_uuid}."
+    if arq.deployable_id != deployable.id:
+        return f"It names deployable {arq.deployable_id}, but has a unit of {deployable.id}."
+    return ""
+
+
+def _of_arq(cloud: Snapshot, arq: ArqRow, kind: Kind, cause: str) -> Finding:
+    return Finding(kind, "arq", arq.uuid, cause, cloud.place_of(arq))
+
+
+def _waiting(cloud: Snapshot, peers: AuditViews, ages: Ages) -> Iterator[Finding]:
+    """ARQs that nobody will ever come back for."""
+    for arq in cloud.arqs:
+        if arq.age is not None and arq.age > ages.unbound and arq.state in _UNBOUND:
+            cause = f"It has been {arq.state} for {duration(arq.age)}."
+            yield _of_arq(cloud, arq, Kind.AGED_ARQ, cause)
+    gone: dict[str, ArqRow] = {}
+    for arq in cloud.arqs:
+        if arq.instance_uuid in peers.vanished and (arq.age is None or arq.age > ages.settle):
+            gone.setdefault(arq.instance_uuid, arq)
+    for instance, arq in gone.items():
+        cause = "It has ARQs, but Nova has no such server."
+        place = cloud.place_of(arq)
+        yield Finding(Kind.VANISHED_INSTANCE, "instance", instance, cause, place)
+
+
+def _instances(cloud: Snapshot) -> Iterator[Finding]:
+    """The rows that keep an instance from being bound twice."""
+    named: dict[str, ArqRow] = {}
+    for arq in cloud.arqs:
+        if arq.instance_uuid is not None:
+            named.setdefault(arq.instance_uuid, arq)
+    bound = {one.uuid for one in cloud.instances if one.bound}
+    for one in cloud.instances:
+        if one.bound and one.uuid not in named:
+            cause = "It counts as bound, but it has no ARQ."
+            yield Finding(Kind.CLOSED_INSTANCE, "instance", one.uuid, cause, one.hostname)
+    for uuid, arq in named.items():
+        if uuid not in bound:
+            cause = f"It has ARQ {arq.uuid}, but does not count as bound."
+            place = cloud.place_of(arq)
+            yield Finding(Kind.UNGUARDED_INSTANCE, "instance", uuid, cause, place)
+
+
+def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
+    """Check that work is carried out."""
+    silence = cloud.conductor_silence
+    if silence is None or silence > ages.conductor_silence:
+        waiting = [one for one in cloud.work if one.waiting > ages.conductor_silence]
+        if waiting:
+            since = "ever" if silence is None else duration(silence)
+            cause = f"{len(waiting)} piece(s) of work wait; no conductor was seen for {since}."
+            yield Finding(Kind.NO_CONDUCTOR, "cloud", "work", cause)
+        return
+    judged = _processes(cloud, ages)
+    if judged.deaf:
+        bus = judged.conductors(None)
+        yield Finding(Kind.NO_CONDUCTOR, "cloud", "bus", bus.cause, advice=bus.remedy)
+    for one in cloud.work:
+        if one.kind == WorkKind.NOTIFY and one.age > ages.notify + ages.work:
+            cause = f"Nova could not be told for {duration(one.age)}{_because(one)}"
+            yield _of_work(cloud, one, Kind.UNTOLD, cause)
+        elif one.kind == WorkKind.PREPARE and (one.overdue or 0) > ages.work:
+            cause = f"Its bind is {duration(one.overdue or 0)} past its deadline{_because(one)}"
+            yield _of_work(cloud, one, Kind.OVERDUE_BIND, cause)
+        elif _may_stick(cloud, one) and one.age > ages.stuck:
+            cause = f"Its {one.kind} has been tried for {duration(one.age)}{_because(one)}"
+            yield _of_work(cloud, one, Kind.STUCK_WORK, cause)
+
+
+def _may_stick(cloud: Snapshot, work: WorkRow) -> bool:
+    """Whether it has no deadline of its own, and no finding either: a quarantine is one."""
+    if work.kind in (WorkKind.PROGRAM, WorkKind.ATTACH, WorkKind.DETACH):
+        return True
+    handle = cloud.handle_by_id.get(work.handle_id or 0)
+    quarantined = handle is not None and handle.state == HandleState.QUARANTINED
+    return work.kind == WorkKind.RELEASE and not quarantined
+
+
+def _of_work(cloud: Snapshot, work: WorkRow, kind: Kind, cause: str) -> Finding:
+    """A finding about what the work is for: its ARQ, its handle, or nothing else."""
+    arq = cloud.arq_by_uuid.get(work.arq_uuid or "")
+    if arq is not None and work.kind != WorkKind.RELEASE:
+        return _of_arq(cloud, arq, kind, cause)
+    handle = cloud.handle_by_id.get(work.handle_id or 0)
+    if handle is not None:
+        return _of_handle(cloud, handle, kind, cause)
+    host = cloud.host_by_id.get(work.host_id or 0)
+    return Finding(kind, "work", work.uuid, cause, host.name if host else None)
+
+
+def _because(work: WorkRow) -> str:
+    return f", {work.attempts} time(s): {work.error}" if work.error else "."
+
+
+def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
+    """Check processes, drivers and devices, so that an operator looks at those that fail."""
+    names = {one.id: one.name for one in cloud.hosts}
+    judged = _processes(cloud, ages)
+    for conductor in cloud.conductors:
+        if conductor.bus_error and judged.is_fresh(conductor):
+            yield _not_receiving(judged, conductor, None)
+    for host in cloud.hosts:
+        silence = host.agent_silence
+        if silence is None and cloud.deployables_of.get(host.id):
+            cause = "Its agent has never reported to this release."
+            yield Finding(Kind.SILENT_AGENT, "host", host.name, cause, host.name)
+        elif silence is not None and silence > ages.agent_silence:
+            seen = cloud.taken_ms - silence
+            agent = judged.process(host.agent or Process(AGENT, host.name, silence, seen))
+            cause = f"Its agent is {agent.state}. {agent.cause}"
+            yield Finding(
+                Kind.SILENT_AGENT, "host", host.name, cause, host.name, advice=agent.remedy
+            )
+        elif host.agent is not None and host.agent.bus_error:
+            yield _not_receiving(judged, host.agent, host.name)
+    for driver in cloud.drivers:
+        if driver.state == DriverState.FAILED:
+            cause = f"It fails: {driver.error or 'it does not say why'}"
+            place = names[driver.host_id]
+            yield Finding(Kind.FAILED_DRIVER, "driver", f"{place}/{driver.name}", cause, place)
+    for device in cloud.devices:
+        if device.lost_age is not None and device.lost_age > ages.lost:
+            cause = f"It was last seen {duration(device.lost_age)} ago."
+            place = names[device.host_id]
+            yield Finding(Kind.LOST_DEVICE, "device", device.uuid, cause, place)
+
+
+def _processes(cloud: Snapshot, ages: Ages) -> health_view.Cloud:
+    limits = {AGENT: ages.agent_silence, CONDUCTOR: ages.conductor_silence}
+    return health_view.Cloud(cloud.conductors, limits)
+
+
+def _not_receiving(judged: health_view.Cloud, process: Process, host: str | None) -> Finding:
+    component = judged.process(process)
+    key = f"{process.binary}@{process.host}"
+    return Finding(
+        Kind.NOT_RECEIVING, "service", key, component.cause, host, advice=component.remedy
+    )
+
+
+def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
+    """The findings of the second look that the first had as well.
+
+    With the peers asked between the two, what was merely on its way between database and peers
+    is in one of them only.
+    """
+    seen = {one.identity for one in first}
+    return [one for one in second if one.identity in seen]
