@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tools/lint names``, ``words`` and ``doc8`` refuse bad samples; ``size`` only prints numbers."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+
+BAD_NAMES: Final = {
+    "found = 1": "found",
+    "for one in (): pass": "one",
+    "def check(asked): pass": "asked",
+    "check = lambda *, known: known": "known",
+    "class Row:\n    wanted: bool": "wanted",
+    "class Row:\n    def __init__(self):\n        self.told = 1": "told",
+    "class Row:\n    def __init__(self):\n        self._told = 1": "_told",
+    "if (found := 1): pass": "found",
+    "with open('') as found: pass": "found",
+    "try: pass\nexcept OSError as known: pass": "known",
+    "names = [str(one) for one in ()]": "one",
+    "first, *told = ()": "told",
+    "match 1:\n    case [one, *_]: pass": "one",
+    "import os as wanted": "wanted",
+}
+GOOD_NAMES: Final = """\
+import os as system
+
+existing = {"found": 1, "one": system.name}
+unknown = check(known=1)
+device.one()
+def found(row, requested): return [existing for existing in row.wanted]
+"""
+BAD_WORDS: Final = {
+    "module.py": {
+        '"""Begin anew."""': "anew: write again",
+        "x = 1  # Locked, lest it changes.": "lest: write so that … not",
+        "# Everything but\n# for this.": "but for: write except, or without",
+        'text = ("no host but " "for this")': "but for: write except, or without",
+        'help = f"{x} has a wish"': "wish: a picture; write request, requirement, or desired state",
+    },
+    "page.rst": {
+        "Whoever asks.": "Whoever: name who it is",
+        "It runs no more.": "no more: write no longer",
+        "The heart of\nthe agent": "heart: a picture; write agent loop, or heartbeat",
+        "One lane for each device": "lane: a picture",
+        "It gives no sign\nof life": "sign of life: a picture; write heartbeat",
+    },
+    "part.inc": {"Mend the database": "Mend: a picture; write repair, or correct"},
+    "note.yaml": {"fixes: A fault is said once.": "is said once: name who logs or reports it"},
+}
+GOOD_WORDS: Final = {
+    "module.py": 'wish = names["wish"]  # The agent sends a heartbeat: ``Heart``\nheart(lane)\n',
+    "page.rst": (
+        "The device has 16 PCIe lanes, no more than that.\n\n.. _whoever:\n\n"
+        "See ``wish``, :ref:`anew` and :ref:`the agent <heart>`.\n"
+    ),
+    "note.yaml": "fixes: The agent sends its heartbeat again.\n",
+    "sample.json": '{"text": "whoever"}\n',
+}
+
+
+def run(*command: str) -> tuple[int, str]:
+    """Run a command of Python in the repository; return its status and what it prints."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def test_names_refuses_each_kind_of_binding(tmp_path: Path) -> None:
+    samples = {tmp_path / f"{number}.py": text for number, text in enumerate(BAD_NAMES)}
+    for path, text in samples.items():
+        path.write_text(text)
+    status, out = run("tools/rules", "names", *map(str, samples))
+    assert status == 1
+    assert re.findall(r"^\S+:\d+ (\w+): name the thing with a noun", out, re.MULTILINE) == [
+        *BAD_NAMES.values()
+    ]
+
+
+def test_names_tells_file_and_line(tmp_path: Path) -> None:
+    sample = tmp_path / "sample.py"
+    sample.write_text("row = 1\nfound = 2\n")
+    assert run("tools/rules", "names", str(sample))[1].startswith(f"{sample}:2 found: ")
+
+
+def test_names_allows_other_names_and_mere_uses(tmp_path: Path) -> None:
+    sample = tmp_path / "sample.py"
+    sample.write_text(GOOD_NAMES)
+    assert run("tools/rules", "names", str(sample)) == (0, "")
+
+
+@pytest.mark.parametrize("name", BAD_WORDS)
+def test_words_tells_what_to_write_instead(name: str, tmp_path: Path) -> None:
+    for number, (text, message) in enumerate(BAD_WORDS[name].items()):
+        sample = tmp_path / f"{number}-{name}"
+        sample.write_text(f"{text}\n")
+        status, out = run("tools/rules", "words", str(sample))
+        assert status == 1, text
+        assert out.startswith(f"{sample}:1 {message}"), text
+        assert out.count("\n") == 1
+
+
+def test_words_allows_identifiers_and_terms_of_the_field(tmp_path: Path) -> None:
+    for name, text in GOOD_WORDS.items():
+        (tmp_path / name).write_text(text)
+    samples = [str(tmp_path / name) for name in GOOD_WORDS]
+    assert run("tools/rules", "words", *samples) == (0, "")
+
+
+@pytest.mark.parametrize("suffix", ["rst", "inc"])
+def test_doc8_refuses_long_lines_and_trailing_space(suffix: str, tmp_path: Path) -> None:
+    sample = tmp_path / f"page.{suffix}"
+    sample.write_text(f"{'word ' * 20}\n")
+    status, out = run("-m", "doc8", "--quiet", str(sample))
+    assert (status, out.count("D002")) == (1, 1)
+    sample.write_text(f"{'word ' * 20}word\n")
+    status, out = run("-m", "doc8", "--quiet", str(sample))
+    assert (status, out.count("D001")) == (1, 1)
+    sample.write_text(f"{'word ' * 19}words\n")
+    assert run("-m", "doc8", "--quiet", str(sample)) == (0, "")
+
+
+def test_size_prints_numbers() -> None:
+    status, out = run("tools/size", "--quick")
+    assert status == 0
+    for number in (
+        "lines of the service without cyborg/drivers",
+        "modules of the service",
+        "private functions with one caller",
+        "other lines in a wheel",
+    ):
+        assert re.search(rf"^ *\d+ {number}", out, re.MULTILINE), number
+    assert re.search(r"^ *\d+ functions \(\d+%\) with a body under 5 lines$", out, re.MULTILINE)
+
+
+def test_size_watches_functions_that_exist() -> None:
+    watched = re.findall(r'"(\w+\.py):(\w+)"', (ROOT / "tools/size").read_text())
+    assert len(watched) == 2
+    for file, function in watched:
+        source = ROOT / "cyborg/tests/functional/sequences" / file
+        assert f"def {function}(" in source.read_text()
