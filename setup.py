@@ -10,6 +10,7 @@ import os
 import pathlib
 
 import setuptools
+from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -20,4 +21,23 @@ if not any((HERE / trace).exists() for trace in (".git", "PKG-INFO", "METADATA")
     # The copy may lie inside another project's checkout, whose files are none of ours.
     os.environ.setdefault("SKIP_GIT_SDIST", "1")
 
-setuptools.setup(pbr=True)
+
+class ServiceOnly(build_py):
+    """A wheel has the service and the kit for authors of drivers, without the tests."""
+
+    def finalize_options(self):
+        """Leave the tests out of the packages, and out of the data of ``cyborg``."""
+        self.distribution.exclude_package_data = {"cyborg": ["tests/*"]}
+        super().finalize_options()
+        self.packages = [name for name in self.packages if "tests" not in name.split(".")]
+
+
+class Distribution(setuptools.Distribution):
+    """pbr replaces the commands that ``setup`` is given, so the distribution names this one."""
+
+    def get_command_class(self, command):
+        """Return the class of a command."""
+        return ServiceOnly if command == "build_py" else super().get_command_class(command)
+
+
+setuptools.setup(pbr=True, distclass=Distribution)

@@ -103,6 +103,19 @@ def ensure(venv, requirements=(), extras=""):
     return str(inside)
 
 
+def become(python, module, options=()):
+    """Replace this process by ``python -m module`` with the words of this command line.
+
+    ``options`` are options of Python itself. The module may be one of this checkout that is not
+    installed: of the tests, or of ``tools``. It keeps the process id, so that a signal reaches the
+    process that must stop what it started. Does not return.
+    """
+    places = [str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
+    sys.stdout.flush()
+    os.execv(python, [python, *options, "-m", module, *sys.argv[1:]])
+
+
 def _digest(venv, requirements, extras):
     """Return what an environment depends on, in short."""
     found = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())

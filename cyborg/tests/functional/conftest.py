@@ -30,9 +30,9 @@ from cyborg.drivers.host import Host
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host, shared
-from cyborg.testing.stack import Peers, Stack, reach
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, shared
+from cyborg.tests.fixtures.stack import Peers, Stack, reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 

@@ -4,9 +4,9 @@
 import os
 from pathlib import Path
 
-from cyborg.testing import broker
-from cyborg.testing.placement import TOKEN, PlacementService
-from cyborg.testing.processes import Options
+from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures.placement import TOKEN, PlacementService
+from cyborg.tests.fixtures.processes import Options
 
 #: The bus of the run; daemons can only share one with a broker.
 TRANSPORT_URL = broker.short_lived(os.environ.get("CYBORG_TEST_TRANSPORT_URL", "fake://"))

@@ -6,10 +6,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cyborg.db import schema
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.mortals import Ground
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.single_step_processes import Ground
 from cyborg.tests.functional.schema.databases import empty_database
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cyborg.drivers.local_command import LocalCommand, checked
 from cyborg.model.names import AGENT, API, CONDUCTOR
-from cyborg.testing.loopback import Loopback
+from cyborg.tests.fixtures.loopback import Loopback
 
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "etc" / "systemd"

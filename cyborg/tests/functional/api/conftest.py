@@ -10,7 +10,7 @@ import pytest
 
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.unit.api import world
 from cyborg.tests.unit.api.conftest import make_client, make_conf, statements, tokens
 

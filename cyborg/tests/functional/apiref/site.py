@@ -38,11 +38,11 @@ from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.testing import servers
-from cyborg.testing.crash import Fate
-from cyborg.testing.direct import DirectBus, Exchange
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.mortals import LEASE, Ground
-from cyborg.testing.stack import reach
+from cyborg.tests.fixtures.crash import Fate
+from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.single_step_processes import LEASE, Ground
+from cyborg.tests.fixtures.stack import reach
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
 from cyborg.tests.unit.drivers.configured import written
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 from uuid import uuid4
 
 from cyborg.model.provider import provider_uuid
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, suffix
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, suffix
 from cyborg.tests.functional.apiref.recorder import Recorder
 from cyborg.tests.functional.apiref.site import GPU, GPUS, OTHER_GPU, Site
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body

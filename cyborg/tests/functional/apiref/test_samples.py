@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 from oslo_config import cfg
 
-from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.tests import committed
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.apiref import refusals
 from cyborg.tests.functional.apiref.recorder import Recorder
 from cyborg.tests.functional.apiref.site import Site

@@ -31,10 +31,10 @@ from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.report import Hello
-from cyborg.testing.guests import Guest
-from cyborg.testing.machines import RESOURCE_CLASS, provider_of, report_of
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.fake_servers import Guest
+from cyborg.tests.fixtures.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

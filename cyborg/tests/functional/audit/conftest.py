@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from cyborg.db import schema
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
-from cyborg.testing.placement import PlacementService
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.audit.cloud import ListingNova, SmallCloud
 from cyborg.tests.functional.schema.databases import empty_database
 

@@ -19,7 +19,7 @@ from cyborg.cmd import audit as command
 from cyborg.conductor.audit.auditor import Verdict
 from cyborg.db.models import Event, Host
 from cyborg.model.audit_findings import Finding, Kind
-from cyborg.testing.placement import TOKEN
+from cyborg.tests.fixtures.placement import TOKEN
 from cyborg.tests.functional.audit.cloud import SmallCloud
 from cyborg.tests.functional.audit.test_damages import (
     add_orphan,

@@ -12,8 +12,8 @@ from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.model.provider import Inventory, provider_uuid
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.audit.cloud import age_lost
 from cyborg.tests.functional.audit.division import DividedCards, count, retirements
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits

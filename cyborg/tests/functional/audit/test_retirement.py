@@ -33,9 +33,9 @@ from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.report import Desired, DriverState
-from cyborg.testing.machines import provider_of, report_of
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.machines import provider_of, report_of
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.audit.cloud import DAY, DOWN_AFTER, RETENTION, SmallCloud, age_lost
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, Traits
 from cyborg.tests.functional.life.steps import eventually, eventually_offered

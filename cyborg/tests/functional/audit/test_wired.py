@@ -13,8 +13,8 @@ from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle
 from cyborg.model.audit_rules import Ages
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.steps import eventually, eventually_offered, handle_states
 

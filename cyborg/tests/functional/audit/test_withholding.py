@@ -18,9 +18,9 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT, CONDUCTOR
-from cyborg.testing.machines import provider_of
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.audit.cloud import SmallCloud
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cyborg.cli import shell
-from cyborg.testing.loopback import Loopback
+from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.functional.life.http import TokenReader
 from cyborg.tests.unit.cli.conftest import Ran
 

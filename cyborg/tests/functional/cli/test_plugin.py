@@ -12,7 +12,7 @@ import pytest
 
 import cyborg
 from cyborg.cli.catalogue import COMMANDS
-from cyborg.testing.loopback import Loopback
+from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.functional.keystone.shell import Shell
 from cyborg.tests.unit.cli.service import Answer, Service, fault, operation, result
 from cyborg.tests.unit.cli.test_requests import SENT

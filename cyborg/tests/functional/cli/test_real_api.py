@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from cyborg.testing import servers
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.cli.conftest import Seat
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body

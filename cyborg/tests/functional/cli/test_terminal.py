@@ -23,7 +23,7 @@ import cyborg
 from cyborg.cli import shell
 from cyborg.cli.base import List
 from cyborg.cli.catalogue import COMMANDS
-from cyborg.testing.loopback import Loopback
+from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
 from cyborg.tests.unit.cli.service import (
     ARQ,

@@ -12,9 +12,9 @@ from keystoneauth1.token_endpoint import Token
 
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import TOKEN, PlacementService, fresh_host, shared
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import TOKEN, PlacementService, fresh_host, shared
 
 
 class Wire(Adapter):

@@ -11,11 +11,11 @@ import pytest
 
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.testing.accelerators import AcceleratorClient, Exchange, NovaFault
-from cyborg.testing.compute import ComputeWalk
-from cyborg.testing.loopback import Loopback
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange, NovaFault
+from cyborg.tests.fixtures.compute import ComputeWalk
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.clients.trees import card, tree
 
 DP, POST, PATCH, GETI, DELI, DELA = "DP", "POST", "PATCH", "GETi", "DELi", "DELa"

@@ -12,7 +12,7 @@ from keystoneauth1.session import Session
 
 from cyborg import exception
 from cyborg.clients.glance import Glance
-from cyborg.testing.glance import SimulatedGlance
+from cyborg.tests.fixtures.glance import SimulatedGlance
 
 DATA = bytes(range(256)) * 8192
 

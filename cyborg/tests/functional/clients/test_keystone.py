@@ -16,9 +16,9 @@ from cyborg.clients.keystone import Sessions
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
 from cyborg.conf import glance, nova, placement, service_user
-from cyborg.testing.loopback import Loopback
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 
 ACCOUNT = """
 auth_type = password

@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg.clients.keystone import Sessions
 from cyborg.conf import glance, nova, placement, service_user
-from cyborg.testing.keystone import ADMIN, Account, KeystoneService
+from cyborg.tests.fixtures.keystone import ADMIN, Account, KeystoneService
 
 
 @pytest.fixture(scope="module")

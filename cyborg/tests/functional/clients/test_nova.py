@@ -10,7 +10,7 @@ from keystoneauth1.adapter import Adapter
 
 from cyborg import exception
 from cyborg.clients.nova import BindEvent, EventVerdict, Nova, ServerInfo
-from cyborg.testing.nova import SimulatedNova
+from cyborg.tests.fixtures.nova import SimulatedNova
 
 TIMEOUT = 10.0
 

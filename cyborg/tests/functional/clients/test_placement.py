@@ -8,7 +8,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.clients.placement import Placement
-from cyborg.testing.placement import PlacementService, fresh_host, requested
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, requested
 from cyborg.tests.functional.clients.conftest import Wire
 
 

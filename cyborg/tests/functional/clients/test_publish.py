@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.model.provider import Verdict, provider_uuid
-from cyborg.testing.placement import PlacementService, fresh_host, requested
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, requested
 from cyborg.tests.functional.clients.conftest import Wire
 from cyborg.tests.functional.clients.trees import (
     TRAITS,

@@ -7,7 +7,7 @@ import pytest
 
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.testing.placement import PlacementService, fresh_host, requested
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, requested
 from cyborg.tests.functional.clients.conftest import Wire
 from cyborg.tests.functional.clients.trees import card, shows, tree
 

@@ -8,8 +8,8 @@ from keystoneauth1.token_endpoint import Token
 
 from cyborg.clients import permissions
 from cyborg.clients.permissions import Answer, Permission
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 
 
 def adapter(url: str, token: str) -> Adapter:

@@ -8,7 +8,7 @@ import pytest
 from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.clients.conftest import Wire
 from cyborg.tests.functional.clients.trees import (
     card,

@@ -4,7 +4,7 @@
 from typing import Any
 
 from cyborg.model.provider import Provider, ProviderTree, provider_uuid
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 
 TRAITS = frozenset({"CUSTOM_TEST_CARD", "OWNER_CYBORG"})
 

@@ -9,11 +9,11 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.db import schema
-from cyborg.testing.costs import Scenes
-from cyborg.testing.counted import CountedService
-from cyborg.testing.counting import Tally
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.population import crowd
+from cyborg.tests.fixtures.costs import Scenes
+from cyborg.tests.fixtures.counted import CountedService
+from cyborg.tests.fixtures.counting import Tally
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 

@@ -3,10 +3,10 @@
 
 import json
 
+from cyborg_tools.bench.options import Plan
+from cyborg_tools.bench.run import Run
 from oslo_config import cfg
 
-from cyborg.testing.bench.options import Plan
-from cyborg.testing.bench.run import Run
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
 

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db import base, models
-from cyborg.testing.counted import CountedService
-from cyborg.testing.counting import Tally
+from cyborg.tests.fixtures.counted import CountedService
+from cyborg.tests.fixtures.counting import Tally
 
 Statements = Callable[[], AbstractContextManager[Tally]]
 _HOST = sa.table("hosts", sa.column("name"), sa.column("updated_ms"))

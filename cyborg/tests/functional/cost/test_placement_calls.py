@@ -15,11 +15,11 @@ from cyborg.clients.placement import Placement
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import Device
-from cyborg.testing.counted import CountedService
-from cyborg.testing.counting import CountedAdapter, Tally
 from cyborg.testing.fake_host import FakeClock, FakeHost
-from cyborg.testing.machines import DRIVER, provider_of, report_of
-from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.counted import CountedService
+from cyborg.tests.fixtures.counting import CountedAdapter, Tally
+from cyborg.tests.fixtures.machines import DRIVER, provider_of, report_of
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 
 Statements = Callable[[], AbstractContextManager[Tally]]
 FULL_CHECK = 600.0

@@ -7,8 +7,8 @@ Devices cost five from microversion 2.5 on.
 import pytest
 
 from cyborg.api import microversion
-from cyborg.testing.costs import DEVICES, LIST, SHOW, Allowance, Scenes, listings
-from cyborg.testing.counted import CountedService
+from cyborg.tests.fixtures.costs import DEVICES, LIST, SHOW, Allowance, Scenes, listings
+from cyborg.tests.fixtures.counted import CountedService
 
 NEWEST = microversion.MAXIMUM
 COLLECTIONS = {

@@ -5,15 +5,15 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.testing.costs import (
+from cyborg.tests.fixtures.costs import (
     DEVICE_TABLES,
     SIGN_OF_LIFE,
     UNCHANGED_REPORT,
     Scenes,
     first_report_allowance,
 )
-from cyborg.testing.counted import CountedService
-from cyborg.testing.machines import report_of
+from cyborg.tests.fixtures.counted import CountedService
+from cyborg.tests.fixtures.machines import report_of
 
 SIZES = [1, 8, 300]
 

@@ -12,8 +12,8 @@ from cyborg.conductor.metrics import Readings
 from cyborg.db import metrics, notifications
 from cyborg.db.notifications import Position
 from cyborg.model.names import AGENT
-from cyborg.testing.counted import CountedService
-from cyborg.testing.counting import Tally
+from cyborg.tests.fixtures.counted import CountedService
+from cyborg.tests.fixtures.counting import Tally
 
 Statements = Callable[[], AbstractContextManager[Tally]]
 

@@ -5,13 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.testing.costs import (
-    CREATE,
-    DELETE_BY_INSTANCE,
-    Scenes,
-    bind_allowance,
-)
-from cyborg.testing.counted import CountedService
+from cyborg.tests.fixtures.costs import CREATE, DELETE_BY_INSTANCE, Scenes, bind_allowance
+from cyborg.tests.fixtures.counted import CountedService
 
 #: Units asked for, and providers that they are spread over.
 SPREADS = [(1, 1), (3, 1), (3, 2), (8, 1), (8, 2)]

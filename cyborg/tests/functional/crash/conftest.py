@@ -11,10 +11,10 @@ from cyborg.db import schema
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.mortals import Ground
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.single_step_processes import Ground
 from cyborg.tests.functional.crash.lives import Life, Plan
 from cyborg.tests.functional.crash.scenarios import attach
 from cyborg.tests.functional.crash.stage import NOVA, Stage

@@ -14,9 +14,9 @@ from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.crash import Death, Fate, Kind
-from cyborg.testing.direct import Died, DirectBus
-from cyborg.testing.mortals import MortalAgent, MortalConductor
+from cyborg.tests.fixtures.crash import Death, Fate, Kind
+from cyborg.tests.fixtures.direct import Died, DirectBus
+from cyborg.tests.fixtures.single_step_processes import MortalAgent, MortalConductor
 from cyborg.tests.functional.crash.stage import NOVA, Stage
 
 LOG = logging.getLogger(__name__)

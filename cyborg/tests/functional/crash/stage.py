@@ -21,10 +21,10 @@ from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.names import AGENT
 from cyborg.model.provider import ProviderTree
-from cyborg.testing.guests import Guest
-from cyborg.testing.mortals import Ground
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.fake_servers import Guest
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.single_step_processes import Ground
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.readiness.cards import BareCardDriver
 

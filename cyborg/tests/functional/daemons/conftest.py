@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cyborg.db import schema
-from cyborg.testing import broker
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Service
 from cyborg.tests.functional.schema.databases import SERVER, empty_database

@@ -12,7 +12,7 @@ import requests
 
 from cyborg import service
 from cyborg.model.provider import provider_uuid
-from cyborg.testing.processes import Deployment, Program
+from cyborg.tests.fixtures.processes import Deployment, Program
 
 FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from cyborg.testing.processes import Options, Program
+from cyborg.tests.fixtures.processes import Options, Program
 from cyborg.tests.functional.daemons.service import FPGA, Http, Service, all_at_once
 
 SECOND: Options = {"DEFAULT": {"host": "control-2"}}

@@ -28,7 +28,7 @@ def test_a_change_begins_anew_and_an_end_leaves_nothing(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "cyborg.testing.dev", "--port", "0", "--watch", str(mine)]
+    command = [sys.executable, "-m", "cyborg_tools.dev", "--port", "0", "--watch", str(mine)]
     with log.open("w") as output:
         dev = subprocess.Popen(
             [*command, "--mysql-url", SERVER, "--rabbit-url", TRANSPORT_URL],

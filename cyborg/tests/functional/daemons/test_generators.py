@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cyborg.testing.processes import script
+from cyborg.tests.fixtures.processes import script
 
 ROOT = Path(__file__).resolve().parents[4]
 CONFIG = ROOT / "tools" / "config"

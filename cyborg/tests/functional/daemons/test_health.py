@@ -12,8 +12,8 @@ from cyborg import service as runner
 from cyborg.db import schema, services
 from cyborg.db.engine import Reader
 from cyborg.model.names import CONDUCTOR
-from cyborg.testing import broker
-from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional.daemons.service import Service
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import empty_database

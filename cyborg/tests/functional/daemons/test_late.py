@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from cyborg import service as runner
-from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional.daemons.service import FPGA, Http, Service
 
 #: How long the API waits for a conductor, in seconds.

@@ -10,8 +10,8 @@ import pytest
 
 import cyborg
 from cyborg.model.names import AGENT, API, CONDUCTOR
-from cyborg.testing.manager import SimulatedManager
-from cyborg.testing.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.manager import SimulatedManager
+from cyborg.tests.fixtures.processes import Deployment, Options, Program
 
 NOWHERE = "rabbit://guest:guest@127.0.0.1:1/"
 

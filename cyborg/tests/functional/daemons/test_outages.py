@@ -12,10 +12,10 @@ import sqlalchemy as sa
 
 from cyborg import service as runner
 from cyborg.model.provider import provider_uuid
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
-from cyborg.testing.processes import Deployment, Options
-from cyborg.testing.proxy import Proxy
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.fixtures.proxy import Proxy
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import Http, Service, go_through_everything
 from cyborg.tests.functional.deployments import TRANSPORT_URL, merged

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from cyborg.db.models import Service as ServiceRow
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.service import wait_until
-from cyborg.testing.broker import Tenant
-from cyborg.testing.manager import SimulatedManager
-from cyborg.testing.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.broker import Tenant
+from cyborg.tests.fixtures.manager import SimulatedManager
+from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg.tests.functional.daemons.service import Http, ask
 from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
 

@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from cyborg.model.names import AGENT, API, CONDUCTOR
-from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 
 DAEMONS = (API, CONDUCTOR, AGENT)

@@ -7,8 +7,8 @@ from typing import Any
 import requests
 
 from cyborg import service as runner
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import Service, go_through_everything
 from cyborg.tests.functional.deployments import TRANSPORT_URL

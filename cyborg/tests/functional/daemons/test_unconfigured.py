@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 import cyborg
-from cyborg.testing.placement import TOKEN
-from cyborg.testing.processes import Deployment, Options, script
+from cyborg.tests.fixtures.placement import TOKEN
+from cyborg.tests.fixtures.processes import Deployment, Options, script
 
 PACKAGE: Final = Path(cyborg.__file__).parent
 #: What each program is run with, and the status with which it refuses to start.

@@ -15,7 +15,7 @@ from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service as Row
 from cyborg.model.names import API
-from cyborg.testing.processes import Deployment, Program
+from cyborg.tests.fixtures.processes import Deployment, Program
 from cyborg.tests.functional.daemons.service import (
     FPGA,
     Http,

@@ -30,7 +30,7 @@ def databases() -> set[str]:
 def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
     before = databases()
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "cyborg.testing.walkthrough", "--mysql-url", SERVER]
+    command = [sys.executable, "-m", "cyborg_tools.walkthrough", "--mysql-url", SERVER]
     with log.open("w") as output:
         walk = subprocess.Popen(
             [*command, "--rabbit-url", TRANSPORT_URL],

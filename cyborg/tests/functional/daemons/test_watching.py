@@ -16,8 +16,8 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Work
 from cyborg.metrics import catalogue
 from cyborg.model.names import API
-from cyborg.testing.pages import Page, free_port
-from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.fixtures.pages import Page, free_port
+from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Http, all_at_once
 from cyborg.tests.functional.deployed.page import block

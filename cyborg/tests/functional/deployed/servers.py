@@ -19,7 +19,7 @@ import requests
 
 import cyborg
 from cyborg import service
-from cyborg.testing.processes import PATIENCE, Deployment, Program
+from cyborg.tests.fixtures.processes import PATIENCE, Deployment, Program
 
 PACKAGES: Final = "apache2 libapache2-mod-wsgi-py3 libnss-wrapper"
 APACHE: Final = Path("/usr/sbin/apache2")

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from cyborg.testing.processes import Options
+from cyborg.tests.fixtures.processes import Options
 
 #: The pipeline of kolla-ansible and openstack-helm: no http_proxy_to_wsgi, filters by old names.
 PASTE: Final = """\

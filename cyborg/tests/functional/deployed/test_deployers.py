@@ -14,8 +14,8 @@ import pytest
 import requests
 
 from cyborg.model.names import AGENT, API, CONDUCTOR
-from cyborg.testing.pages import free_port
-from cyborg.testing.processes import Deployment, Options, Program, script
+from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures.processes import Deployment, Options, Program, script
 from cyborg.tests.functional.daemons.service import Http, Service
 from cyborg.tests.functional.deployed import servers, shapes, walk
 from cyborg.tests.functional.deployments import merged

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.testing.processes import script
+from cyborg.tests.fixtures.processes import script
 from cyborg.tests.functional.deployed import page, shapes
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -14,8 +14,8 @@ import pytest
 import requests
 
 from cyborg import service as runner
-from cyborg.testing.pages import free_port
-from cyborg.testing.processes import Deployment, Program
+from cyborg.tests.fixtures.pages import free_port
+from cyborg.tests.fixtures.processes import Deployment, Program
 from cyborg.tests.functional.daemons.service import Http, Service
 from cyborg.tests.functional.deployed import servers, walk
 from cyborg.tests.functional.deployed.page import block, filled

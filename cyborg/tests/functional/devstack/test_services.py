@@ -12,9 +12,9 @@ import pytest
 
 from cyborg import service
 from cyborg.model.provider import provider_uuid
-from cyborg.testing import broker
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import TOKEN, PlacementService, fresh_host
+from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import TOKEN, PlacementService, fresh_host
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import Http, go_through_everything

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cyborg.db import schema
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.drift.site import Site, site
 from cyborg.tests.functional.schema.databases import empty_database
 

@@ -22,10 +22,10 @@ from cyborg.db.models import Instance
 from cyborg.db.services import Process
 from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ConductorClient, ReportClient
-from cyborg.testing.guests import Guest
-from cyborg.testing.machines import RESOURCE_CLASS, provider_of, report_of
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.fake_servers import Guest
+from cyborg.tests.fixtures.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create
 from cyborg.tests.functional.schema.databases import empty_database

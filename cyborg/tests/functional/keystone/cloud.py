@@ -21,10 +21,10 @@ from cyborg.model.names import API
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.keystone import Account, KeystoneService
-from cyborg.testing.loopback import Loopback
-from cyborg.testing.processes import Deployment, Options
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.keystone import Account, KeystoneService
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.processes import Deployment, Options
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.deployments import merged
 
 

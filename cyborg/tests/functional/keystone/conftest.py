@@ -9,11 +9,11 @@ from oslo_config import cfg
 
 from cyborg import service
 from cyborg.db import schema
-from cyborg.testing import broker
-from cyborg.testing.keystone import KeystoneService
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Peers, Stack
+from cyborg.tests.fixtures import broker
+from cyborg.tests.fixtures.keystone import KeystoneService
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.keystone.cloud import (

@@ -17,10 +17,10 @@ from cyborg.cli import shell
 from cyborg.cli.catalogue import COMMANDS
 from cyborg.db.models import Service
 from cyborg.model.provider import provider_uuid
-from cyborg.testing.accelerators import AcceleratorClient
-from cyborg.testing.compute import ComputeWalk, Server
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.accelerators import AcceleratorClient
+from cyborg.tests.fixtures.compute import ComputeWalk, Server
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.shell import Shell
 from cyborg.tests.functional.life.steps import eventually, eventually_offered

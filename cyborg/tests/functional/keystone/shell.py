@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import yaml
 
-from cyborg.testing.keystone import Account, KeystoneService
-from cyborg.testing.processes import script
+from cyborg.tests.fixtures.keystone import Account, KeystoneService
+from cyborg.tests.fixtures.processes import script
 
 
 class Shell:

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from cyborg.testing.loopback import Loopback
+from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.shell import Shell, once, write_clouds
 

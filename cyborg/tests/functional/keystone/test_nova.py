@@ -11,10 +11,10 @@ from keystoneauth1.identity import v3
 from keystoneauth1.service_token import ServiceTokenAuthWrapper
 from keystoneauth1.session import Session
 
-from cyborg.testing.accelerators import AcceleratorClient, Exchange, NovaFault
-from cyborg.testing.compute import ComputeWalk
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange, NovaFault
+from cyborg.tests.fixtures.compute import ComputeWalk
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 
 

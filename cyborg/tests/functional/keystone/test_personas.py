@@ -12,8 +12,8 @@ import pytest
 
 from cyborg.cli.base import List, Show
 from cyborg.cli.catalogue import COMMANDS
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.seats import HELD, SPARE, Scene, Seats, seated, staged
 from cyborg.tests.functional.life.steps import eventually, everything

@@ -3,9 +3,9 @@
 
 from pathlib import Path
 
-from cyborg.testing.keystone import Account, KeystoneService
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.keystone import Account, KeystoneService
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.schema.commands import Checked, checked
 

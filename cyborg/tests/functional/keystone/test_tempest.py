@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.testing.keystone import ADMIN
+from cyborg.tests.fixtures.keystone import ADMIN
 from cyborg.tests.functional.keystone import suites
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.shell import environment

@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 
 from cyborg import service
-from cyborg.testing.accelerators import AcceleratorClient
-from cyborg.testing.compute import ComputeWalk
-from cyborg.testing.loopback import Loopback
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.accelerators import AcceleratorClient
+from cyborg.tests.fixtures.compute import ComputeWalk
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.deployments import HAS_BROKER
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.http import Client, TokenReader

@@ -15,8 +15,8 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import Loaded
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import PlacementService
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually
 from cyborg.tests.unit.drivers.configured import written

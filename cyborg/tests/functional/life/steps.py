@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from cyborg import service
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import METADATA, AttachHandle, Service, Work
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import Client, bind_body
 

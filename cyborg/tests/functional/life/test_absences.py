@@ -9,9 +9,9 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 from keystoneauth1.token_endpoint import Token
 
-from cyborg.testing.loopback import Loopback
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Peers, Stack
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Peers, Stack
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.steps import eventually, eventually_offered

@@ -22,10 +22,10 @@ from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.compute import ComputeWalk, Server
-from cyborg.testing.guests import Guest
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.compute import ComputeWalk, Server
+from cyborg.tests.fixtures.fake_servers import Guest
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client

@@ -11,10 +11,10 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.broker import connection
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import fresh_host
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.broker import connection
+from cyborg.tests.fixtures.placement import fresh_host
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.life.steps import eventually
 

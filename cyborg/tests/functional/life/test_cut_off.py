@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from cyborg import service
 from cyborg.db.engine import Database
 from cyborg.db.models import Device
-from cyborg.testing.placement import PlacementService
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute

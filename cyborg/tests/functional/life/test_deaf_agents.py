@@ -13,9 +13,9 @@ from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.service import wait_until
-from cyborg.testing.machines import report_of
-from cyborg.testing.placement import fresh_host
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.placement import fresh_host
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
 
 REASON = "the message bus at 192.0.2.1:5672 refuses a request: 403 ACCESS_REFUSED"

@@ -16,9 +16,9 @@ from cyborg.model.device import Deployable as DeployableFacts
 from cyborg.model.device import Device as DeviceFacts
 from cyborg.model.report import DriverReport, DriverState, Hello, Report
 from cyborg.rpc.conductor import ReportClient
-from cyborg.testing.any_host import AnyHost
-from cyborg.testing.placement import fresh_host
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.any_host import AnyHost
+from cyborg.tests.fixtures.placement import fresh_host
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.steps import everything
 

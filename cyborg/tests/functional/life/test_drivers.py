@@ -17,8 +17,8 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Device, Driver, Event, Service
 from cyborg.drivers.loader import Loaded
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (

@@ -15,7 +15,7 @@ from cyborg.db.models import Backend, Device, Driver, Hardware
 from cyborg.model import device as facts
 from cyborg.model.report import DriverHello, DriverReport, DriverState, Hello, Report, Welcome
 from cyborg.rpc.conductor import ReportClient
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import IDLE
 from cyborg.tests.functional.life.test_discovery import card
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Event, Work
-from cyborg.testing.nova import SimulatedNova
+from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import (

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Device, Hardware, Host, Service, Work
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client

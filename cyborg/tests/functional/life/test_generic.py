@@ -18,8 +18,8 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (
     ARQS,

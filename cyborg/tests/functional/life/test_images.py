@@ -19,9 +19,9 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import Loaded
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.steps import (
     ARQS,

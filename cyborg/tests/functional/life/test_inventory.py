@@ -17,8 +17,8 @@ from cyborg.drivers.loader import Loaded
 from cyborg.model.device import Backend, BackendService, Hardware
 from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ReportClient
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, IDLE, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client

@@ -24,9 +24,9 @@ from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.report import Hello
 from cyborg.rpc.agent import AgentClient
-from cyborg.testing.machines import provider_of, report_of
-from cyborg.testing.proxy import Proxy
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.machines import provider_of, report_of
+from cyborg.tests.fixtures.proxy import Proxy
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.schema.databases import empty_database
 

@@ -15,8 +15,8 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Device, Event
 from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.made import DEVICES, DRIVER, Bench, listed, make, refused, shown

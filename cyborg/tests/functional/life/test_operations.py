@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg.db import history
 from cyborg.db.engine import Database
 from cyborg.db.models import Operation, OperationResult, Service
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client

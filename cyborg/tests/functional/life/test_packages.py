@@ -14,8 +14,8 @@ from cyborg import service
 from cyborg.drivers import loader
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, eventually
 

@@ -24,8 +24,8 @@ from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.faults import answering
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
 from cyborg.rpc.versions import FIRST
-from cyborg.testing.placement import fresh_host
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.placement import fresh_host
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card

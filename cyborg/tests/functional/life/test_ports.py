@@ -17,10 +17,10 @@ from cyborg.drivers.loader import Loaded
 from cyborg.drivers.pci import PciDriver, network_trait
 from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
-from cyborg.testing.compute import ComputeWalk, Server
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.compute import ComputeWalk, Server
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually, eventually_offered, of_instance
 from cyborg.tests.unit.drivers.configured import configured

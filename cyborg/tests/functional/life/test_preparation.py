@@ -15,9 +15,9 @@ from cyborg.db.models import Arq, Deployable, Event, Service
 from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body

@@ -14,9 +14,9 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Event, Work
 from cyborg.model.audit_findings import Kind
 from cyborg.model.audit_rules import Ages
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute

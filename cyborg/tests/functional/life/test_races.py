@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from cyborg.db.engine import Database
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute

@@ -9,7 +9,7 @@ import pytest
 
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import bind, create, eventually, everything, work_left

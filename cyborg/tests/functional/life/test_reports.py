@@ -15,8 +15,8 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Device, Driver, Host, Service
 from cyborg.drivers import loader
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import Compute, offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack, SecondDriver, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute

@@ -7,10 +7,10 @@ from uuid import uuid4
 import pytest
 
 from cyborg.db.engine import Database
-from cyborg.testing.accelerators import NovaFault
-from cyborg.testing.compute import ComputeWalk, Server
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.accelerators import NovaFault
+from cyborg.tests.fixtures.compute import ComputeWalk, Server
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.cards import CARD, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute

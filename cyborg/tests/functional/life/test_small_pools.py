@@ -29,10 +29,10 @@ from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ConductorClient, ReportClient
-from cyborg.testing.accelerators import AcceleratorClient
-from cyborg.testing.loopback import Loopback
-from cyborg.testing.machines import provider_of, report_of
-from cyborg.testing.stack import Stack, reach
+from cyborg.tests.fixtures.accelerators import AcceleratorClient
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.machines import provider_of, report_of
+from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import TokenReader
 from cyborg.tests.functional.life.steps import eventually
 from cyborg.tests.functional.schema.databases import empty_database

@@ -20,8 +20,8 @@ from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cyborg.db.engine import Database
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Deployable
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER, Traits
 from cyborg.tests.functional.life.conftest import RackedCompute
 from cyborg.tests.functional.life.http import Client

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body, unbind_body
 from cyborg.tests.functional.life.steps import create_many

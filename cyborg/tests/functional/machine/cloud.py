@@ -34,11 +34,11 @@ from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
-from cyborg.testing.barrier import let_end
-from cyborg.testing.direct import Died, DirectBus, Exchange
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.barrier import let_end
+from cyborg.tests.fixtures.direct import Died, DirectBus, Exchange
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER
 from cyborg.tests.functional.machine.hardware import Machine
 from cyborg.tests.functional.machine.mortal import (

@@ -12,10 +12,10 @@ from cyborg.api import app as api_app
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.direct import DirectBus, Exchange
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.machine.cloud import Site
 from cyborg.tests.functional.machine.mortal import Clock
 from cyborg.tests.functional.machine.play import Play

@@ -15,7 +15,7 @@ from cyborg.db.engine import Database
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, ProgramTask, Unit
-from cyborg.testing.direct import Died
+from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.life.cards import Rack
 
 

@@ -165,7 +165,7 @@ def test_no_package_index(tmp_path: Path) -> None:
     for name in (
         "tools/quickstart",
         "tools/environment.py",
-        "cyborg/testing/quickstart/options.py",
+        "tools/cyborg_tools/quickstart/options.py",
         "requirements.txt",
         "setup.cfg",
         "setup.py",
@@ -209,7 +209,7 @@ def test_a_missing_git_is_named(tmp_path: Path) -> None:
     (checkout / ".git").mkdir()
     for name in ("requirements.txt", "setup.cfg", "setup.py", "pyproject.toml"):
         shutil.copy(COMMAND.parents[1] / name, checkout)
-    options = Path("cyborg/testing/quickstart/options.py")
+    options = Path("tools/cyborg_tools/quickstart/options.py")
     (checkout / options).parent.mkdir(parents=True)
     shutil.copy(COMMAND.parents[1] / options, checkout / options)
     answer = subprocess.run(

@@ -7,20 +7,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cyborg_tools.quickstart import cloud
+from cyborg_tools.quickstart.peer import Scene, StepFailed
+from cyborg_tools.quickstart.preparation import Backstage
+from cyborg_tools.quickstart.screen import Screen
+from cyborg_tools.quickstart.walk import Walk
 from oslo_config import cfg
 
 from cyborg.db.engine import Reader
 from cyborg.drivers.fake import FakeDriver
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.loopback import Loopback
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, requested
-from cyborg.testing.quickstart import house
-from cyborg.testing.quickstart.backstage import Backstage
-from cyborg.testing.quickstart.peer import Scene, StepFailed
-from cyborg.testing.quickstart.screen import Screen
-from cyborg.testing.quickstart.walk import Walk
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, requested
+from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import Compute
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -55,7 +55,7 @@ def scene(
         nova=nova_api,
         host=host.name,
         deployable=device.deployables[0],
-        units=partial(house.units, reader),
+        units=partial(cloud.units, reader),
     )
     reader.close()
 

@@ -35,8 +35,8 @@ from cyborg.model.names import CONDUCTOR
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
-from cyborg.testing.absent import absent
-from cyborg.testing.machines import RESOURCE_CLASS
+from cyborg.tests.fixtures.absent import absent
+from cyborg.tests.fixtures.machines import RESOURCE_CLASS
 
 WORKERS = 32
 NOVA = Caller("project", "nova", "req-race", everywhere=True, service=True)

@@ -26,9 +26,9 @@ from cyborg.db import schema
 from cyborg.drivers.base import ALONE
 from cyborg.drivers.loader import Loaded
 from cyborg.rpc.transport import AGENT_TOPIC
-from cyborg.testing.direct import DirectBus, Exchange
-from cyborg.testing.machines import RESOURCE_CLASS, report_of
-from cyborg.testing.nova import SimulatedNova
+from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.machines import RESOURCE_CLASS, report_of
+from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.schema.databases import SERVER, empty_database

@@ -9,7 +9,7 @@ from uuid import uuid4
 from cyborg import exception
 from cyborg.db.models import Arq, AttachHandle, Instance
 from cyborg.model.arq import Binding
-from cyborg.testing.machines import provider_of
+from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.functional.races.arena import (
     NOVA,
     WORKERS,

@@ -19,8 +19,8 @@ from cyborg.db.services import Process
 from cyborg.model.arq import State
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.testing.machines import provider_of
-from cyborg.testing.nova import SimulatedNova
+from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.races.arena import WORKERS, Arena, Conductor, Verb, at_once, sound
 from cyborg.tests.functional.races.conftest import DEVICES, HOST, PREPARED_UNITS, UNITS

@@ -16,8 +16,8 @@ from cyborg.api import app as api_app
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack, Times, reach
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack, Times, reach
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db.models import Device, Event
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client

@@ -13,7 +13,7 @@ from cyborg.clients.placement import Placement
 from cyborg.db.models import Host
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.steps import (

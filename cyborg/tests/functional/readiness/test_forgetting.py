@@ -14,7 +14,7 @@ from cyborg.clients.placement import Placement
 from cyborg.db.models import Deployable, Host
 from cyborg.model.caller import Caller
 from cyborg.model.provider import provider_uuid
-from cyborg.testing.placement import PlacementService
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import (

@@ -9,7 +9,7 @@ import pytest
 
 from cyborg.model.audit_findings import Kind
 from cyborg.testing import servers
-from cyborg.testing.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.made import DEVICES, Bench, listed, make, shown
 from cyborg.tests.functional.life.steps import bind, create, eventually, eventually_offered

@@ -12,10 +12,10 @@ from cyborg.api import app as api_app
 from cyborg.db import schema
 from cyborg.db.engine import Reader
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
-from cyborg.testing.stack import Peers, Times, reach
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Peers, Times, reach
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.rolling.middle import Middle
 from cyborg.tests.functional.rolling.play import Play

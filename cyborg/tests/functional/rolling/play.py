@@ -22,9 +22,9 @@ from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.glance import SimulatedGlance
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host, suffix
+from cyborg.tests.fixtures.glance import SimulatedGlance
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, suffix
 from cyborg.tests.functional.life import made
 from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, Traits
 from cyborg.tests.functional.life.http import Client, unbind_body

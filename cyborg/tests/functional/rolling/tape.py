@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cyborg.rpc.transport import Bus
-from cyborg.testing.stack import Stack
+from cyborg.tests.fixtures.stack import Stack
 
 #: Makes of a message (topic, verb, arguments or reply) what the other side gets.
 Passing = Callable[[str, str, Any], Any]

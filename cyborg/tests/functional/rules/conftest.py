@@ -7,9 +7,9 @@ import pytest
 
 from cyborg.clients.nova import Nova
 from cyborg.db import schema
-from cyborg.testing.absent import absent
-from cyborg.testing.direct import DirectBus, Exchange
-from cyborg.testing.machines import report_of
+from cyborg.tests.fixtures.absent import absent
+from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.machines import report_of
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 

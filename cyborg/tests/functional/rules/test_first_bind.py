@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from cyborg.clients.nova import Nova
 from cyborg.db.engine import Database
 from cyborg.db.models import Instance
-from cyborg.testing.absent import absent
-from cyborg.testing.direct import DirectBus, Exchange
-from cyborg.testing.machines import provider_of
+from cyborg.tests.fixtures.absent import absent
+from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.rules.conftest import PLAIN
 

@@ -14,7 +14,7 @@ import cyborg
 from cyborg.cmd.status import CHECKS, Checks
 from cyborg.conf import opts
 from cyborg.db.engine import Database
-from cyborg.testing.processes import Options
+from cyborg.tests.fixtures.processes import Options
 
 _ROOT = Path(cyborg.__file__).parent.parent
 

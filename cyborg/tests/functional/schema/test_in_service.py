@@ -24,9 +24,9 @@ from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Device, Host
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService
-from cyborg.testing.stack import Peers, Stack, reach
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Peers, Stack, reach
 from cyborg.tests.functional.conftest import TRANSPORT_URL, offered
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, eventually, of_instance

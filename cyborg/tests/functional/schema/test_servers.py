@@ -14,7 +14,7 @@ from cyborg.db import schema
 from cyborg.db.connections import Settings
 from cyborg.db.engine import Database, Reader, Retry, retried
 from cyborg.db.models import Host
-from cyborg.testing.proxy import Proxy
+from cyborg.tests.fixtures.proxy import Proxy
 
 
 def _add(db: Database, *names: str) -> None:

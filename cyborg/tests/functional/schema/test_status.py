@@ -15,9 +15,9 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Device, Instance
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT, API, CONDUCTOR
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import TOKEN, PlacementService, shared
-from cyborg.testing.processes import Options
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import TOKEN, PlacementService, shared
+from cyborg.tests.fixtures.processes import Options
 from cyborg.tests.functional.schema.commands import by_command, checked, run
 
 NAMES = [name for name, _ in CHECKS]

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.model.names import CONDUCTOR
-from cyborg.testing.processes import Deployment, Options
+from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional.schema.commands import run
 from cyborg.tests.functional.schema.databases import SERVER
 

@@ -19,13 +19,12 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing import servers
-from cyborg.testing.crash import Wire
-from cyborg.testing.direct import DirectBus
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.mortals import Ground, MortalAgent, MortalConductor
-from cyborg.testing.nova import SimulatedNova
-from cyborg.testing.placement import PlacementService, fresh_host, suffix
-from cyborg.testing.sequences import (
+from cyborg.tests.fixtures.crash import Wire
+from cyborg.tests.fixtures.direct import DirectBus
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host, suffix
+from cyborg.tests.fixtures.sequences import (
     AGENT,
     API,
     CONDUCTOR,
@@ -37,7 +36,8 @@ from cyborg.testing.sequences import (
     heard_driver,
     heard_host,
 )
-from cyborg.testing.stack import reach
+from cyborg.tests.fixtures.single_step_processes import Ground, MortalAgent, MortalConductor
+from cyborg.tests.fixtures.stack import reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, of_instance
 from cyborg.tests.unit.drivers.configured import written

@@ -9,8 +9,8 @@ import pytest
 from oslo_config import cfg
 
 import cyborg
-from cyborg.testing.placement import PlacementService
 from cyborg.tests import committed
+from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.grounds import new_ground
 from cyborg.tests.functional.sequences.story import Site, Story
 

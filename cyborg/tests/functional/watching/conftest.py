@@ -18,9 +18,9 @@ from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.notifications import GROUP
-from cyborg.testing.pages import Page, free_port
-from cyborg.testing.placement import PlacementService, fresh_host
-from cyborg.testing.stack import Stack, Times, reach
+from cyborg.tests.fixtures.pages import Page, free_port
+from cyborg.tests.fixtures.placement import PlacementService, fresh_host
+from cyborg.tests.fixtures.stack import Stack, Times, reach
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.http import Client

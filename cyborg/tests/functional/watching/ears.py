@@ -7,7 +7,7 @@ from typing import Any
 import oslo_messaging
 from oslo_config import cfg
 
-from cyborg.testing import broker
+from cyborg.tests.fixtures import broker
 from cyborg.tests.functional import deployments
 
 

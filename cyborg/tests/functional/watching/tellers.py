@@ -16,7 +16,7 @@ from cyborg.db.models import Work
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.notification import Notification
-from cyborg.testing.direct import Died
+from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.watching.conftest import Watched, soon
 
 

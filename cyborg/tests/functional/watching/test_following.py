@@ -18,7 +18,7 @@ from cyborg import tracing
 from cyborg.api import app as api_app
 from cyborg.db.engine import Reader
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.testing.stack import Peers, reach
+from cyborg.tests.fixtures.stack import Peers, reach
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.http import bind_body
 from cyborg.tests.functional.life.steps import eventually_offered, work_left

@@ -20,8 +20,8 @@ from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import Loaded
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.fake_host import FakeHost
-from cyborg.testing.pages import Page
-from cyborg.testing.placement import fresh_host
+from cyborg.tests.fixtures.pages import Page
+from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.life.cards import CARD, OTHER, Rack
 from cyborg.tests.functional.life.http import Client

@@ -21,8 +21,8 @@ from cyborg.metrics.meters import Meters
 from cyborg.model.arq import State
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.testing.absent import absent
-from cyborg.testing.pages import Page, free_port
+from cyborg.tests.fixtures.absent import absent
+from cyborg.tests.fixtures.pages import Page, free_port
 from cyborg.tests.functional.life.steps import bind, create, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
 

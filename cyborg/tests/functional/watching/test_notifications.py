@@ -15,7 +15,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT
-from cyborg.testing.direct import Died
+from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, eventually_offered

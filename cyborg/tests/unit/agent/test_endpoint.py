@@ -18,8 +18,8 @@ from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import AGENT_TOPIC
-from cyborg.testing.direct import DirectBus, Exchange
 from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.fixtures.direct import DirectBus, Exchange
 from cyborg.tests.unit.agent.world import World
 
 HANDLE = HandleTask("o1", "noting", "0", "unit", "k", "h")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cyborg.cli import shell
-from cyborg.testing.loopback import Loopback
+from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.service import Service
 
 

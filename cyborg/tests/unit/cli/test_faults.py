@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cyborg.testing.loopback import Loopback
+from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import AGENT, DEVICE, PROCESS, Answer, Service, fault
 

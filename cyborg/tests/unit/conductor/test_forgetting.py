@@ -22,8 +22,8 @@ from cyborg.model.caller import Caller
 from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.model.operation import OperationState
 from cyborg.rpc.agent import AgentClient
-from cyborg.testing.absent import absent
-from cyborg.testing.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.absent import absent
+from cyborg.tests.fixtures.direct import DirectBus, Exchange
 
 DOWN_AFTER = dict.fromkeys((AGENT, API, CONDUCTOR), 30_000)
 CALLER = Caller("project", "user", "req-1", everywhere=True)

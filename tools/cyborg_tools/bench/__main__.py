@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark as a program; see ``tools/bench``."""
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+
+from cyborg import conf as configuration
+from cyborg_tools.bench import options, show
+from cyborg_tools.bench.run import Run
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; the status is 1 when a request costs more than it may."""
+    plan = options.parse(arguments)
+    conf = configuration.prepare([], prog="bench", default_config_files=[])
+    logging.disable(logging.WARNING)
+    results = Run(plan, conf, _say).measure()
+    if plan.as_json:
+        print(json.dumps(results.document(), indent=2))
+    else:
+        print(show.tables(results, in_process=plan.in_process))
+    return 1 if results.exceeded else 0
+
+
+def _say(sentence: str) -> None:
+    """Progress goes to standard error, so that the results can be piped."""
+    print(f"bench: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a child process of the benchmark runs: parts of the service, and the floors beside them."""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import oslo_messaging
+import pecan
+import webob
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.noauth import NoAuth
+from keystoneauth1.session import Session
+from oslo_config import cfg
+
+from cyborg.api import app as api_app
+from cyborg.api.server import HttpServer
+from cyborg.model.report import Hello
+from cyborg.rpc.transport import Bus
+from cyborg.tests.fixtures.absent import absent
+from cyborg.tests.fixtures.any_host import AnyHost
+from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.stack import Peers, Stack, Times, reach
+
+API = "api"
+CONDUCTOR = "conductor"
+AGENT = "agent"
+NOVA = "nova"
+
+_ECHO_TOPIC = "bench-echo"
+_ECHO_PATIENCE = 30
+_TIMES = Times(conductor_heartbeat=1.0, lease=5.0, rpc=30.0)
+#: How often an unchanged report is repeated for each first one.
+_REPEATS = 5
+
+
+class Parts:
+    """The parts of one process; each starts with the method of its name and answers its address.
+
+    ``ask`` has a command carried out; ``stop`` ends everything.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, setting: Mapping[str, str]) -> None:
+        self._conf = conf
+        self._setting = setting
+        self._stack = Stack(
+            conf=conf,
+            database_url=setting["database_url"],
+            transport_url=setting["transport_url"],
+            peers=Peers(placement=_no_placement, nova=self._nova),
+            times=_TIMES,
+            exchange=setting["exchange"],
+        )
+        self._endings: list[Callable[[], object]] = []
+        self._agent: AnyHost | None = None
+        self._echo_client: Any = None
+
+    def start(self, part: str) -> dict[str, str]:
+        """Start one part; answers where it is reached, by name."""
+        starts: dict[str, Callable[[], dict[str, str]]] = {
+            API: self._start_api,
+            CONDUCTOR: self._start_conductor,
+            AGENT: self._start_agent,
+            NOVA: self._start_nova,
+        }
+        return starts[part]()
+
+    def ask(self, command: Mapping[str, Any]) -> Any:
+        """Carry out a command; answers what becomes JSON."""
+        if command["verb"] == "echo":
+            return self._echo(command["clients"], command["seconds"])
+        assert command["verb"] == "reports", command
+        return self._reports(command["devices"], command["seconds"])
+
+    def stop(self) -> None:
+        """End everything, the last first."""
+        while self._endings:
+            self._endings.pop()()
+        self._stack.stop()
+
+    def _nova(self) -> Adapter:
+        return Adapter(Session(auth=NoAuth(endpoint=self._setting["nova"])), service_type="compute")
+
+    def _start_api(self) -> dict[str, str]:
+        real = HttpServer(self._stack.make_api(), self._conf)
+        empty = HttpServer(api_app.behind_filters(_empty_app(), self._conf), self._conf)
+        for server in (real, empty):
+            server.start()
+            self._endings.append(server.stop)
+        bus = self._stack.bus()
+        self._endings.append(bus.close)
+        self._echo_client = bus.client(_ECHO_TOPIC)
+        return {"api": _netloc(real), "empty": _netloc(empty)}
+
+    def _start_conductor(self) -> dict[str, str]:
+        self._stack.start_conductor()
+        bus = self._stack.bus()
+        self._endings.append(bus.close)
+        self._serve_echo(bus)
+        return {}
+
+    def _serve_echo(self, bus: Bus) -> None:
+        server = bus.server(_ECHO_TOPIC, "bench", _Echo())
+        server.start()
+        self._endings += [server.wait, server.stop]
+
+    def _start_agent(self) -> dict[str, str]:
+        self._agent = reach(AnyHost(self._stack.bus(), timeout=_TIMES.rpc))
+        self._endings.append(self._agent.close)
+        return {}
+
+    def _start_nova(self) -> dict[str, str]:
+        nova = SimulatedNova()
+        nova.start()
+        self._endings.append(nova.stop)
+        return {"nova": nova.url}
+
+    def _echo(self, clients: int, seconds: float) -> dict[str, Any]:
+        """Empty calls, as fast as they go: the bus and oslo.messaging, and nothing of ours."""
+        call = self._echo_client.prepare(timeout=_ECHO_PATIENCE).call
+        call({}, "echo")
+        started = time.perf_counter()
+
+        def until_the_end() -> list[float]:
+            return _timed(lambda: call({}, "echo"), started + seconds)
+
+        with ThreadPoolExecutor(clients) as pool:
+            running = [pool.submit(until_the_end) for _ in range(clients)]
+            times = [one for future in running for one in future.result()]
+        return {"times": times, "elapsed": time.perf_counter() - started}
+
+    def _reports(self, devices: int, seconds: float) -> dict[str, Any]:
+        """First reports of fresh hosts, and unchanged ones of the same."""
+        assert self._agent is not None
+        first: list[float] = []
+        unchanged: list[float] = []
+        end = time.perf_counter() + seconds
+        while not first or time.perf_counter() < end:
+            host = f"reporting-{uuid4().hex[:12]}"
+            report = report_of(host, devices)
+            hello = Hello(host, (host,), "0", f"agent@{host}", None)
+            epoch = self._agent.hello(hello).epoch
+            started = time.perf_counter()
+            report.digest()
+            self._agent.report(host, epoch, report)
+            first.append(time.perf_counter() - started)
+            hello = replace(hello, epoch=epoch)
+            for _ in range(_REPEATS):
+                started = time.perf_counter()
+                if self._agent.hello(hello).digest != report.digest():
+                    raise RuntimeError("the conductor has another report")
+                unchanged.append(time.perf_counter() - started)
+        return {"first": first, "unchanged": unchanged}
+
+
+class _Echo:
+    """An RPC endpoint that does nothing."""
+
+    target = oslo_messaging.Target(version="1.0")
+
+    def echo(self, _context: Any) -> None:
+        """Answer."""
+
+
+class _Nothing:
+    """A pecan controller that does nothing."""
+
+    def index(self, _request: Any, _response: Any) -> webob.Response:
+        """Answer."""
+        return webob.Response(body=b"{}", content_type="application/json", charset="UTF-8")
+
+    # As a call, because pecan's decorators have no types.
+    index = pecan.expose(content_type="application/json")(index)
+
+
+def _empty_app() -> Any:
+    return pecan.Pecan(_Nothing(), use_context_locals=False, guess_content_type_from_ext=False)
+
+
+def _timed(call: Callable[[], object], end: float) -> list[float]:
+    times: list[float] = []
+    now = time.perf_counter()
+    while now < end or not times:
+        call()
+        after = time.perf_counter()
+        times.append(after - now)
+        now = after
+    return times
+
+
+def _netloc(server: HttpServer) -> str:
+    host, port = server.address
+    return f"{host}:{port}"
+
+
+def _no_placement() -> Adapter:
+    # The benchmark runs nobody who talks to it.
+    return absent()

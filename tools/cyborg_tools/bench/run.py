@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: fill the database step by step, count, measure the floor, then the service above it.
+
+The floor and the counts are taken in this process while nothing else runs; the service then runs
+in processes of its own, as it does in the field. On the in-process bus, which reaches no other
+process, API, conductor and agent share one.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from oslo_config import cfg
+
+from cyborg.db.engine import Database
+from cyborg.tests.fixtures.costs import Scenes
+from cyborg.tests.fixtures.counted import CountedService
+from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.unrelated_rows import crowd
+from cyborg_tools.bench import counts, databases, floor, parts
+from cyborg_tools.bench.child import Child
+from cyborg_tools.bench.figures import Figure, Results, Samples
+from cyborg_tools.bench.load import getting, living, repeated
+from cyborg_tools.bench.options import Plan
+
+#: Not above these multiples of the floor: reads and lists of a thousand; a life.
+READ_AIM = 3.0
+LIFE_AIM = 2.0
+_LARGEST_AIMED_AT = 1000
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Service:
+    """The service in its processes."""
+
+    api: str
+    empty: str
+    front: Child
+    agent: Child
+
+
+class Run:
+    """Carries a plan out; ``say`` tells somebody how far it is."""
+
+    def __init__(self, plan: Plan, conf: cfg.ConfigOpts, say: Say) -> None:
+        self._plan = plan
+        self._conf = conf
+        self._say = say
+
+    def measure(self) -> Results:
+        """Everything; takes minutes unless the plan is a quick one."""
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="cyborg-bench-") as directory:
+            self._say("making a database")
+            with databases.prepared(self._plan.database_url, Path(directory)) as db:
+                results = Results(_product(db), self._plan.transport_url.partition(":")[0])
+                there = 0
+                for others in self._plan.others:
+                    self._say(f"{others:,} unrelated accelerator requests: filling the database")
+                    crowd(db, others - there)
+                    there = others
+                    self._measure_among(db, others, results)
+                self._measure_reports(db, there, results)
+        results.seconds = time.monotonic() - started
+        return results
+
+    def _measure_among(self, db: Database, others: int, results: Results) -> None:
+        with self._counted(db) as house:
+            self._say(f"{others:,} unrelated: counting statements, commits and calls")
+            results.counts += counts.measure(house, others, self._plan.devices[:1])
+            self._say(f"{others:,} unrelated: the floor of the driver")
+            scenes = Scenes(house, devices=max(self._plan.clients))
+            paths = floor.read_paths(house, db, others)
+            readings = {
+                name: floor.Reading.of(house, path.removeprefix("/v2"))
+                for name, path in paths.items()
+            }
+            life = floor.life_ms(house, scenes, self._plan.seconds)
+            profile = scenes.profile(1)
+        with self._service(db) as service:
+            self._say(f"{others:,} unrelated: reads")
+            base = self._base(service, others, results)
+            for name, path in paths.items():
+                below = readings[name].ms(db, self._plan.seconds / 3)
+                found = repeated([getting(service.api, path)], self._plan.seconds)
+                results.figures.append(
+                    Figure.of(
+                        name,
+                        found,
+                        others=others,
+                        rows=readings[name].rows,
+                        floor_ms=below + base[1, "http"],
+                        aim=READ_AIM if others <= _LARGEST_AIMED_AT else None,
+                    )
+                )
+            self._say(f"{others:,} unrelated: lives")
+            for clients in self._plan.clients:
+                lives = [
+                    living(service.api, profile, scenes.host, provider_of(scenes.host, one))
+                    for one in range(clients)
+                ]
+                found = repeated(lives, self._plan.seconds * 2)
+                above = None
+                if not self._plan.in_process:
+                    above = life + 4 * base[clients, "http"] + 3 * base[clients, "rpc"]
+                results.figures.append(
+                    Figure.of(
+                        "whole ARQ life",
+                        found,
+                        others=others,
+                        clients=clients,
+                        floor_ms=above,
+                        aim=LIFE_AIM,
+                    )
+                )
+
+    def _base(
+        self, service: Service, others: int, results: Results
+    ) -> dict[tuple[int, str], float]:
+        """The floor of HTTP and RPC, by number of clients: medians in milliseconds."""
+        found: dict[tuple[int, str], float] = {}
+        for clients in self._plan.clients:
+            samples = repeated([getting(service.empty, "/")] * clients, self._plan.seconds / 2)
+            name = "empty pecan controller, same middleware"
+            results.floor.append(Figure.of(name, samples, others=others, clients=clients))
+            found[clients, "http"] = samples.p50_ms
+            if not self._plan.in_process:
+                answer = service.front.ask(
+                    verb="echo", clients=clients, seconds=self._plan.seconds / 2
+                )
+                samples = Samples(answer["times"], answer["elapsed"])
+                name = "empty RPC echo"
+                results.floor.append(Figure.of(name, samples, others=others, clients=clients))
+                found[clients, "rpc"] = samples.p50_ms
+        return found
+
+    def _measure_reports(self, db: Database, others: int, results: Results) -> None:
+        floors = {}
+        for devices in self._plan.devices:
+            self._say(f"reports of {devices} devices: the floor of the driver")
+            with self._counted(db) as house:
+                floors[devices] = floor.reports_ms(
+                    house, Scenes(house), devices, self._plan.seconds / 2
+                )
+        with self._service(db) as service:
+            base = self._base(service, others, results)
+            for devices in self._plan.devices:
+                self._say(f"reports of {devices} devices")
+                answer = service.agent.ask(
+                    verb="reports", devices=devices, seconds=self._plan.seconds * 2
+                )
+                for index, kind in enumerate(("first", "unchanged")):
+                    times = answer[kind]
+                    above = None
+                    if not self._plan.in_process:
+                        above = floors[devices][index] + base[1, "rpc"]
+                    results.figures.append(
+                        Figure.of(
+                            f"{kind} report",
+                            Samples(times, sum(times)),
+                            others=others,
+                            rows=devices,
+                            floor_ms=above,
+                        )
+                    )
+
+    @contextmanager
+    def _counted(self, db: Database) -> Iterator[CountedService]:
+        with (
+            SimulatedNova() as nova,
+            CountedService(
+                conf=self._conf,
+                database_url=_url(db),
+                transport_url=self._plan.transport_url,
+                exchange=f"bench-{uuid4().hex[:12]}",
+                nova=nova.adapter(),
+            ) as house,
+        ):
+            yield house
+
+    @contextmanager
+    def _service(self, db: Database) -> Iterator[Service]:
+        """The service's processes, each up."""
+        setting = {
+            "database_url": _url(db),
+            "transport_url": self._plan.transport_url,
+            "exchange": f"bench-{uuid4().hex[:12]}",
+            "nova": "",
+        }
+        with ExitStack() as ends:
+
+            def child(*wanted: str) -> Child:
+                return ends.enter_context(Child(wanted, setting))
+
+            setting["nova"] = child(parts.NOVA).ready()["nova"]
+            if self._plan.in_process:
+                front = back = agent = child(parts.CONDUCTOR, parts.API, parts.AGENT)
+            else:
+                back, front, agent = child(parts.CONDUCTOR), child(parts.API), child(parts.AGENT)
+            address: dict[str, Any] = {}
+            for one in dict.fromkeys((back, front, agent)):
+                address |= one.ready()
+            yield Service(address["api"], address["empty"], front, agent)
+
+
+def _product(db: Database) -> str:
+    """The database's name and version."""
+    dialect = db.engine.dialect
+    with db.reader():
+        version: Sequence[object] = dialect.server_version_info or ()
+    name = "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
+    return f"{name} {'.'.join(str(part) for part in version)}"
+
+
+def _url(db: Database) -> str:
+    return db.engine.url.render_as_string(hide_password=False)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results as tables for people."""
+
+from collections.abc import Iterator, Sequence
+
+from cyborg_tools.bench.figures import Count, Figure, Results
+
+_EXISTING = (
+    "For comparison, the existing service with 1,000 other ARQs on two cores: 1.2 s to list them, "
+    "1.1 s to read those of one instance, 0.5 lives a second with 8 clients."
+)
+_FLOOR = (
+    "floor: an empty pecan controller behind the same middleware on the same server (cheroot, kept "
+    "connections, over the loopback interface), plus the same SQL through the bare driver and "
+    "json.dumps of the answer; for a life 4 empty requests, 3 empty RPC echoes and what the driver "
+    "took for its SQL and commits; for a report one echo and the SQL."
+)
+_IN_PROCESS = (
+    "The in-process bus sleeps up to 50 ms in each call, so lives and reports mean little here and "
+    "have no floor: measure them on RabbitMQ (--transport-url)."
+)
+
+
+def tables(results: Results, *, in_process: bool) -> str:
+    """Everything, ready to be printed."""
+    parts = [
+        f"Cyborg on {results.database}, bus {results.transport}, {results.seconds:.0f} s",
+        "Statements / commits / RPC calls of each request, among so many unrelated requests",
+        _counts(results.counts),
+        "The parts of the floor (times in ms)",
+        _figures(results.floor),
+        "Reads, one client (times in ms; ratio: p50 to its floor)",
+        _figures([one for one in results.figures if _is_read(one)]),
+        "Lives and reports",
+        _figures([one for one in results.figures if not _is_read(one)]),
+        _FLOOR,
+        *([_IN_PROCESS] if in_process else []),
+        _EXISTING,
+        _verdict(results),
+    ]
+    return "\n\n".join(parts)
+
+
+def _verdict(results: Results) -> str:
+    missed = [one for one in results.figures if one.missed]
+    lines = [f"{len(results.counts)} counts, {len(results.exceeded)} above what is allowed."]
+    lines += [
+        f"  {one.name} among {one.others:,}: {_costs(one)}, allowed {_plain(one.allowed)}"
+        for one in results.exceeded
+    ]
+    lines.append(f"{len(missed)} figures above their aim (marked !).")
+    return "\n".join(lines)
+
+
+def _is_read(figure: Figure) -> bool:
+    return figure.name.startswith(("show", "list"))
+
+
+def _counts(counts: Sequence[Count]) -> str:
+    sizes = sorted({one.others for one in counts})
+    names = list(dict.fromkeys(one.name for one in counts))
+    found = {(one.name, one.others): one for one in counts}
+    rows = [["request", "allowed", *(f"{size:,}" for size in sizes)]]
+    for name in names:
+        row = [found[name, size] for size in sizes if (name, size) in found]
+        allowed = row[0].allowed
+        rows.append(
+            [
+                name,
+                "-" if allowed is None else _plain(allowed),
+                *(_costs(one) + (" !" if one.exceeded else "") for one in row),
+            ]
+        )
+    return aligned(rows)
+
+
+def _figures(figures: Sequence[Figure]) -> str:
+    rows = [["", "unrelated", "clients", "rows", "per s", "p50", "p99", "floor", "ratio", "aim"]]
+    rows += [
+        [
+            one.name,
+            f"{one.others:,}",
+            str(one.clients),
+            f"{one.rows:,}",
+            f"{one.per_second:,.1f}",
+            f"{one.p50_ms:,.2f}",
+            f"{one.p99_ms:,.2f}",
+            "-" if one.floor_ms is None else f"{one.floor_ms:,.2f}",
+            "-" if one.ratio is None else f"{one.ratio:.2f}" + (" !" if one.missed else ""),
+            "-" if one.aim is None or one.ratio is None else f"{one.aim:.0f}",
+        ]
+        for one in figures
+    ]
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table with a line below its head; the first column to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+
+    def lines() -> Iterator[str]:
+        for index, row in enumerate(rows):
+            first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            yield "  ".join([first.strip().ljust(widths[0]), *rest]).rstrip()
+            if index == 0:
+                yield "  ".join("-" * width for width in widths)
+
+    return "\n".join(lines())
+
+
+def _costs(count: Count) -> str:
+    return _plain((count.statements, count.commits, count.rpc))
+
+
+def _plain(numbers: Sequence[int] | None) -> str:
+    return " / ".join(str(one) for one in numbers or ())

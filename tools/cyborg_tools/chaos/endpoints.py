@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST API as a client behind a load balancer sees it: several doors, any of which may fail."""
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from cyborg_tools.chaos.client_log import NOTHING, Witness
+
+#: Seconds after which a client gives an answer up: more than the service ever needs for "unknown".
+_PATIENCE = 30.0
+#: Seconds for which a request is repeated, and between two tries.
+_LONGEST = 120.0
+_PAUSE = 0.3
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The last answer; ``unsure`` tells how many tries before may have been carried out as well."""
+
+    status: int
+    body: Any
+    unsure: int
+
+
+class Doors:
+    """Sends the requests of one client and repeats them until one is answered for good."""
+
+    def __init__(
+        self, urls: Sequence[str], *, client: str, witness: Witness, ended: threading.Event
+    ) -> None:
+        self._urls = itertools.cycle(urls)
+        self._client = client
+        self._witness = witness
+        self._ended = ended
+        self._session = requests.Session()
+        self._url = next(self._urls)
+        #: The request that is being answered, for those who wonder what takes so long.
+        self.asking = ""
+
+    def ask(self, verb: str, method: str, path: str, body: Any = None) -> Answer | None:
+        """Ask until the answer is neither 503 nor none; None when that takes too long.
+
+        A status that no client may see is written down as a violation.
+        """
+        unsure = 0
+        end = time.monotonic() + _LONGEST
+        self.asking = f"{method} {path}"
+        while time.monotonic() < end and not self._ended.is_set():
+            answer = self._once(verb, method, path, body)
+            if answer is not None and answer.status_code != 503:
+                self.asking = ""
+                if answer.status_code >= 500:
+                    self._never(f"answered {answer.status_code}", method, path)
+                elif unsure:
+                    self._witness.settled(self._client)
+                return Answer(answer.status_code, _parsed(answer), unsure)
+            unsure += 1
+            self._ended.wait(_PAUSE)
+        if not self._ended.is_set():
+            self._never(f"not answered for {_LONGEST:.0f} s", method, path)
+        return None
+
+    def _once(self, verb: str, method: str, path: str, body: Any) -> requests.Response | None:
+        began = time.monotonic()
+        try:
+            answer = self._session.request(
+                method, f"{self._url}/v2{path}", json=body, timeout=_PATIENCE
+            )
+        except requests.RequestException:
+            self._url = next(self._urls)
+            self._witness.answer(self._client, verb, NOTHING, time.monotonic() - began)
+            return None
+        taken = time.monotonic() - began
+        self._witness.answer(self._client, verb, str(answer.status_code), taken)
+        return answer
+
+    def _never(self, what: str, method: str, path: str) -> None:
+        self._witness.violation(f"{self._client}: {method} {path} was {what}")
+
+
+def _parsed(answer: requests.Response) -> Any:
+    try:
+        return answer.json() if answer.content else None
+    except ValueError:
+        return answer.text

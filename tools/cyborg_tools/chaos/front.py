@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A door before an HTTP service that hands requests on, refuses them, or lets them wait."""
+
+import json
+import threading
+from collections.abc import Iterable
+from http.client import responses
+from typing import TYPE_CHECKING
+
+import requests
+
+from cyborg.tests.fixtures.loopback import Loopback
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+_PASSED_ON = ("HTTP_X_AUTH_TOKEN", "HTTP_OPENSTACK_API_VERSION", "HTTP_ACCEPT", "CONTENT_TYPE")
+#: Those of the answer that belong to a connection, or to a body as it was on the wire.
+_LEFT_OUT = {"connection", "content-encoding", "content-length", "date", "server"}
+_WRITES = {"POST", "PUT", "PATCH", "DELETE"}
+
+
+class Front:
+    """In front of the service at ``origin`` (scheme and authority); a context manager."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        application: WSGIApplication = self._application
+        self._loopback = Loopback(application)
+        self._status = 0
+        self._writes_only = False
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+        self._met = 0
+        self.heal()
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a trailing slash."""
+        return self._loopback.url
+
+    @property
+    def met(self) -> int:
+        """How many requests were refused or left waiting so far."""
+        with self._lock:
+            return self._met
+
+    def refuse(self, status: int, *, writes_only: bool = False) -> None:
+        """Answer with this status from now on."""
+        self._writes_only = writes_only
+        self._status = status
+
+    def hold(self) -> None:
+        """Take requests and leave them without an answer."""
+        self._open.clear()
+
+    def heal(self) -> None:
+        """Hand on again, those that were left waiting too."""
+        self._status = 0
+        self._open.set()
+
+    def __enter__(self) -> "Front":
+        self._loopback.start()
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.heal()
+        self._loopback.stop()
+
+    def _application(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        status = self._status
+        if status and (not self._writes_only or environ["REQUEST_METHOD"] in _WRITES):
+            self._count()
+            headers = [("Content-Type", "application/json")]
+            start_response(f"{status} {responses[status]}", headers)
+            return [json.dumps(_error(status)).encode()]
+        if not self._open.is_set():
+            self._count()
+            self._open.wait()
+        return self._hand_on(environ, body, start_response)
+
+    def _hand_on(
+        self, environ: "WSGIEnvironment", body: bytes, start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        query = environ.get("QUERY_STRING", "")
+        answer = requests.request(
+            environ["REQUEST_METHOD"],
+            f"{self._origin}{environ['PATH_INFO']}" + (f"?{query}" if query else ""),
+            data=body or None,
+            headers={
+                name.removeprefix("HTTP_").replace("_", "-"): environ[name]
+                for name in _PASSED_ON
+                if environ.get(name)
+            },
+            timeout=60,
+        )
+        headers = [
+            (name, text) for name, text in answer.headers.items() if name.lower() not in _LEFT_OUT
+        ]
+        start_response(f"{answer.status_code} {answer.reason}", headers)
+        return [answer.content]
+
+    def _count(self) -> None:
+        with self._lock:
+            self._met += 1
+
+
+def _error(status: int) -> dict[str, object]:
+    """An error in the form of OpenStack's guidelines; the code is Placement's for a conflict."""
+    code = "placement.concurrent_update" if status == 409 else "placement.undefined_code"
+    return {"errors": [{"status": status, "code": code, "title": responses[status], "detail": ""}]}

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: start everything, break it fault by fault, and hold a verdict after each."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import requests
+
+from cyborg import exception
+from cyborg_tools.chaos.client_log import Witness
+from cyborg_tools.chaos.faults import DONE
+from cyborg_tools.chaos.load import Load
+from cyborg_tools.chaos.options import Plan
+from cyborg_tools.chaos.results import Part, Results
+from cyborg_tools.chaos.scenarios import Cloud
+from cyborg_tools.chaos.scene import Scene
+from cyborg_tools.chaos.verdict import Judge
+from cyborg_tools.chaos.world import HOST, PROBE, PROBED_ADDRESS, PROFILES, USUAL, World
+
+#: How long the clients are watched while nothing is broken, to have something to compare with.
+_QUIET = 5.0
+#: Seconds within which a client must have got through once more before the verdict.
+_ONCE_MORE = 60.0
+
+Tell = Callable[[Part], None]
+
+
+class Run:
+    """Carries a plan out; ``say`` hears how far it is, ``tell`` each part when it is over."""
+
+    def __init__(self, plan: Plan, *, say: Callable[[str], None], tell: Tell) -> None:
+        self._plan = plan
+        self._say = say
+        self._tell = tell
+        self._witness = Witness()
+
+    def carry_out(self, world: World) -> Results:
+        """Everything; takes minutes. The world must be running."""
+        results = Results(self._plan.seed)
+        began = time.monotonic()
+        with self._loaded(world) as load:
+            judge = Judge(world, load)
+            self._finish(results, self._quiet(judge, load))
+            for fault in self._plan.faults:
+                self._say(f"{fault.name}: {fault.title}")
+                scene = Scene(world, load, self._witness, short=self._plan.short)
+                started = time.monotonic()
+                part = Part(fault.name, fault.title, self._witness.page)
+                try:
+                    DONE[fault.name](scene)
+                    part.recovery = self._recovered(scene)
+                except exception.CyborgError as error:
+                    self._witness.violation(str(error))
+                part.facts, part.figures = scene.facts, scene.figures
+                self._hold_verdict(judge, load, part, started)
+                self._finish(results, part)
+                load.go()
+            self._finish(results, self._end(judge, load))
+        results.seconds = time.monotonic() - began
+        return results
+
+    @contextmanager
+    def _loaded(self, world: World) -> Iterator[Load]:
+        """The clients, running; they are ended whatever happens."""
+        profiles = {**PROFILES, **PROBE}
+        for name, group in profiles.items():
+            answer = requests.post(
+                f"{world.urls[0]}/v2/device_profiles",
+                json=[{"name": name, "groups": [group]}],
+                timeout=60,
+            )
+            answer.raise_for_status()
+        load = Load(
+            self._plan.clients,
+            urls=world.urls,
+            cloud=Cloud(HOST, world.placement, world.nova, profiles),
+            profiles=sorted(PROFILES),
+            witness=self._witness,
+            seed=self._plan.seed,
+        )
+        load.start()
+        try:
+            yield load
+        finally:
+            load.stop()
+
+    def _quiet(self, judge: Judge, load: Load) -> Part:
+        self._say("nothing is broken yet: what the clients see otherwise")
+        started = time.monotonic()
+        part = Part("nothing", "nothing is broken", self._witness.page)
+        threading.Event().wait(_QUIET)
+        self._hold_verdict(judge, load, part, started)
+        load.go()
+        return part
+
+    def _recovered(self, scene: Scene) -> float:
+        """How long after a fault's end a whole boot succeeds; all clients are through after it."""
+        with scene.mid_bind() as one:
+            scene.world.machine.take(PROBED_ADDRESS, USUAL)
+            scene.load.probe.resolved(one.guest)
+            self._tell_nova(scene, one.guest.arqs)
+            return time.monotonic() - scene.over
+
+    def _tell_nova(self, scene: Scene, arqs: list[str]) -> None:
+        try:
+            scene.world.nova.wait_for_events(arqs, _ONCE_MORE)
+        except TimeoutError as fault:
+            self._witness.violation(f"I3 Nova was not told after the fault: {fault}")
+
+    def _hold_verdict(self, judge: Judge, load: Load, part: Part, started: float) -> None:
+        load.halt()
+        for sentence in judge.judge():
+            self._witness.violation(sentence)
+        self._witness.turn_page()
+        part.elapsed = time.monotonic() - started
+
+    def _end(self, judge: Judge, load: Load) -> Part:
+        self._say("the end: all guests are deleted")
+        started = time.monotonic()
+        part = Part("end", "all guests are deleted; nothing may be left", self._witness.page)
+        load.halt()
+        for client in load.clients:
+            client.end_guests()
+        for sentence in judge.judge_end(self._witness.left_behind):
+            self._witness.violation(sentence)
+        self._witness.turn_page()
+        part.elapsed = time.monotonic() - started
+        return part
+
+    def _finish(self, results: Results, part: Part) -> None:
+        results.parts.append(part)
+        self._tell(part)

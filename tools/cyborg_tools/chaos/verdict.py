@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict after a fault: the checker's, and what only those see who know all clients."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+import sqlalchemy as sa
+
+from cyborg import exception, service
+from cyborg.db import services
+from cyborg.db.base import Record
+from cyborg.db.models import Arq, AttachHandle, Service, Work
+from cyborg.model.arq import State
+from cyborg.model.audit_findings import Severity
+from cyborg.model.device import HandleState
+from cyborg.model.names import AGENT
+from cyborg_tools.chaos.load import Load
+from cyborg_tools.chaos.world import World
+
+#: Seconds within which all work must be done once nobody asks for more; work that failed waits
+#: for at most 30 s before it is tried again.
+_PATIENCE = 90.0
+#: Seconds that an agent has to come back after an outage (I4): the longest pause of its RPC server
+#: before it connects again (10 s), a heartbeat that tells so (10 s), and some for a busy machine.
+_BACK = 30.0
+#: Milliseconds since its last sign of life in which an agent has come back.
+_HEARD_MS = 10_000
+_ENDED = frozenset({State.BOUND.value, State.BIND_FAILED.value})
+
+
+class Judge:
+    """Looks while the clients stand still."""
+
+    def __init__(self, world: World, load: Load) -> None:
+        self._world = world
+        self._load = load
+
+    def judge(self) -> Iterator[str]:
+        """Sentences for all that does not hold."""
+        yield from self._work()
+        # Who does not come back is the checker's finding.
+        service.wait_until(self._agents_are_back, timeout=_BACK, step=0.2)
+        yield from self._checker()
+        yield from self._guests()
+        yield from self._machine()
+
+    def judge_end(self, may_be_left: int) -> Iterator[str]:
+        """The same once all guests have ended: nothing may be left of them.
+
+        ``may_be_left`` is how many ARQs may be there that no client knows of.
+        """
+        yield from self.judge()
+        with self._world.reader.reader() as tx:
+            arqs = tx.execute(sa.select(Arq.uuid, Arq.state)).all()
+            busy = tx.execute(
+                sa.select(AttachHandle.uuid, AttachHandle.state).where(
+                    AttachHandle.state != HandleState.FREE.value
+                )
+            ).all()
+        for row in busy:
+            yield f"handle {row.uuid} is {row.state} though no guest is left"
+        for row in arqs:
+            if row.state != State.INITIAL:
+                yield f"ARQ {row.uuid} is {row.state} though no guest is left"
+        if len(arqs) > may_be_left:
+            yield f"{len(arqs)} ARQs are left; only {may_be_left} requests had no answer"
+        yield from self._command()
+
+    def _work(self) -> Iterator[str]:
+        """Everything that was begun comes to its end."""
+        if service.wait_until(lambda: not self._waiting(), timeout=_PATIENCE, step=0.2):
+            return
+        for row in self._waiting():
+            yield f"{row.kind} work for ARQ {row.arq_uuid} is still there: {row.error}"
+
+    def _waiting(self) -> Sequence[Record]:
+        with self._world.reader.reader() as tx:
+            return tx.execute(sa.select(Work.kind, Work.arq_uuid, Work.error)).all()
+
+    def _agents_are_back(self) -> bool:
+        with self._world.reader.reader() as tx:
+            seen = services.listed(tx, self._world.reader.now, {AGENT: _HEARD_MS})
+            deaf = tx.scalars(sa.select(Service.bus_error).where(Service.binary == AGENT))
+            return all(one.up for one in seen) and not any(deaf)
+
+    def _checker(self) -> Iterator[str]:
+        """The invariants, by the checker that the conductors and ``cyborg-audit`` use too."""
+        try:
+            verdict = self._world.auditor.look()
+        except exception.CyborgError as error:
+            yield f"the checker could not look: {error}"
+            return
+        yield from verdict.unasked
+        for one in verdict.findings:
+            if one.severity is not Severity.INFO:
+                yield f"{one.invariant} {one.kind.value} {one.noun} {one.key}: {one.cause}"
+
+    def _guests(self) -> Iterator[str]:
+        """What clients were told is what stands there, and Nova knows it."""
+        guests = self._load.guests
+        wanted = {arq: guest.uuid for guest in guests for arq in guest.arqs}
+        with self._world.reader.reader() as tx:
+            rows = tx.execute(
+                sa.select(Arq.uuid, Arq.state, Arq.instance_uuid).where(Arq.uuid.in_(wanted))
+            ).all()
+        for gone in sorted(wanted.keys() - {row.uuid for row in rows}):
+            yield f"ARQ {gone} of instance {wanted[gone]} is gone"
+        told = {one.tag for one in self._world.nova.events if one.code == 200}
+        for row in rows:
+            if row.state not in _ENDED:
+                yield f"I2 ARQ {row.uuid} of instance {row.instance_uuid} is {row.state}"
+            elif row.uuid not in told:
+                yield f"I3 Nova was never told that ARQ {row.uuid} is {row.state}"
+
+    def _machine(self) -> Iterator[str]:
+        """What is prepared on the host is what guests have, no more and no less."""
+        with self._world.reader.reader() as tx:
+            held = set(
+                tx.scalars(
+                    sa.select(AttachHandle.handle_key)
+                    .join(Arq, Arq.attach_handle_id == AttachHandle.id)
+                    .where(Arq.state == State.BOUND.value)
+                )
+            )
+        prepared = self._world.machine.prepared
+        for card, unit in sorted(prepared):
+            if unit not in held:
+                yield f"I4 unit {unit} of {card} is prepared, but nobody has it"
+        known = self._world.machine.units
+        for unit in sorted(held & known.keys()):
+            if (known[unit], unit) not in prepared:
+                yield f"I4 unit {unit} of {known[unit]} is bound, but not prepared"
+
+    def _command(self) -> Iterator[str]:
+        """The operator's own command says the same."""
+        ran = self._world.audit()
+        if ran.returncode:
+            yield f"cyborg-audit ended with {ran.returncode}: {ran.stderr.strip()}"
+        if ran.stdout:
+            for one in json.loads(ran.stdout)["findings"]:
+                if one["severity"] != "info":
+                    yield f"cyborg-audit: {one['invariant']} {one['kind']} {one['key']}"

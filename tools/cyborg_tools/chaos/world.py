@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that runs: the daemons as processes, on servers of their own, beside their peers."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+import requests
+
+from cyborg import exception, service
+from cyborg.clients.nova import Servers
+from cyborg.clients.placement import Placement
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.db.engine import Reader
+from cyborg.drivers.fake import FakeDriver
+from cyborg.model.audit_rules import Ages
+from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.provider import provider_uuid
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import TOKEN, PlacementService
+from cyborg.tests.fixtures.processes import Deployment, Options, Program
+from cyborg_tools.chaos import driver
+from cyborg_tools.chaos.front import Front
+from cyborg_tools.chaos.servers import MariaDb, RabbitMq, free_port
+
+HOST = "compute-1.example.org"
+CARD, PROBED, SPARE = "CUSTOM_CHAOS", "CUSTOM_CHAOS_PROBED", "CUSTOM_CHAOS_SPARE"
+PROBED_ADDRESS, SPARE_ADDRESS = "0000:8e:00.0", "0000:8f:00.0"
+#: Cards by address: their resource class and units. Clients ask for CARD only: whoever is to be
+#: interrupted must not queue behind them.
+CARDS = {
+    "0000:81:00.0": (CARD, 8),
+    "0000:82:00.0": (CARD, 8),
+    "0000:83:00.0": (CARD, 8),
+    PROBED_ADDRESS: (PROBED, 4),
+    SPARE_ADDRESS: (SPARE, 2),
+}
+#: Seconds that a card usually takes for a preparation.
+USUAL = 0.1
+#: Groups of the profiles that clients use, by name, and of the one for the run itself.
+PROFILES: Mapping[str, Mapping[str, str]] = {
+    "at-once": {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"},
+    "prepared": {f"resources:{CARD}": "1"},
+    "prepared-2": {f"resources:{CARD}": "2"},
+}
+PROBE: Mapping[str, Mapping[str, str]] = {"probed": {f"resources:{PROBED}": "1"}}
+#: What is said of a disk that could not be made small.
+NO_LIMIT = "not limited in size"
+#: Seconds for which the first start may take its time.
+_PATIENCE = 90.0
+
+
+class World:
+    """Starts it all in ``enter``, stops it all by process id in ``exit``, whatever happened."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.state_path = directory / "agent-state"
+        self.disk = NO_LIMIT
+        self._running: dict[str, Program] = {}
+        self._ports = {f"{API}-{number}": free_port() for number in (1, 2)}
+        self._endings = ExitStack()
+        self._extra: dict[str, Path] = {}
+        self._vendor = driver.install(directory / "vendor")
+
+    def __enter__(self) -> Self:
+        with ExitStack() as endings:
+            self._start(endings)
+            self._endings = endings.pop_all()
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self._endings.close()
+
+    @property
+    def urls(self) -> list[str]:
+        """The APIs, without a version."""
+        return [f"http://127.0.0.1:{port}" for port in self._ports.values()]
+
+    @property
+    def options(self) -> Options:
+        """What the configuration says otherwise than by default."""
+        return {
+            "DEFAULT": {
+                "host": HOST,
+                "transport_url": self.rabbit.url,
+                "state_path": self.directory,
+            },
+            "api": {"auth_strategy": "noauth"},
+            "agent": {"enabled_drivers": f"{FakeDriver.name},{driver.ChaosDriver.name}"},
+            "conductor": {"auto_enable": "*"},
+            "chaos": {"machine": self.machine.directory},
+            "database": {"connection": self.maria.url},
+            "placement": {
+                "auth_type": "admin_token",
+                "endpoint": self.placement_front.url,
+                "token": TOKEN,
+            },
+            "nova": {"auth_type": "none", "endpoint": f"{self.nova_front.url}/v2.1"},
+        }
+
+    @property
+    def differing(self) -> dict[str, str]:
+        """What only some of the daemons are told, in words by daemon."""
+        return {
+            CONDUCTOR: "[DEFAULT] host is control-1, control-2",
+            AGENT: f"[DEFAULT] state_path is {self.state_path} ({self.disk}), [agent] "
+            f"resource_provider_name is {HOST}",
+            API: f"[api] port is {', '.join(str(one) for one in self._ports.values())}",
+        }
+
+    @property
+    def own_options(self) -> dict[str, Options]:
+        """The options that only one daemon has, by its name."""
+        return {
+            **{
+                f"{CONDUCTOR}-{number}": {"DEFAULT": {"host": f"control-{number}"}}
+                for number in (1, 2)
+            },
+            AGENT: {
+                "DEFAULT": {"state_path": self.state_path},
+                "agent": {"resource_provider_name": HOST},
+            },
+            **{name: {"api": {"port": port}} for name, port in self._ports.items()},
+        }
+
+    def begin_all(self) -> None:
+        """Start all daemons and wait until they run."""
+        conductors = [name for name in self._extra if name.startswith(CONDUCTOR)]
+        # Conductors first: what asks before there is one has to ask again, seconds later.
+        for group in (conductors, [name for name in self._extra if name not in conductors]):
+            for name in group:
+                self.begin(name)
+            for name in group:
+                self.wait(name)
+
+    def stop_all(self) -> None:
+        """Stop all daemons and wait for their ends."""
+        self._tell_to_end()
+        for program in self._running.values():
+            program.stop()
+
+    def lines(self) -> dict[str, int]:
+        """Return how many lines each daemon has logged in all its lives, by its name."""
+        return {
+            name: sum(
+                file.read_bytes().count(b"\n") for file in self.directory.glob(f"{name}-*.out")
+            )
+            for name in self._extra
+        }
+
+    def program(self, name: str) -> Program:
+        """The process that runs under this name now."""
+        return self._running[name]
+
+    def begin(self, name: str) -> None:
+        """Start a daemon by its name (as ``cyborg-conductor-1``), without waiting for it."""
+        command = name if name == AGENT else name.rpartition("-")[0]
+        more = dict(self._vendor) if name == AGENT else {}
+        if more and os.environ.get("PYTHONPATH"):
+            more["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+        files = [str(self.deployment.conf), str(self._extra[name])]
+        arguments = [part for file in files for part in ("--config-file", file)]
+        self._running[name] = self.deployment.start(command, *arguments, log=name, **more)
+
+    def wait(self, name: str) -> None:
+        """Wait until a daemon runs; raises ConfigError with its last words when it does not."""
+        try:
+            self.program(name).wait_for(r"cyborg-\w+ is running", _PATIENCE)
+        except RuntimeError as fault:
+            raise exception.ConfigError(reason=f"{name} does not start: {fault}") from None
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP."""
+        self.program(name).signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT."""
+        self.program(name).signal(signal.SIGCONT)
+
+    def audit(self) -> subprocess.CompletedProcess[str]:
+        """Run the operator's ``cyborg-audit`` to its end."""
+        return self.deployment.run("cyborg-audit", "--format", "json")
+
+    def provider(self, address: str) -> str:
+        """The uuid of a card's provider."""
+        return provider_uuid(f"{HOST}_{address}")
+
+    def offered(self, address: str) -> int:
+        """How many units of a card Placement would give out."""
+        try:
+            _, found = Placement(self.placement.adapter()).inventories(self.provider(address))
+        except exception.NotFound:
+            return 0
+        return sum(int(one["total"]) - int(one["reserved"]) for one in found.values())
+
+    def _start(self, endings: ExitStack) -> None:
+        # Servers first; RabbitMQ needs seconds in which the others can be made.
+        self.rabbit = RabbitMq(self.directory / "rabbitmq")
+        endings.callback(self.rabbit.close)
+        self.rabbit.begin()
+        self.maria = MariaDb(self.directory / "mariadb")
+        endings.callback(self.maria.close)
+        self.maria.begin()
+        self.machine = driver.Machine(self.directory / "machine")
+        for address, (resource_class, units) in CARDS.items():
+            self.machine.plug(address, resource_class, units=units, seconds=USUAL)
+        (self.directory / "placement").mkdir()
+        self.placement = endings.enter_context(PlacementService(self.directory / "placement"))
+        _make_large(self.placement, self.placement.make_compute(HOST))
+        self.nova = endings.enter_context(SimulatedNova())
+        self.placement_front = endings.enter_context(Front(self.placement.url))
+        self.nova_front = endings.enter_context(Front(self.nova.url.removesuffix("/v2.1")))
+        self._mount(endings)
+        self.maria.wait()
+        self.maria.make_database()
+        self.reader = Reader(self.maria.url)
+        endings.callback(self.reader.close)
+        self.auditor = Auditor(
+            db=self.reader,
+            placement=Placement(self.placement.adapter()),
+            servers=Servers(self.nova.adapter()),
+            ages=Ages(),
+        )
+        self._start_daemons(endings)
+
+    def _start_daemons(self, endings: ExitStack) -> None:
+        self.deployment = Deployment(self.directory, self.options)
+        made = self.deployment.run("cyborg-dbsync", "upgrade")
+        if made.returncode:
+            raise exception.ConfigError(reason=f"cyborg-dbsync upgrade fails: {made.stderr}")
+        self.rabbit.wait()
+        endings.callback(self.deployment.stop)
+        endings.callback(self._tell_to_end)
+        for name, options in self.own_options.items():
+            self._extra[name] = self.deployment.write(name, options)
+        self.begin_all()
+        if not service.wait_until(self._ready, timeout=_PATIENCE, step=0.2):
+            raise exception.ConfigError(reason="the service does not get ready; see its logs.")
+
+    def _ready(self) -> bool:
+        units = {address: count for address, (_, count) in CARDS.items()}
+        if any(self.offered(address) != count for address, count in units.items()):
+            return False
+        return all(
+            requests.get(f"{url}/healthcheck", timeout=10).status_code == 200 for url in self.urls
+        )
+
+    def _mount(self, endings: ExitStack) -> None:
+        """A small disk of its own for the agent, where that is allowed."""
+        self.state_path.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(self.state_path)]
+        with suppress(OSError):
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                self.disk = "a tmpfs of 256 KiB"
+                unmount = ["umount", "-l", str(self.state_path)]
+                endings.callback(subprocess.run, unmount, check=False)
+
+    def _tell_to_end(self) -> None:
+        """All at once, lest each waits for the one before; one that is frozen would not hear it."""
+        for program in self._running.values():
+            if program.running:
+                program.signal(signal.SIGCONT)
+                program.signal(signal.SIGTERM)
+
+
+def _make_large(placement: PlacementService, root: str) -> None:
+    """Let a compute have processors for more servers than it has devices for."""
+    path = f"/resource_providers/{root}/inventories/VCPU"
+    generation = placement.call("GET", path)["resource_provider_generation"]
+    placement.call("PUT", path, {"resource_provider_generation": generation, "total": 256})

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemons under somebody's hands, as a program; see ``tools/dev``."""
+
+import logging
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from watchfiles import PythonFilter, watch
+
+import cyborg
+from cyborg import exception
+from cyborg.tests.fixtures.loopback import bypass_proxies
+from cyborg_tools.dev import options
+from cyborg_tools.dev.stage import Stage
+from cyborg_tools.quickstart.screen import Screen
+
+_PACKAGE = Path(cyborg.__file__).parent
+_MIGRATIONS = _PACKAGE / "db" / "migrations"
+#: How often what the daemons say is shown, and how long a change may go on, in milliseconds.
+_TURN, _SETTLING = 300, 300
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until it is told to end; the status is 1 when nothing could be started."""
+    plan = options.parse(arguments)
+    # Placement's own log, within this process.
+    logging.disable(logging.WARNING)
+    # SIGINT as well: who is started in the background is born deaf to it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    bypass_proxies()
+    screen = Screen(sys.stdout)
+    with tempfile.TemporaryDirectory(prefix="cyborg-dev-", ignore_cleanup_errors=True) as name:
+        try:
+            with Stage(plan, Path(name), screen) as stage:
+                _introduce(stage, screen)
+                _serve(stage, plan, screen)
+        except exception.CyborgError as error:
+            print(f"{options.PROG}: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            pass
+    screen.say("Ended; the database and the queues are removed.")
+    return 0
+
+
+def _introduce(stage: Stage, screen: Screen) -> None:
+    screen.heading("Try it, in another terminal")
+    screen.raw(
+        [
+            f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
+            f"export OS_AUTH_TYPE=none OS_ENDPOINT={stage.url}",
+            "cyborg service-list",
+            "",
+        ]
+    )
+
+
+def _serve(stage: Stage, plan: options.Plan, screen: Screen) -> None:
+    """Begin anew at each change, until Ctrl-C; between two changes show what is said."""
+    stage.begin()
+    turns = watch(
+        _PACKAGE,
+        *plan.watch,
+        watch_filter=PythonFilter(ignore_paths=[_PACKAGE / "tests", _PACKAGE / "testing"]),
+        debounce=_SETTLING,
+        step=_SETTLING // 3,
+        rust_timeout=_TURN,
+        yield_on_timeout=True,
+    )
+    for changes in turns:
+        stage.listen()
+        if changes:
+            paths = sorted({Path(path) for _, path in changes})
+            screen.say(f"{', '.join(path.name for path in paths)} changed: beginning anew.")
+            if any(path.is_relative_to(_MIGRATIONS) for path in paths):
+                stage.upgrade()
+            stage.begin()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

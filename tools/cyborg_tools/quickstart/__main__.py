@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m cyborg_tools.quickstart``, as tools/quickstart calls it."""
+
+import signal
+import sys
+
+if __name__ == "__main__":
+    # Loading takes seconds; who cuts it off meanwhile leaves nothing to tidy up.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from cyborg_tools.quickstart.main import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that quickstart starts: the service in one process, around Placement and Nova."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.api.server import HttpServer
+from cyborg.db import schema
+from cyborg.db.engine import Database, Reader
+from cyborg.db.models import AttachHandle, Deployable
+from cyborg.drivers.fake import FakeDriver
+from cyborg.drivers.host import LocalHost
+from cyborg.drivers.loader import Loaded
+from cyborg.drivers.pci import PciDriver
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import PlacementService
+from cyborg.tests.fixtures.stack import Peers, Stack, Times
+from cyborg_tools.quickstart.machine import Findings, look
+from cyborg_tools.quickstart.screen import Screen
+from cyborg_tools.quickstart.state import State, shown
+
+#: A machine that serves for hours need not be asked as often as one in a test.
+_TIMES = Times(conductor_heartbeat=1.0, lease=10.0, agent_heartbeat=1.0, scan=10.0)
+
+
+@dataclass(frozen=True)
+class House:
+    """What runs, for those who talk to it; ``url`` is that of the REST API, without a version."""
+
+    url: str
+    placement_url: str
+    nova: SimulatedNova
+    host: str
+    findings: Findings
+    reader: Reader
+
+
+def units(reader: Reader, provider: str) -> dict[str, int]:
+    """How many attach handles of a provider are in which state."""
+    query = (
+        sa.select(AttachHandle.state, sa.func.count().label("units"))
+        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .where(Deployable.rp_uuid == provider)
+        .group_by(AttachHandle.state)
+    )
+    with reader.reader() as tx:
+        return {row.state: row.units for row in tx.execute(query)}
+
+
+@contextmanager
+def opened(
+    conf: cfg.ConfigOpts, state: State, screen: Screen, whitelist: Sequence[str] = ()
+) -> Iterator[House]:
+    """Start everything, and stop it in the end, the last first.
+
+    ``conf`` is the global configuration, read from the state's file; ``whitelist`` has the entries
+    of the command line. Raises an error of ours with
+    one sentence when something cannot be started.
+    """
+    machine = LocalHost()
+    pci, fake = PciDriver(machine, conf), FakeDriver(machine, conf)
+    screen.heading("Starting everything in one process, on the loopback interface only")
+    with ExitStack() as endings:
+        placement = endings.enter_context(PlacementService(state.directory))
+        screen.fact("Placement", f"{placement.url}, the real one")
+        nova = endings.enter_context(SimulatedNova())
+        screen.fact("Nova", f"{nova.url}, simulated: it takes the events that Cyborg sends")
+        stack = Stack(
+            conf=conf,
+            database_url=state.database_url,
+            transport_url="fake://",
+            peers=Peers(placement=placement.adapter, nova=nova.adapter),
+            times=_TIMES,
+        )
+        endings.callback(stack.stop)
+        _make_schema(state)
+        screen.fact("Database", f"{shown(state.database)}, at revision {schema.head()}")
+        reader = endings.enter_context(closing(Reader(state.database_url)))
+        url = _start_api(stack, conf, endings)
+        screen.fact("REST API", f"{url}/v2, without Keystone: whoever reaches it may do all")
+        stack.start_conductor(conf.host)
+        screen.fact("Conductor", "running; messages stay within the process")
+        findings = look(pci, fake, [entry for entry in whitelist if not pci.lists(entry)])
+        drivers = [Loaded(one.name, one) for one in (pci, fake)]
+        stack.start_agent(conf.host, machine=machine, drivers=drivers, state_path=state.directory)
+        screen.fact("Agent", f"running for this host, {conf.host}")
+        screen.fact("Log", shown(state.log))
+        yield House(
+            url=url,
+            placement_url=placement.url,
+            nova=nova,
+            host=conf.host,
+            findings=findings,
+            reader=reader,
+        )
+
+
+def _start_api(stack: Stack, conf: cfg.ConfigOpts, endings: ExitStack) -> str:
+    """Serve the REST API; answers its URL."""
+    try:
+        server = HttpServer(stack.make_api(), conf)
+    except exception.ConfigError as error:
+        # cheroot keeps of the system's error only the words.
+        reason = str(error).rpartition("] ")[2].rstrip(")")
+        raise exception.ConfigError(
+            reason=f"port {conf.api.port} of {conf.api.host_ip} cannot be listened on "
+            f"({reason}); choose another with --port."
+        ) from error
+    server.start()
+    endings.callback(server.wait)
+    endings.callback(server.stop)
+    host, port = server.address
+    return f"http://{host}:{port}"
+
+
+def _make_schema(state: State) -> None:
+    with closing(Database(state.database_url)) as db:
+        try:
+            schema.upgrade(db)
+        except exception.SchemaError as error:
+            raise exception.ConfigError(
+                reason=f"{error} Begin anew with --clean, or choose another directory with --state."
+            ) from error

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services that the walk talks to, and what it takes for an answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import requests
+
+from cyborg.model.device import Deployable
+from cyborg.model.provider import provider_uuid
+from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange
+from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg.tests.fixtures.placement import TOKEN
+
+#: Nova 34 asks for candidates at this one at least.
+MICROVERSION = "placement 1.36"
+
+#: Is told which service was asked, and the exchange with it.
+Listener = Callable[[str, Exchange], object]
+
+
+class StepFailed(Exception):
+    """A step of the walk did not hold; the sentence says what came instead."""
+
+
+def require(holds: object, otherwise: str) -> None:
+    """Raise StepFailed with the sentence ``otherwise`` unless it holds."""
+    if not holds:
+        raise StepFailed(otherwise)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where the walk happens, and the accelerator that it asks for.
+
+    ``url`` is that of the REST API, without a version. ``units`` counts the attach handles behind
+    a provider by their state in the database.
+    """
+
+    url: str
+    placement_url: str
+    nova: SimulatedNova
+    host: str
+    deployable: Deployable
+    units: Callable[[str], dict[str, int]]
+
+    @property
+    def provider(self) -> str:
+        """The deployable's resource provider."""
+        return provider_uuid(self.deployable.name)
+
+
+def group_for(deployable: Deployable) -> dict[str, str]:
+    """One unit of the deployable, as a device profile asks for it.
+
+    Of its traits the last counts: drivers name the most telling one last.
+    """
+    return {
+        f"resources:{deployable.resource_class}": "1",
+        f"trait:{deployable.traits[-1]}": "required",
+    }
+
+
+class Peer:
+    """One service's REST API; every exchange is handed to ``listener`` before it is judged."""
+
+    def __init__(self, name: str, url: str, headers: Mapping[str, str], listener: Listener) -> None:
+        self._name = name
+        self._url = url
+        self._listener = listener
+        self._session = requests.Session()
+        self._session.headers.update({"Accept": "application/json", **headers})
+
+    def send(self, method: str, path: str, body: Any = None, *, expect: int = 200) -> Any:
+        """The parsed answer, None if it is empty; any status but ``expect`` is StepFailed."""
+        try:
+            answer = self._session.request(method, self._url + path, json=body)
+            parsed = answer.json() if answer.content else None
+        except requests.RequestException as error:
+            raise StepFailed(f"{self._name} gave no usable answer to {method} {path}") from error
+        self._listener(self._name, Exchange(method, path, body, answer.status_code, parsed))
+        require(
+            answer.status_code == expect,
+            f"{self._name} answered {answer.status_code}, not {expect}, to {method} {path}",
+        )
+        return parsed
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Everybody to talk to: the accelerator API as operators and as Nova, and Placement."""
+
+    cyborg: Peer
+    nova: AcceleratorClient
+    placement: Peer
+
+    @classmethod
+    def of(cls, scene: Scene, listener: Listener) -> Self:
+        """Those of a scene, all with the same listener."""
+
+        def from_nova(one: Exchange) -> None:
+            listener("Cyborg", replace(one, path=f"/v2{one.path}"))
+
+        token = {"X-Auth-Token": TOKEN, "OpenStack-API-Version": MICROVERSION}
+        return cls(
+            cyborg=Peer("Cyborg", scene.url, {}, listener),
+            nova=AcceleratorClient(f"{scene.url}/v2", listener=from_nova),
+            placement=Peer("Placement", scene.placement_url, token, listener),
+        )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the walk does without showing it: tidy up, wait, and look how much is free."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
+
+from cyborg.service import wait_until
+from cyborg_tools.quickstart.peer import Peers, Scene, require
+
+PROFILE = "quickstart"
+#: How long the agent may take to publish, in seconds.
+_PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What is given away of one provider: Placement's usages, and the database's handles."""
+
+    usages: dict[str, int]
+    handles: dict[str, int]
+
+
+class Backstage:
+    """The quiet half of the walk. Its requests are shown to nobody."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._peers = Peers.of(scene, lambda _peer, _exchange: None)
+        #: The server that is played with; always the same one, so that what a run that was cut
+        #: off left behind can be found.
+        self.instance = str(uuid5(NAMESPACE_DNS, f"server.quickstart.{scene.host}"))
+
+    def sweep(self) -> None:
+        """Take back what an earlier run left behind, if it was cut off. Raises StepFailed."""
+        cyborg, placement = self._peers.cyborg, self._peers.placement
+        self._peers.nova.delete_of(self.instance)
+        allocations = f"/allocations/{self.instance}"
+        if placement.send("GET", allocations)["allocations"]:
+            placement.send("DELETE", allocations, expect=204)
+        query = f"/v2/accelerator_requests?device_profile_name={PROFILE}"
+        left = [one["uuid"] for one in cyborg.send("GET", query)["arqs"]]
+        if left:
+            cyborg.send("DELETE", f"/v2/accelerator_requests?arqs={','.join(left)}", expect=204)
+        known = cyborg.send("GET", f"/v2/device_profiles?name={PROFILE}")["device_profiles"]
+        if known:
+            cyborg.send("DELETE", f"/v2/device_profiles/{PROFILE}", expect=204)
+
+    def wait_until_offered(self, root: str) -> None:
+        """Wait until the accelerator has units to give below ``root``. Raises StepFailed."""
+        require(
+            wait_until(lambda: self._is_offered(root), timeout=_PATIENCE, step=0.2),
+            f"{self._scene.deployable.name} offered nothing within {_PATIENCE:.0f} seconds; it "
+            "may be disabled since an earlier start, and the log knows more",
+        )
+
+    def supply(self) -> Supply:
+        """What is given away now."""
+        path = f"/resource_providers/{self._scene.provider}/usages"
+        usages: dict[str, Any] = self._peers.placement.send("GET", path)["usages"]
+        return Supply(usages, self._scene.units(self._scene.provider))
+
+    def _is_offered(self, root: str) -> bool:
+        placement, ours = self._peers.placement, self._scene.provider
+        known = placement.send("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
+        if all(one["uuid"] != ours for one in known):
+            return False
+        found = placement.send("GET", f"/resource_providers/{ours}/inventories")["inventories"]
+        return any(one["total"] > one["reserved"] for one in found.values())

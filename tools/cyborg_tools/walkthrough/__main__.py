@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk as a program; see ``tools/walkthrough``."""
+
+import logging
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import FrameType
+
+from cyborg import exception
+from cyborg.tests.fixtures.accelerators import Exchange
+from cyborg.tests.fixtures.loopback import bypass_proxies
+from cyborg_tools.quickstart.peer import StepFailed
+from cyborg_tools.quickstart.screen import Screen
+from cyborg_tools.walkthrough import options, walk
+from cyborg_tools.walkthrough.operator import Operator
+from cyborg_tools.walkthrough.scene import Scene
+from cyborg_tools.walkthrough.stage import Place, Stage
+
+#: Seconds after which the whole walk is cut off.
+_LONGEST = 600
+#: How much of a daemon's log is shown where a step did not hold.
+_TAIL = 12
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do it and print; the status is 1 when a step did not hold, or nothing could be started."""
+    plan = options.parse(arguments)
+    # Placement's own log, within this process.
+    logging.disable(logging.WARNING)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    bypass_proxies()
+    place = Place.make()
+    try:
+        return _carry_out(plan, place, Screen(sys.stdout))
+    except exception.CyborgError as error:
+        _say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        _say("interrupted; everything that was started is stopped")
+        return 130
+    finally:
+        if plan.keep:
+            _say(f"logs and configuration are in {place.directory}")
+        else:
+            shutil.rmtree(place.directory, ignore_errors=True)
+
+
+def _carry_out(plan: options.Plan, place: Place, screen: Screen) -> int:
+    began = time.monotonic()
+    screen.heading("Starting three daemons, one of them on two hosts")
+    with Stage(plan, place) as stage:
+        try:
+            for name, program in stage.daemons.items():
+                screen.fact(f"pid {program.pid}", name)
+            held = _walk(stage, screen)
+        finally:
+            _ignore()
+    if held:
+        screen.fact("took", f"{time.monotonic() - began:.0f} s")
+        screen.verdict("Every step held.")
+    return 0 if held else 1
+
+
+def _walk(stage: Stage, screen: Screen) -> bool:
+    """Play every step; answers whether all held."""
+    account = {"OS_AUTH_TYPE": "none", "OS_ENDPOINT": stage.url}
+    screen.heading("The walk: what operators do, with the cyborg command")
+    screen.raw([f"  export {name}={value}" for name, value in account.items()])
+    stage.listen(lambda one: screen.exchange("Nova", _brief(one)))
+    operator = Operator({**stage.deployment.environment, **account}, screen)
+    scene = Scene(stage, operator, screen)
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(_LONGEST)
+    try:
+        walk.play(scene)
+    except StepFailed as failure:
+        screen.problem(f"{failure}.")
+        screen.say("The last command was:")
+        operator.show_last()
+        for name, program in stage.daemons.items():
+            screen.raw([f"\n  {name}, the end of its log:", *program.output.splitlines()[-_TAIL:]])
+        return False
+    finally:
+        signal.alarm(0)
+    return True
+
+
+def _brief(one: Exchange) -> Exchange:
+    """What Nova does is told apart from what operators do; tools/quickstart shows all of it."""
+    return replace(one, path=f"/v2{one.path}", body=None, answer=None)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End in order, and only once: nothing may interrupt the stopping."""
+    _ignore()
+    raise KeyboardInterrupt
+
+
+def _ignore() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _too_long(_number: int, _frame: FrameType | None) -> None:
+    raise StepFailed(f"The walk is not over after {_LONGEST} seconds")
+
+
+def _say(sentence: str) -> None:
+    print(f"{options.PROG}: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

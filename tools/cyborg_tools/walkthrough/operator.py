@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator: types ``cyborg`` commands, and reads how they end and what they say."""
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cyborg.service import wait_until
+from cyborg.tests.fixtures.processes import script
+from cyborg_tools.quickstart.peer import StepFailed, require
+from cyborg_tools.quickstart.screen import Screen
+
+PROGRAM = "cyborg"
+#: Seconds that a command may take, and for which something may be looked at again and again.
+_LONGEST = 90.0
+_JSON = "-f json"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command line that has ended."""
+
+    line: str
+    status: int
+    out: str
+    err: str
+
+    @property
+    def shown(self) -> Any:
+        """What it printed, parsed where it printed JSON."""
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            return self.out.strip() or None
+
+
+class Operator:
+    """Somebody at a shell whose accounts are these variables; ``last`` is the latest command."""
+
+    def __init__(self, environment: Mapping[str, str], screen: Screen) -> None:
+        self._environment = environment
+        self._screen = screen
+        self.last: Ran | None = None
+
+    def does(self, line: str, *, status: int = 0) -> Ran:
+        """Run a command, show it, and give what came back; raises StepFailed at another status."""
+        ran = self._run(line)
+        self._show(ran)
+        require(ran.status == status, f"status {ran.status} came back, and {status} was expected")
+        return ran
+
+    def asks(self, line: str, *, status: int = 0) -> Any:
+        """The same for a command that is to print JSON; gives what it printed."""
+        return self.does(f"{line} {_JSON}", status=status).shown
+
+    def is_refused(self, line: str, *words: str) -> None:
+        """Run a command that has to fail, and to say all of these words."""
+        ran = self.does(line, status=1)
+        for one in words:
+            require(one in ran.err, f"{one!r} is not in what it said")
+
+    def awaits(self, line: str, holds: Callable[[Any], object], otherwise: str) -> Any:
+        """Ask again and again until it holds; only the last answer is shown."""
+
+        def look() -> bool:
+            ran = self._run(f"{line} {_JSON}")
+            return ran.status == 0 and bool(holds(ran.shown))
+
+        held = wait_until(look, timeout=_LONGEST, step=0.2)
+        ran = self.last
+        require(held and ran is not None, f"{otherwise} within {_LONGEST:.0f} seconds")
+        assert ran is not None
+        self._show(ran)
+        return ran.shown
+
+    def show_last(self) -> None:
+        """Show the latest command once more."""
+        if self.last is not None:
+            self._show(self.last)
+
+    def _run(self, line: str) -> Ran:
+        try:
+            ended = subprocess.run(
+                [script(PROGRAM), *shlex.split(line)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env=dict(self._environment),
+                timeout=_LONGEST,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as fault:
+            raise StepFailed(f"{PROGRAM} {line} goes on after {_LONGEST:.0f} seconds") from fault
+        self.last = Ran(line, ended.returncode, ended.stdout, ended.stderr)
+        return self.last
+
+    def _show(self, ran: Ran) -> None:
+        self._screen.command(f"{PROGRAM} {ran.line}", ran.status, ran.err, ran.shown)

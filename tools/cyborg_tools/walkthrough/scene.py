@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the steps have in hand: the stage, the operator, the screen, and what was met so far."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cyborg.service import wait_until
+from cyborg.tests.fixtures.compute import Server
+from cyborg.tests.fixtures.fake_servers import Guest
+from cyborg_tools.quickstart.peer import require
+from cyborg_tools.quickstart.screen import Screen
+from cyborg_tools.walkthrough.operator import Operator
+from cyborg_tools.walkthrough.stage import Stage
+
+#: Seconds for which something may take.
+_PATIENCE = 60.0
+
+
+@dataclass
+class Scene:
+    """``cards`` are the accelerators of the first backend by uuid, ``servers`` those that run.
+
+    ``guests`` is what Nova knows of these, by uuid.
+    """
+
+    stage: Stage
+    cyborg: Operator
+    screen: Screen
+    cards: list[str] = field(default_factory=list)
+    servers: list[Server] = field(default_factory=list)
+    guests: dict[str, Guest] = field(default_factory=dict)
+
+    def until(self, holds: Callable[[], object], otherwise: str) -> None:
+        """Look until it holds; raises StepFailed with the sentence ``otherwise``."""
+        held = wait_until(lambda: bool(holds()), timeout=_PATIENCE, step=0.1)
+        require(held, f"{otherwise} within {_PATIENCE:.0f} seconds")
+
+    def offered(self, host: str, resource_class: str) -> int | None:
+        """Units of a class that Placement would give out on a host; None if it knows none."""
+        placement = self.stage.placement
+        root = placement.make_compute(host)
+        known = placement.call("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
+        paths = [f"/resource_providers/{one['uuid']}/inventories" for one in known]
+        found = [
+            one
+            for path in paths
+            # A provider may go between the two requests.
+            if (answer := placement.call("GET", path, accept=(404,)))
+            and (one := answer.get("inventories", {}).get(resource_class))
+        ]
+        return sum(one["total"] - one["reserved"] for one in found) if found else None
+
+    def awaits_offered(self, host: str, resource_class: str, units: int | None) -> None:
+        """Wait until Placement gives out so many; raises StepFailed."""
+        what = "has no provider of" if units is None else f"offers {units} of"
+        self.until(
+            lambda: self.offered(host, resource_class) == units,
+            f"{host} does not come to where Placement {what} {resource_class}",
+        )

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk: every step in its order, each on what the ones before have left."""
+
+from collections.abc import Callable
+from typing import Final
+
+from cyborg_tools.walkthrough import creation, drivers, hosts, instances, profiles, readiness
+from cyborg_tools.walkthrough.scene import Scene
+
+STEPS: Final[tuple[Callable[[Scene], None], ...]] = (
+    hosts.come_up,
+    drivers.is_installed,
+    readiness.is_seen,
+    readiness.is_enabled,
+    instances.is_bound,
+    instances.is_attached,
+    instances.is_detached,
+    creation.is_created_and_deleted,
+    profiles.is_changed,
+    drivers.is_updated,
+    drivers.is_refused,
+    drivers.is_drained,
+    hosts.is_forgotten,
+)
+
+
+def play(scene: Scene) -> None:
+    """Every step; the first that does not hold raises StepFailed."""
+    for step in STEPS:
+        step(scene)

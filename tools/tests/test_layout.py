@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of how JSON is laid out: within its room, and nothing lost but what is said to be."""
+
+import json
+from typing import Any
+
+import pytest
+from cyborg_tools.quickstart.layout import compact
+from hypothesis import given
+from hypothesis import strategies as st
+
+_SCALARS = st.none() | st.booleans() | st.integers(-999, 999) | st.text('abc"{},', max_size=8)
+_SHORT = st.recursive(
+    _SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text("xyz", max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(_SHORT)
+def test_what_is_shown_is_the_value(value: Any) -> None:
+    lines = compact(value, 40)
+    assert json.loads("\n".join(lines)) == value
+
+
+def test_what_fits_is_one_line() -> None:
+    assert compact({"a": [1, "b"], "c": None}, 40) == ['{"a": [1, "b"], "c": null}']
+
+
+def test_short_entries_share_lines_and_nested_ones_do_not() -> None:
+    value = {"uuid": "0" * 20, "n": 1, "inner": {"first": "1" * 12, "second": "2" * 12}, "end": 2}
+    assert compact(value, 42) == [
+        "{",
+        '  "uuid": "00000000000000000000", "n": 1,',
+        '  "inner": {',
+        '    "first": "111111111111",',
+        '    "second": "222222222222"',
+        "  },",
+        '  "end": 2',
+        "}",
+    ]
+
+
+def test_a_list_of_one_costs_no_line() -> None:
+    assert compact([{"first": "1" * 20, "second": "2" * 20}], 40) == [
+        "[{",
+        '  "first": "11111111111111111111",',
+        '  "second": "22222222222222222222"',
+        "}]",
+    ]
+
+
+@pytest.mark.parametrize("room", [20, 100])
+def test_of_many_entries_the_first_are_shown(room: int) -> None:
+    lines = compact(list(range(9)), room)
+    assert "".join(line.strip() + " " for line in lines).strip("[ ]") == "0, 1, 2, ... 6 more"
+    many: dict[str, Any] = {f"key{number}": {} for number in range(5)}
+    shown = " ".join(" ".join(compact(many, room)).split())
+    assert shown.strip("{ }") == '"key0": {}, "key1": {}, "key2": {}, ... 2 more'
+
+
+def test_links_are_left_out() -> None:
+    assert compact({"links": [{"rel": "self"}], "a": 1}, 40) == ['{"links": [...], "a": 1}']
+
+
+@given(_SHORT, st.integers(30, 90))
+def test_lines_keep_to_their_room_where_strings_allow(value: Any, room: int) -> None:
+    # No string above is longer than 18 columns with its quotes and escapes, no key than 9.
+    deepest = max(len(line) - len(line.lstrip()) for line in compact(value, room))
+    assert all(len(line) <= max(room, deepest + 32) for line in compact(value, room))

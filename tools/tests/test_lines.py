@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the lines to copy: a shell can read them, and they say what they should."""
+
+import json
+import re
+import shlex
+
+from cyborg_tools.quickstart.lines import to_copy
+from cyborg_tools.quickstart.peer import Scene
+
+from cyborg.model.device import Deployable
+from cyborg.model.provider import provider_uuid
+from cyborg.tests.fixtures.nova import SimulatedNova
+
+_TRAIT = "CUSTOM_PCI_PRODUCT_ID_1045"
+CARD = Deployable("card", "CUSTOM_PCI", "X", (), traits=("OWNER_CYBORG", _TRAIT))
+URL, PLACEMENT = "http://127.0.0.1:16666", "http://127.0.0.1:17777"
+SCENE = Scene(URL, PLACEMENT, SimulatedNova(), "compute-1", CARD, lambda _provider: {})
+
+
+def commands(proxied: bool = False) -> list[list[str]]:
+    """Every command, split as a shell does, pipes and all."""
+    text = "\n".join(to_copy(SCENE, proxied))
+    found = re.split(r"\n(?=curl|openstack|cyborg|export|[A-Z]+=|#|$)", text.replace("\\\n", " "))
+    return [words for one in found if (words := shlex.split(one, comments=True))]
+
+
+def test_lines_are_short_enough() -> None:
+    lines = "\n".join(to_copy(SCENE, False)).splitlines()
+    assert max(len(line) for line in lines if "PATH" not in line) <= 100
+
+
+def test_curl_makes_a_profile_for_the_accelerator_of_the_walk() -> None:
+    (made,) = [one for one in commands() if one[:3] == ["curl", "-s", f"{URL}/v2/device_profiles"]]
+    body = json.loads(made[made.index("-d") + 1])
+    group = {"resources:CUSTOM_PCI": "1", f"trait:{_TRAIT}": "required"}
+    assert body == [{"name": "mine", "groups": [group]}]
+
+
+def test_curl_binds_to_the_provider_of_the_walk_and_releases() -> None:
+    requests = f"{URL}/v2/accelerator_requests"
+    bound = next(one for one in commands() if "PATCH" in one)
+    (changes,) = json.loads(bound[bound.index("-d") + 1]).values()
+    named = {change["path"]: change["value"] for change in changes}
+    assert named["/hostname"] == "compute-1"
+    assert named["/device_rp_uuid"] == provider_uuid("card")
+    (released,) = [one for one in commands() if "DELETE" in one]
+    assert released[-1] == f"{requests}?instance={named['/instance_uuid']}"
+
+
+def test_the_command_of_this_package_needs_no_keystone() -> None:
+    asked = [one for one in commands() if one[0] in ("cyborg", "export")]
+    assert ["export", "OS_AUTH_TYPE=none", f"OS_ENDPOINT={URL}"] in asked
+    assert asked[-1] == ["cyborg", "hardware-list", "--long"]
+
+
+def test_the_client_needs_no_keystone() -> None:
+    asked = [one for one in commands() if one[0] == "openstack"]
+    assert asked
+    prefix = ["openstack", "--os-auth-type", "none", "--os-endpoint", f"{URL}/v2", "accelerator"]
+    assert all(one[:6] == prefix for one in asked)
+    assert ["arq", "create", "other"] in [one[6:] for one in asked]
+
+
+def test_a_proxy_is_bypassed_where_there_is_one() -> None:
+    assert "no_proxy=$no_proxy,127.0.0.1" in commands(proxied=True)[0]
+    assert all("no_proxy" not in " ".join(one) for one in commands())

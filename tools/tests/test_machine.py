@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the table of what a machine has, and of which accelerator the walk asks for."""
+
+from cyborg_tools.quickstart import machine
+from cyborg_tools.quickstart.machine import Findings
+
+from cyborg import exception
+from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.fake import FakeDriver
+from cyborg.drivers.pci import PciDriver
+from cyborg.model.device import Deployable, Device, Hardware
+from cyborg.testing.fake_host import FakeHost
+from cyborg.tests.unit.drivers.configured import configured
+
+CARD = Hardware("0000:81:00.0", "accelerator", "Vendor", "Model X", offered=True)
+DISK = Hardware("0000:02:00.0", "storage", "Maker", "0123", offered=False, reason="it is mounted")
+
+
+def findings(*functions: Hardware, fault: str | None = None) -> Findings:
+    fake = FakeDriver(FakeHost(), configured())
+    found = machine.look(PciDriver(FakeHost(), configured()), fake)
+    return Findings(functions, found.fakes, found.deployable, own=False, fault=fault)
+
+
+class OnePciCard(Driver):
+    """What a whitelisted function looks like from outside."""
+
+    name = "pci_driver"
+
+    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+        return FakeDriver(self.host, configured(host="card")).discover()
+
+    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        return [DISK, CARD]
+
+
+class UnreadableBus(OnePciCard):
+    """A bus that nobody may look at."""
+
+    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        raise exception.HostError(action="reading /sys", reason="Permission denied")
+
+
+def chosen(driver: type[Driver]) -> tuple[Deployable, bool]:
+    found = machine.look(
+        driver(FakeHost(), configured()), FakeDriver(FakeHost(), configured(host="fake"))
+    )
+    return found.deployable, found.own
+
+
+def test_an_offered_function_comes_before_the_fake() -> None:
+    deployable, own = chosen(OnePciCard)
+    assert (deployable.name, own) == ("card_FakeDevice", True)
+
+
+def test_without_a_bus_the_fake_stands_in() -> None:
+    deployable, own = chosen(PciDriver)
+    assert (deployable.name, own) == ("fake_FakeDevice", False)
+    assert machine.notes(findings()) == [
+        "This machine shows no PCI bus; the fake accelerator needs none."
+    ]
+
+
+def test_a_bus_that_cannot_be_read_is_no_end() -> None:
+    deployable, own = chosen(UnreadableBus)
+    assert (deployable.name, own) == ("fake_FakeDevice", False)
+    assert machine.notes(findings(fault="reading /sys failed")) == [
+        "The PCI bus could not be read: reading /sys failed"
+    ]
+
+
+def test_table_shows_everything_with_its_reason() -> None:
+    lines = machine.table(findings(DISK, CARD), 100)
+    assert lines[0].split() == ["Address", "Kind", "Vendor", "Model", "Offered"]
+    assert "no: it is mounted" in lines[2]
+    assert lines[2].startswith("0000:02:00.0")
+    assert lines[3].split() == ["0000:81:00.0", "accelerator", "Vendor", "Model", "X", "yes"]
+    assert lines[4].startswith("fake")
+    assert "0xABCD" in lines[4]
+
+
+def test_long_words_are_wrapped_not_cut() -> None:
+    long = Hardware(
+        "0000:01:00.0", "network", "V" * 60, "word " * 30, offered=False, reason="no " * 40
+    )
+    lines = machine.table(findings(long), 80)
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    assert (text.count("V") - 1, text.count("word")) == (60, 30)
+
+
+def test_notes_speak_of_the_whitelist_until_something_is_offered() -> None:
+    assert "--whitelist" in " ".join(machine.notes(findings(DISK)))
+    assert machine.notes(findings(DISK, CARD)) == []
+
+
+def test_notes_explain_numbers() -> None:
+    assert "pci.ids" in " ".join(machine.notes(findings(DISK)))

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of quickstart's command line."""
+
+from pathlib import Path
+
+import pytest
+from cyborg_tools.quickstart.options import parse
+
+
+def test_defaults() -> None:
+    asked = parse([])
+    assert (asked.port, asked.demo, asked.clean, asked.whitelist) == (6666, False, False, ())
+    assert asked.state.parts[-2:] == (".quickstart", "state")
+    assert asked.python is None
+
+
+def test_everything() -> None:
+    asked = parse(
+        ["--demo", "--clean", "--port", "0", "--state", "x", "--whitelist", "{}", "--whitelist=[]"]
+    )
+    assert asked.demo
+    assert asked.clean
+    assert (asked.port, asked.state, asked.whitelist) == (0, Path("x"), ("{}", "[]"))
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "http", "", "\u00b2"])
+def test_what_is_no_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([f"--port={port}"])
+    assert ended.value.code == 2
+    assert "is not a port" in capsys.readouterr().err

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of what is printed: colours on terminals only, requests and answers within the margin."""
+
+import io
+
+import pytest
+from cyborg_tools.quickstart.screen import WIDTH, Screen
+
+from cyborg.tests.fixtures.accelerators import Exchange
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def test_a_terminal_gets_colours_unless_it_does_not_want_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coloured, plain, unwanted = Terminal(), io.StringIO(), Terminal()
+    Screen(coloured).verdict("held")
+    Screen(plain).verdict("held")
+    monkeypatch.setenv("NO_COLOR", "1")
+    Screen(unwanted).verdict("held")
+    assert coloured.getvalue() == "\n\033[32mheld\033[0m\n"
+    assert plain.getvalue() == unwanted.getvalue() == "\nheld\n"
+
+
+def test_a_short_exchange() -> None:
+    out = io.StringIO()
+    Screen(out).exchange("Cyborg", Exchange("POST", "/v2/things", {"a": 1}, 201, {"b": [2]}))
+    assert out.getvalue().splitlines() == [
+        '    Cyborg > POST /v2/things {"a": 1}',
+        '           < 201 {"b": [2]}',
+    ]
+
+
+def test_a_long_query_goes_below_and_an_empty_answer_is_its_status() -> None:
+    out = io.StringIO()
+    query = "&".join(f"name{number}={'x' * 20}" for number in range(4))
+    Screen(out).exchange("Placement", Exchange("GET", f"/candidates?{query}", None, 204, None))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == " Placement > GET /candidates"
+    assert lines[1] == " " * 15 + "?name0=" + "x" * 20
+    assert lines[4] == " " * 15 + "&name3=" + "x" * 20
+    assert lines[5] == "           < 204"
+
+
+def test_bodies_stay_within_the_width() -> None:
+    out = io.StringIO()
+    body = {f"key{number}": "value" * 4 for number in range(20)}
+    Screen(out).exchange("Cyborg", Exchange("PUT", "/x", body, 409, body))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "    Cyborg > PUT /x {"
+    assert max(map(len, lines)) <= WIDTH
+    assert all(line.startswith(" " * 11) for line in lines[1:])
+
+
+def test_steps_are_numbered_and_words_wrapped() -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.step("first")
+    screen.ok("word " * 40)
+    screen.step("second")
+    screen.problem("it broke")
+    lines = out.getvalue().splitlines()
+    assert lines[1] == "1. first"
+    assert lines[2].startswith("        ok  word word")
+    assert lines[3].startswith("            word")
+    assert lines[-2:] == ["2. second", "    failed  it broke"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(40, 72), (80, 80), (100, 100), (240, 100)])
+def test_lines_have_the_width_of_the_terminal_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, columns: int, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    screen = Screen(out)
+    screen.say("word " * 100)
+    longest = max(map(len, out.getvalue().splitlines()))
+    assert width - 5 <= longest <= width
+
+
+def test_a_brief_screen_shows_each_step_in_one_line() -> None:
+    out = io.StringIO()
+    screen = Screen(out, brief=True)
+    screen.heading("The walk")
+    screen.fact("Placement", "is there")
+    screen.step("Nova binds")
+    screen.exchange("Cyborg", Exchange("GET", "/v2", None, 200, None))
+    screen.ok("It is bound.")
+    screen.verdict("Every step held.")
+    assert out.getvalue() == "  ok   1. Nova binds\nEvery step held.\n"

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the state directory: whose it is, what is removed, what its configuration says."""
+
+from pathlib import Path
+
+import pytest
+from cyborg_tools.quickstart.state import State
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.conf import opts
+
+
+def test_only_one_at_a_time(tmp_path: Path) -> None:
+    first, second = State(tmp_path / "new"), State(tmp_path / "new")
+    with first.taken(), pytest.raises(exception.ConfigError, match="another quickstart is using"):
+        second.taken().__enter__()
+    with second.taken():
+        second.write_conf(6666, [])
+
+
+def test_clean_removes_what_was_made_and_nothing_else(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    with state.taken():
+        state.write_conf(6666, [])
+        for name in ("cyborg.sqlite", "cyborg.sqlite-wal", "placement.sqlite", "mine.txt"):
+            (tmp_path / name).write_text(name)
+        assert state.clean() == 4
+        assert state.clean() == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "quickstart.lock"}
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "cyborg.sqlite"
+    theirs.write_text("precious")
+    with pytest.raises(exception.ConfigError, match=r"holds cyborg\.sqlite.*--state"):
+        State(tmp_path).taken().__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["cyborg.sqlite"]
+
+
+@pytest.mark.parametrize("name", ["file/below", "file"])
+def test_a_directory_that_cannot_be(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(exception.ConfigError, match=r"cannot be used \(.*\); .*--state"):
+        State(tmp_path / name).taken().__enter__()
+
+
+def test_a_path_that_no_configuration_can_hold(tmp_path: Path) -> None:
+    with pytest.raises(exception.ConfigError, match="characters"):
+        State(tmp_path / "a$b").taken().__enter__()
+
+
+def test_configuration_says_what_was_asked_for(tmp_path: Path) -> None:
+    directory = tmp_path / "with space#and%signs"
+    state = State(directory)
+    with state.taken():
+        file = state.write_conf(7777, ['{"address":\n "$host"}', "[]"])
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([], project="cyborg", default_config_files=[str(file)], default_config_dirs=[])
+    assert (conf.api.port, conf.api.auth_strategy, conf.api.host_ip) == (
+        7777,
+        "noauth",
+        "127.0.0.1",
+    )
+    assert conf.pci.passthrough_whitelist == ['{"address":  "$host"}', "[]"]
+    assert conf.database.connection == state.database_url
+    assert conf.state_path == str(directory)

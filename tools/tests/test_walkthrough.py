@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the walk that need no daemons: what is asked, typed, read, and where it happens."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cyborg_tools.chaos.servers import free_port
+from cyborg_tools.quickstart.peer import StepFailed
+from cyborg_tools.quickstart.screen import WIDTH, Screen
+from cyborg_tools.walkthrough import options, servers
+from cyborg_tools.walkthrough.operator import Operator
+from cyborg_tools.walkthrough.stage import Place
+
+from cyborg import exception
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.unit.cli.service import AGENT, Answer, Service, fault
+
+_COMMAND = Path(__file__).parents[1] / "walkthrough"
+
+
+@pytest.fixture
+def service() -> Service:
+    """What the commands talk to."""
+    return Service()
+
+
+@pytest.fixture
+def screen() -> tuple[Screen, io.StringIO]:
+    out = io.StringIO()
+    return Screen(out), out
+
+
+@pytest.fixture
+def operator(
+    service: Service, screen: tuple[Screen, io.StringIO], tmp_path: Path
+) -> Iterator[Operator]:
+    """Somebody whose commands are real processes."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    with Loopback(service) as loopback:
+        account = {"OS_AUTH_TYPE": "none", "OS_ENDPOINT": f"{loopback.url}/v2"}
+        yield Operator({**known, **account, "HOME": str(tmp_path)}, screen[0])
+
+
+def test_servers_are_those_of_the_tests_unless_others_are_named():
+    plan = options.parse([])
+    assert (plan.mysql_url, plan.rabbit_url, plan.keep) == (
+        "mysql+pymysql://root@127.0.0.1:3306/",
+        "rabbit://guest:guest@127.0.0.1:5672/",
+        False,
+    )
+    # CI hands on what it was given for the tests.
+    plan = options.parse(["--mysql-url", "a", "--postgresql-url", "b", "--rabbit-url", "c"])
+    assert (plan.mysql_url, plan.rabbit_url) == ("a", "c")
+
+
+def nowhere(scheme: str) -> str:
+    return f"{scheme}://me:secret@127.0.0.1:{free_port()}/" if scheme else ""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kind", "words"),
+    [
+        ("mysql+pymysql", "mysql", "Can't connect"),
+        ("postgresql", "mysql", "must begin with mysql+pymysql://"),
+        ("", "mysql", "The server at nowhere"),
+        ("rabbit", "rabbit", "Connection refused"),
+        ("kafka", "rabbit", "must begin with rabbit://"),
+    ],
+)
+def test_a_server_that_is_missing_is_one_sentence(
+    scheme: str, kind: str, words: str, tmp_path: Path
+):
+    url = nowhere(scheme)
+    database = servers.database(url, tmp_path, "cyborg_walkthrough")
+    door = database if kind == "mysql" else servers.exchange(url)
+    with pytest.raises(exception.ConfigError) as refused, door:
+        pass
+    said = str(refused.value)
+    assert words in said
+    assert said.endswith(f"Another one is named with --{kind}-url.")
+    assert "\n" not in said
+    assert "secret" not in said
+
+
+def test_without_a_server_the_walk_ends():
+    command = [sys.executable, str(_COMMAND)]
+    ran = subprocess.run(
+        [*command, "--mysql-url", nowhere("mysql+pymysql")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 1
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("walkthrough: The server at 127.0.0.1:")
+
+
+def test_commands_are_trusted_only_where_root_alone_can_change_them():
+    place = Place.make()
+    try:
+        assert place.directory.is_dir()
+        assert place.trusted == (os.geteuid() == 0)
+        assert place.mark("0000:0a:00.0").parent == place.directory
+    finally:
+        place.directory.rmdir()
+
+
+def test_the_operator_reads_what_came_back(
+    operator: Operator, screen: tuple[Screen, io.StringIO], service: Service
+):
+    found = operator.asks(f"service-show {AGENT} -c uuid -c binary")
+    assert found == {"uuid": AGENT, "binary": "cyborg-agent"}
+    text = screen[1].getvalue()
+    assert f"$ cyborg service-show {AGENT} -c uuid -c binary -f json" in text
+    assert '< 0 {"uuid": ' in text
+    assert operator.does(f"service-show {AGENT} -f value -c binary").out == "cyborg-agent\n"
+
+
+def test_another_end_than_expected_fails_the_step(operator: Operator, service: Service):
+    service.answers["/drivers"] = [Answer(409, fault("It is in use."))] * 3
+    with pytest.raises(StepFailed, match="status 1 came back, and 0 was expected"):
+        operator.does("driver-list")
+    operator.is_refused("driver-list", "It is in use")
+    with pytest.raises(StepFailed, match="'in the way' is not in what it said"):
+        operator.is_refused("driver-list", "in the way")
+    with pytest.raises(StepFailed, match="status 0 came back, and 1 was expected"):
+        operator.is_refused(f"service-show {AGENT}")
+
+
+def test_only_the_last_look_is_shown(operator: Operator, screen: tuple[Screen, io.StringIO]):
+    seen: list[object] = []
+
+    def holds(shown: object) -> bool:
+        seen.append(shown)
+        return len(seen) == 2
+
+    operator.awaits("service-list -c uuid", holds, "it never holds")
+    assert len(seen) == 2
+    assert screen[1].getvalue().count("$ cyborg") == 1
+    operator.show_last()
+    assert screen[1].getvalue().count("$ cyborg service-list -c uuid -f json") == 2
+
+
+Shown = Callable[..., list[str]]
+
+
+@pytest.fixture
+def shown(screen: tuple[Screen, io.StringIO]) -> Shown:
+    def show(*what: object) -> list[str]:
+        screen[0].command(*what)  # type: ignore[arg-type]
+        return screen[1].getvalue().splitlines()
+
+    return show
+
+
+def test_a_command_and_what_it_said(shown: Shown):
+    assert shown("cyborg x", 1, "It is not so.\nNor so.\n", None) == [
+        "           $ cyborg x",
+        "           ! It is not so.",
+        "           ! Nor so.",
+        "           < 1",
+    ]
+
+
+def test_text_stays_as_it_is_and_long_lines_go_on(shown: Shown):
+    lines = shown(f"cyborg {' '.join(['--option'] * 20)}", 0, "", "| a |\n| b |")
+    assert lines[0].endswith("--option \\")
+    assert max(map(len, lines)) <= WIDTH
+    assert [one.endswith("\\") for one in lines[:-3]] == [True, True, False]
+    assert lines[-3:] == ["           < 0", " " * 13 + "| a |", " " * 13 + "| b |"]
