@@ -24,7 +24,7 @@ from cyborg.api import app
 from cyborg.api.middleware import auth_token
 from cyborg.api.server import HttpServer
 from cyborg.tests.unit.api.conftest import MakeConf
-from cyborg.wsgi.api import DIRECTORY, FILES, Door, arguments
+from cyborg.wsgi.api import DIRECTORY, FILES, LazyApplication, arguments
 
 SHIPPED = Path(__file__).parents[4] / "etc" / "cyborg" / "api-paste.ini"
 
@@ -42,7 +42,7 @@ def test_the_door_makes_its_application_once_at_the_first_request() -> None:
         made.append(1)
         return hello
 
-    door = Door(make)
+    door = LazyApplication(make)
     assert made == []
 
     def ask() -> None:
@@ -67,7 +67,7 @@ def test_the_door_says_when_there_is_no_configuration_and_looks_again(
             raise faults.pop()
         return hello
 
-    door = webtest.TestApp(Door(make))
+    door = webtest.TestApp(LazyApplication(make))
     answer = door.get("/", expect_errors=True)
     assert answer.status_int == 503
     assert "not configured" in answer.json["error_message"]
@@ -82,7 +82,7 @@ def test_the_door_logs_the_reason_once_a_minute(caplog: pytest.LogCaptureFixture
     def make(environ: Mapping[str, Any]) -> Any:
         raise exception.ConfigError(reason=reasons[-1])
 
-    door = webtest.TestApp(Door(make, clock=lambda: now[0]))
+    door = webtest.TestApp(LazyApplication(make, clock=lambda: now[0]))
     for now[0] in (0.0, 1.0, 59.0, 60.0, 61.0):
         assert door.get("/", status=503)
     assert caplog.text.count("a is wrong.") == 2
