@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is asking, and for which request a thread works: log lines and outgoing calls tell it.
+"""The caller and the IDs of the request that a thread processes, for log lines and outgoing calls.
 
-The ids of a request go from process to process (headers, the context of a call over the bus, the
-history of what is done later), and nothing else of its identity does.
+Only the IDs of a request are passed between processes: in headers, in the context of a call over
+the bus, and in the history of deferred work. No other part of the caller's identity is passed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -18,64 +18,64 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 REQUEST_ID: Final = "request_id"
-#: What whoever asked us calls the request that made it ask.
+#: The ID that the client uses for the request that caused its own call.
 GLOBAL_ID: Final = "global_request_id"
 
 
 class RequestContext(context.RequestContext):
-    """One request's identity; oslo.log finds the latest one of its thread for its lines."""
+    """The identity of a request; oslo.log uses the latest context of a thread in its log lines."""
 
     @classmethod
     def of_request(cls, environ: dict[str, Any], request_id: str) -> "RequestContext":
-        """Read the headers that the middleware wrote; clients' own copies were removed there."""
+        """Read the headers of the middleware, which removes the same headers of clients."""
         return cls.from_environ(environ, request_id=request_id)
 
     def is_service(self, service_roles: Set[str]) -> bool:
-        """Whether a valid service token with one of these roles came along."""
+        """Return whether the request has a valid service token with one of these roles."""
         return not service_roles.isdisjoint(self.service_roles)
 
 
 @contextmanager
 def working_for(ids: Mapping[str, Any]) -> Iterator[None]:
-    """Have this thread work for the request with these ids, as ``ids`` gives them.
+    """Assign this thread to the request with these IDs, in the form of the function ``ids``.
 
-    Work without a request id gets one of its own, so that its lines belong together. What the
-    thread worked for before it works for again after that.
+    Work without a request ID gets a new ID, so that its log lines can be related. At the end the
+    thread returns to its previous request.
     """
     before = context.get_current()
     RequestContext(request_id=ids.get(REQUEST_ID), global_request_id=ids.get(GLOBAL_ID))
     try:
         yield
     finally:
-        # No context at all is one, too: the library has no other word for it.
+        # ``before`` is None if the thread had no context; the library has no method to remove one.
         context.RequestContext.update_store(before)  # type: ignore[arg-type]
 
 
 def ids() -> dict[str, str]:
-    """The ids and the trace of the request that this thread works for; empty while for none.
+    """Return the IDs and the trace of this thread's request; empty if it has no request.
 
-    This is what goes along to other processes, and into the history for what is done later.
+    Other processes and the history of deferred work get these values.
     """
     current = context.get_current()
     if current is None:
         return {}
-    told = {REQUEST_ID: current.request_id, GLOBAL_ID: current.global_request_id}
-    return {name: value for name, value in told.items() if value} | tracing.carrier()
+    values = {REQUEST_ID: current.request_id, GLOBAL_ID: current.global_request_id}
+    return {name: value for name, value in values.items() if value} | tracing.carrier()
 
 
 def headers() -> dict[str, str]:
-    """The same for other services, as headers of a request to them."""
+    """Return the request ID and the trace as headers of a request to another service."""
     current = context.get_current()
-    known = {} if current is None else {"X-OpenStack-Request-ID": current.global_id}
-    return known | tracing.carrier()
+    request = {} if current is None else {"X-OpenStack-Request-ID": current.global_id}
+    return request | tracing.carrier()
 
 
 def carried(call: Callable[P, T]) -> Callable[P, T]:
-    """The same call, which works for this thread's request in whatever thread it is made, once."""
-    mine, variables = ids(), copy_context()
+    """Return ``call`` bound to the request of this thread, to be run once in another thread."""
+    origin, variables = ids(), copy_context()
 
     def carry(*arguments: P.args, **named: P.kwargs) -> T:
-        with working_for(mine):
+        with working_for(origin):
             return variables.run(call, *arguments, **named)
 
     return carry

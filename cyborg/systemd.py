@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process tells the service manager that started it, as sd_notify(3) has it.
+"""Messages of a process to the service manager that started it, in the protocol of sd_notify(3).
 
-systemd says where it listens in NOTIFY_SOCKET, and how often it wants a heartbeat in
-WATCHDOG_USEC. Without these variables nothing is told. oslo.service tells readiness alone.
+systemd sets the address of its socket in NOTIFY_SOCKET, and the time limit of its watchdog in
+WATCHDOG_USEC. Without these variables the process sends nothing. oslo.service can report readiness
+only.
 """
 
 import contextlib
@@ -14,72 +15,72 @@ from typing import Final
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds that a service manager which does not read may hold us up.
-_PATIENCE: Final = 2.0
-#: Characters of a status line; a whole message must fit into a page.
-_LONGEST: Final = 500
+#: How long to wait for a service manager that does not read, in seconds.
+_SEND_TIMEOUT: Final = 2.0
+#: Maximum length of a status, in characters; a message must fit into a memory page.
+_STATUS_LENGTH: Final = 500
 
 
 class Manager:
-    """The service manager, or nobody; ``environment`` is that of this process.
+    """The service manager, or no manager; ``environment`` is the environment of this process.
 
-    Both variables are left where they are, for this program when it executes itself anew; the
+    Both variables stay in the environment, for this program when it executes itself again. The
     commands that drivers run do not get them.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         self._status = ""
-        #: Seconds after which it takes a silent process for dead; None: it does not watch.
+        #: Seconds without a message after which the watchdog acts; None: no watchdog.
         self.watchdog = _seconds(environment) if self._address else None
 
     def ready(self) -> None:
-        """The process serves, for the first time or again."""
-        self._tell("READY=1")
+        """Report that the process is ready, at its start or after a reload."""
+        self._send("READY=1")
 
     def status(self, sentence: str) -> None:
-        """How the process is, for whoever asks; told when it is news."""
-        line = " ".join(sentence.split())[:_LONGEST]
+        """Report the state of the process in one sentence, if it differs from the last report."""
+        line = " ".join(sentence.split())[:_STATUS_LENGTH]
         if line != self._status:
             self._status = line
-            self._tell(f"STATUS={line}")
+            self._send(f"STATUS={line}")
 
     def alive(self) -> None:
-        """A heartbeat, if it is wanted."""
+        """Send a keep-alive message, if there is a watchdog."""
         if self.watchdog is not None:
-            self._tell("WATCHDOG=1")
+            self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """The process will be ready again, under the same process id."""
-        self._tell("RELOADING=1")
+        """Report that the process restarts and keeps its process ID."""
+        self._send("RELOADING=1")
 
     def stopping(self) -> None:
-        """The process ends."""
-        self._tell("STOPPING=1")
+        """Report that the process stops."""
+        self._send("STOPPING=1")
 
-    def _tell(self, message: str) -> None:
-        """Send one message; that it cannot be sent is no reason to do anything else."""
+    def _send(self, message: str) -> None:
+        """Send one message; log an error and continue."""
         if not self._address:
             return
-        # One socket for each: whoever restarts systemd makes a new one under the same name.
-        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as line:
-            line.settimeout(_PATIENCE)
+        # A new socket for each message: a restart of systemd replaces its socket under this name.
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sender:
+            sender.settimeout(_SEND_TIMEOUT)
             try:
-                line.sendto(message.encode(errors="replace"), self._address)
+                sender.sendto(message.encode(errors="replace"), self._address)
             except OSError as error:
-                LOG.debug("The service manager was not told %s: %s", message, error)
+                LOG.debug("Cannot send %s to the service manager: %s", message, error)
 
 
 def _address(name: str) -> str:
-    """The socket's address; a name with @ is one in the abstract namespace."""
+    """Return the address of the socket; a name with @ is in the abstract namespace."""
     if name.startswith("@"):
         return f"\0{name[1:]}"
     return name if name.startswith("/") else ""
 
 
 def _seconds(environment: Mapping[str, str]) -> float | None:
-    """The time of the watchdog, if this process is the one that is watched."""
-    told, whose = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if not told.isdecimal() or int(told) == 0 or whose not in ("", str(os.getpid())):
+    """Return the time limit of the watchdog, if it watches this process."""
+    limit, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not limit.isdecimal() or int(limit) == 0 or process not in ("", str(os.getpid())):
         return None
-    return int(told) / 1_000_000
+    return int(limit) / 1_000_000

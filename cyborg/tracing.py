@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces in OpenTelemetry's form: which parts of the service a request goes through, and how long.
+"""OpenTelemetry traces: the path of a request through the processes, and the time of each step.
 
-Off unless ``[tracing] endpoint`` is set; OpenTelemetry is imported only then. A trace begins with
-a request to the API (or goes on from the one that its client is in); what the service does by
-itself has none. Between processes it goes as W3C's ``traceparent``.
+Tracing is off unless ``[tracing] endpoint`` is set; OpenTelemetry is imported only then. A trace
+starts with a request to the API, or continues the trace of the client. Work that no request caused
+has no trace. Processes pass the trace on as ``traceparent`` (W3C Trace Context).
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ from cyborg import exception
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-#: The keys of a trace in headers and wherever else it is handed on.
+#: The keys of a trace in headers, in the context of the bus, and in the history.
 KEYS: Final = ("traceparent", "tracestate")
 
 
 class Kind(StrEnum):
-    """What a span is of: a request that came in, one that goes out, or work of our own."""
+    """The kind of a span: an incoming request, an outgoing request, or internal work."""
 
     SERVER = "SERVER"
     CLIENT = "CLIENT"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Span(Protocol):
-    """What can be added to a span while it lasts; nothing secret, for others keep it."""
+    """Methods to annotate a span. Add no secrets: the trace is stored outside of this service."""
 
     def update_name(self, name: str) -> None: ...
     def set_attribute(self, key: str, value: str) -> None: ...
@@ -39,45 +39,47 @@ class Span(Protocol):
 
 
 class _NoSpan:
+    """A span that records nothing, for code outside of a trace."""
+
     def update_name(self, name: str) -> None:
-        """Nobody looks."""
+        """Record nothing."""
 
     def set_attribute(self, key: str, value: str) -> None:
-        """Nobody looks."""
+        """Record nothing."""
 
     def answered(self, status: int) -> None:
-        """Nobody looks."""
+        """Record nothing."""
 
 
 class _Span:
-    """A span of OpenTelemetry's; its conventions for HTTP say what is an error to whom."""
+    """A span of OpenTelemetry, which follows its HTTP conventions for errors."""
 
-    def __init__(self, made: Any, kind: Kind, error: Any) -> None:
-        self._made, self._error = made, error
+    def __init__(self, span: Any, kind: Kind, error: Any) -> None:
+        self._span, self._error = span, error
         self._first_error = 500 if kind is Kind.SERVER else 400
 
     def update_name(self, name: str) -> None:
-        """Give it the name by which it is found."""
-        self._made.update_name(name)
+        """Rename the span."""
+        self._span.update_name(name)
 
     def set_attribute(self, key: str, value: str) -> None:
-        """Note what it was about."""
-        self._made.set_attribute(key, value)
+        """Set an attribute of the span."""
+        self._span.set_attribute(key, value)
 
     def answered(self, status: int) -> None:
-        """Note the status of an HTTP answer; whoever asked is at fault for a 4xx, nobody else."""
-        self._made.set_attribute("http.response.status_code", status)
+        """Record the HTTP status; 4xx marks a client span as an error, 5xx every span."""
+        self._span.set_attribute("http.response.status_code", status)
         if status >= self._first_error:
             self.failed(str(status))
 
     def failed(self, kind: str) -> None:
-        """Mark it as an error of this kind."""
-        self._made.set_attribute("error.type", kind)
-        self._made.set_status(self._error)
+        """Mark the span as an error of this type."""
+        self._span.set_attribute("error.type", kind)
+        self._span.set_status(self._error)
 
 
 class _Live:
-    """This process's way to make spans."""
+    """The tracer of this process."""
 
     def __init__(self, exporter: "SpanExporter", *, service: str, host: str) -> None:
         from opentelemetry import context, trace
@@ -87,29 +89,29 @@ class _Live:
         from opentelemetry.trace.propagation import tracecontext
 
         self._context, self._trace = context, trace
-        self._form = tracecontext.TraceContextTextMapPropagator()
+        self._propagator = tracecontext.TraceContextTextMapPropagator()
         resource = Resource.create({"service.name": service, "host.name": host})
         self._provider = TracerProvider(resource=resource)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("cyborg")
 
-    def checkpoint(self, origin: Mapping[str, Any] | None) -> Any:
-        """The context of the trace that ``origin`` tells of, else of the one this thread is in."""
+    def parent_of(self, origin: Mapping[str, Any] | None) -> Any:
+        """Return the trace context in ``origin``, or else the context of this thread."""
         if not origin:
             return self._context.get_current()
-        # Peers of any release send it, and the library takes for granted that it is text.
-        told = {key: origin[key] for key in KEYS if isinstance(origin.get(key), str)}
-        return self._form.extract(told)
+        # Peers of any release send the values, and the library requires strings.
+        fields = {key: origin[key] for key in KEYS if isinstance(origin.get(key), str)}
+        return self._propagator.extract(fields)
 
     def traced(self, parent: Any) -> bool:
-        """Whether there is a trace in this context."""
+        """Return whether this context belongs to a trace."""
         return bool(self._trace.get_current_span(parent).get_span_context().is_valid)
 
     @contextmanager
     def span(
         self, name: str, kind: Kind, parent: Any, attributes: Mapping[str, str]
     ) -> Iterator[Span]:
-        """A span; one that ends with an error is marked, but the error's text may hold anything."""
+        """Record the block as a span; an exception marks it as an error, without its text."""
         with self._tracer.start_as_current_span(
             name,
             context=parent,
@@ -117,8 +119,8 @@ class _Live:
             attributes=attributes,
             record_exception=False,
             set_status_on_exception=False,
-        ) as made:
-            span = _Span(made, kind, self._trace.StatusCode.ERROR)
+        ) as current:
+            span = _Span(current, kind, self._trace.StatusCode.ERROR)
             try:
                 yield span
             except BaseException as error:
@@ -126,22 +128,22 @@ class _Live:
                 raise
 
     def carrier(self) -> dict[str, str]:
-        """The trace that this thread is in, in the form in which it is handed on."""
-        told: dict[str, str] = {}
-        self._form.inject(told)
-        return told
+        """Return the trace of this thread as the fields that are passed on."""
+        fields: dict[str, str] = {}
+        self._propagator.inject(fields)
+        return fields
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
-#: As with the log, there is one for a process, and whoever has something to tell finds it here.
+#: The tracer of this process; None while tracing is off. Like logging, it is global.
 _live: _Live | None = None
 
 
 def start(conf: cfg.ConfigOpts, service: str) -> None:
-    """Begin to trace what this process does, if ``[tracing] endpoint`` is set.
+    """Start tracing in this process, if ``[tracing] endpoint`` is set.
 
     Raises ConfigError when OpenTelemetry is not installed.
     """
@@ -159,18 +161,18 @@ def start(conf: cfg.ConfigOpts, service: str) -> None:
 
 
 def begin(exporter: "SpanExporter", *, service: str, host: str) -> None:
-    """Trace to this exporter from now on, and to no other any more."""
+    """Trace to this exporter only, from now on."""
     global _live
     stop()
     _live = _Live(exporter, service=service, host=host)
 
 
 def stop() -> None:
-    """Send what is left, and trace no more; a process that ends does so by itself."""
+    """Send the remaining spans and stop tracing; a process does this by itself when it ends."""
     global _live
-    ended, _live = _live, None
-    if ended is not None:
-        ended.close()
+    previous, _live = _live, None
+    if previous is not None:
+        previous.close()
 
 
 def span(
@@ -181,14 +183,15 @@ def span(
     begins: bool = False,
     **attributes: str,
 ) -> AbstractContextManager[Span]:
-    """What is done inside, as a part of a trace; in ``attributes`` a dot is written ``__``.
+    """Return a context manager that records its block as a span of a trace.
 
-    ``origin`` tells of the trace (see ``KEYS``) where it came from elsewhere than this thread.
-    Outside of a trace there is no span, unless it ``begins`` one.
+    ``origin`` has the trace (see ``KEYS``) if it comes from outside of this thread. Without a trace
+    nothing is recorded, unless ``begins`` starts a trace. In the names of ``attributes``, ``__``
+    stands for a dot.
     """
     if _live is None:
         return nullcontext(_NoSpan())
-    parent = _live.checkpoint(origin)
+    parent = _live.parent_of(origin)
     if not begins and not _live.traced(parent):
         return nullcontext(_NoSpan())
     named = {key.replace("__", "."): value for key, value in attributes.items()}
@@ -196,5 +199,5 @@ def span(
 
 
 def carrier() -> dict[str, str]:
-    """What to hand on, so that the next process goes on with this trace; empty outside of one."""
+    """Return the trace fields to pass to the next process; empty without a trace."""
     return {} if _live is None else _live.carrier()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which release of Cyborg this is, as its package metadata says."""
+"""The installed release of Cyborg, from the metadata of its package."""
 
 import importlib.metadata
 
@@ -9,7 +9,7 @@ DISTRIBUTION = "openstack-cyborg"
 def installed() -> str:
     """Return the version of the installed distribution, for example ``18.0.0.dev12``.
 
-    Raises ``importlib.metadata.PackageNotFoundError`` when the code runs without having been
-    installed (an editable installation counts as installed).
+    Raises ``importlib.metadata.PackageNotFoundError`` when the package is not installed (an
+    editable installation counts as installed).
     """
     return importlib.metadata.version(DISTRIBUTION)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All policy rules with their defaults, documented for operators and the sample generator."""
+"""The policy rules of all resources with their defaults and their descriptions."""
 
 from itertools import chain
 
@@ -24,7 +24,7 @@ from cyborg.policies import (
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """Return every rule (entry point ``oslo.policy.policies: cyborg.api``)."""
+    """Return all rules (entry point ``oslo.policy.policies: cyborg.api``)."""
     return list(
         chain(
             base.RULES,

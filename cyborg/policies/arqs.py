@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read and change accelerator requests, and of which projects.
+"""Policy rules of accelerator requests: who can read and change them, and in which projects.
 
-Whoever a rule allows this in any project, or ``cyborg:arq:all_projects``, reaches the requests of
-every project with it; everybody else those of the own one.
+A caller reaches the requests of every project if the rule grants this, or if the rule
+``cyborg:arq:all_projects`` does. Other callers reach the requests of their own project only.
 """
 
 from oslo_policy import policy
@@ -20,7 +20,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.READER_OR_SERVICE,
-        description="List accelerator requests.",
+        description="List accelerator requests (ARQs).",
         operations=[{"path": "/v2/accelerator_requests", "method": "GET"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(GET_ALL, "rule:admin_or_owner", since=base.PERSONAS_SINCE),
@@ -28,7 +28,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ONE,
         check_str=base.READER_OR_SERVICE,
-        description="Show an accelerator request.",
+        description="Show an ARQ.",
         operations=[{"path": "/v2/accelerator_requests/{uuid}", "method": "GET"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(GET_ONE, "rule:admin_or_owner", since=base.PERSONAS_SINCE),
@@ -36,7 +36,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=CREATE,
         check_str=base.MEMBER_OR_SERVICE,
-        description="Create the accelerator requests that a device profile asks for.",
+        description="Create the ARQs that a device profile requests.",
         operations=[{"path": "/v2/accelerator_requests", "method": "POST"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(CREATE, base.MEMBER_OR_ADMIN, since=base.PERSONAS_SINCE),
@@ -44,8 +44,8 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=DELETE,
         check_str=base.MEMBER_OR_SERVICE,
-        description="Delete accelerator requests. Bound ones, and those of an instance, need a "
-        "service token as well.",
+        description="Delete ARQs. Deleting bound ARQs, or deleting by instance, also requires a "
+        "service token.",
         operations=[
             {"path": "/v2/accelerator_requests/{uuid}", "method": "DELETE"},
             {"path": "/v2/accelerator_requests?arqs={uuids}", "method": "DELETE"},
@@ -57,7 +57,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=UPDATE,
         check_str=base.MEMBER_OR_SERVICE,
-        description="Bind and unbind accelerator requests; needs a service token as well.",
+        description="Bind and unbind ARQs. Also requires a service token.",
         operations=[
             {"path": "/v2/accelerator_requests", "method": "PATCH"},
             {"path": "/v2/accelerator_requests/{uuid}", "method": "PATCH"},
@@ -68,8 +68,8 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=ALL_PROJECTS,
         check_str="rule:admin_api or rule:service_api",
-        description="Reach the accelerator requests of every project with whatever the other "
-        "rules allow.",
+        description="Apply the other rules of ARQs to the ARQs of all projects instead of the "
+        "caller's project only.",
         operations=[
             {"path": "/v2/accelerator_requests", "method": method}
             for method in ("GET", "PATCH", "DELETE")

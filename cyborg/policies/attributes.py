@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see the attributes of deployables and add their own."""
+"""Policy rules of the attributes of deployables."""
 
 from oslo_policy import policy
 
@@ -14,7 +14,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.MANAGER_OR_ADMIN,
-        description="List attributes.",
+        description="List the attributes of deployables.",
         operations=[{"path": "/v2/attributes", "method": "GET"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(GET_ALL, base.ADMIN, since=base.PERSONAS_SINCE),
@@ -22,7 +22,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ONE,
         check_str=base.MANAGER_OR_ADMIN,
-        description="Show an attribute.",
+        description="Show an attribute of a deployable.",
         operations=[{"path": "/v2/attributes/{uuid}", "method": "GET"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(GET_ONE, base.ADMIN, since=base.PERSONAS_SINCE),
@@ -37,7 +37,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=DELETE,
         check_str=base.ADMIN,
-        description="Remove an attribute.",
+        description="Delete an attribute of a deployable.",
         operations=[{"path": "/v2/attributes/{uuid}", "method": "DELETE"}],
         scope_types=["project"],
     ),

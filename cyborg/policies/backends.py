@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see the backends that drivers drive."""
+"""Policy rules of the backends that drivers manage."""
 
 from oslo_policy import policy
 
@@ -12,7 +12,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.MANAGER_OR_OPERATOR,
-        description="List attached backends per host and driver.",
+        description="List the backends of each host and driver.",
         operations=[{"path": "/v2/backends", "method": "GET"}],
         scope_types=["project"],
     ),

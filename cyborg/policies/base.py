@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The personas on which the rules of all nouns rest, under the names that policy files use.
+"""The persona rules to which all other rules refer, under the names that policy files use.
 
-While ``[oslo_policy] enforce_new_defaults`` is False, the deprecated checks are added with "or":
-then any token of a project passes the persona rules.
+While ``[oslo_policy] enforce_new_defaults`` is False, oslo.policy combines each rule with its
+deprecated check by "or". Any project-scoped token then passes the persona rules.
 """
 
 from oslo_policy import policy
 
-_REASON = "Rules name a persona (admin, manager, member, reader, service) of the project now"
+_REASON = "Rules now name a persona (admin, manager, member, reader, service) of the project"
 _OWNER_SINCE = "WALLABY"
 #: The release in which most rules moved to personas.
 PERSONAS_SINCE = "2026.1"
@@ -31,7 +31,7 @@ _OWNER = policy.DeprecatedRule(
 
 
 def bridge(name: str, check_str: str, *, since: str = _OWNER_SINCE) -> policy.DeprecatedRule:
-    """The older form of the rule ``name``, in force until new defaults are enforced."""
+    """Return the older form of the rule ``name``, in force until new defaults are enforced."""
     return policy.DeprecatedRule(
         name=name,
         check_str=check_str,
@@ -67,8 +67,8 @@ RULES = [
     policy.RuleDefault(
         "operator_api",
         "rule:admin_api or role:accelerator_operator",
-        "Who looks after the cloud's accelerators: an administrator, or a user who was given the "
-        "role accelerator_operator.",
+        "An operator of accelerators: an administrator, or a user with the role "
+        "accelerator_operator.",
     ),
     _persona("project_admin_api", "admin"),
     _persona("project_manager_api", "manager"),
@@ -99,10 +99,10 @@ RULES = [
         "rule:project_reader_api or rule:admin_api or rule:service_api",
         "A reader of the project, an administrator, or another service such as Nova.",
     ),
-    # Names that policy files of earlier releases refer to.
+    # Policy files of earlier releases refer to these names.
     _retired("public_api", "is_public_api:True", "No longer used."),
-    _retired("allow", "@", "Everybody; no longer used."),
-    _retired("deny", "!", "Nobody; no longer used."),
+    _retired("allow", "@", "Allows everyone. No longer used."),
+    _retired("deny", "!", "Allows no one. No longer used."),
     _retired("default", "rule:admin_or_owner", "No longer used."),
     _retired("is_admin", "rule:admin_api", "Use admin_api."),
     _retired(

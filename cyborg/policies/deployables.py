@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see deployables and program them."""
+"""Policy rules of deployables."""
 
 from oslo_policy import policy
 

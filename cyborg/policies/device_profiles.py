@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read and change device profiles."""
+"""Policy rules of device profiles."""
 
 from oslo_policy import policy
 
@@ -15,7 +15,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=f"{base.READER_OR_ADMIN} or {base.OPERATOR}",
-        description="List device profiles; they are the same for all projects.",
+        description="List device profiles. All projects share them.",
         operations=[{"path": "/v2/device_profiles", "method": "GET"}],
         scope_types=["project"],
         deprecated_rule=base.bridge(GET_ALL, "rule:admin_or_owner"),
@@ -39,7 +39,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=UPDATE,
         check_str=base.OPERATOR,
-        description="Change name, description or groups of a device profile.",
+        description="Update the name, description or groups of a device profile.",
         operations=[{"path": "/v2/device_profiles/{uuid or name}", "method": "PATCH"}],
         scope_types=["project"],
     ),

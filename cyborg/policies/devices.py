@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see devices and take them in and out of service."""
+"""Policy rules of devices."""
 
 from oslo_policy import policy
 
@@ -35,8 +35,8 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_OWN,
         check_str=base.READER_OR_ADMIN,
-        description="List and show the devices that the project's accelerator requests hold, "
-        "without host names and addresses (microversion 2.4).",
+        description="List and show the devices that the ARQs of the caller's project hold, without "
+        "host names and addresses (from microversion 2.4).",
         operations=[
             {"path": "/v2/devices", "method": "GET"},
             {"path": "/v2/devices/{uuid}", "method": "GET"},
@@ -46,29 +46,29 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=CREATE,
         check_str=base.OPERATOR,
-        description="Create a device on a backend whose driver can have it.",
+        description="Create a device on a backend whose driver supports it.",
         operations=[{"path": "/v2/devices", "method": "POST"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=UPDATE,
         check_str=base.OPERATOR,
-        description="Change status and labels of a device; of one that was created, model and "
-        "traits, too.",
+        description="Update the status and labels of a device, and the model and traits of a "
+        "device that was created.",
         operations=[{"path": "/v2/devices/{uuid}", "method": "PATCH"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=DELETE,
         check_str=base.OPERATOR,
-        description="Remove a device that was created or is lost.",
+        description="Delete a device that was created or is lost.",
         operations=[{"path": "/v2/devices/{uuid}", "method": "DELETE"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=LABEL,
         check_str=base.MEMBER_OR_ADMIN,
-        description="Label a device that the project's accelerator requests hold.",
+        description="Update the labels of a device that the ARQs of the caller's project hold.",
         operations=[{"path": "/v2/devices/{uuid}", "method": "PATCH"}],
         scope_types=["project"],
     ),
@@ -82,7 +82,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=ENABLE,
         check_str=base.OPERATOR,
-        description="Put a device back into service.",
+        description="Put a device into service.",
         operations=[{"path": "/v2/devices/{uuid}/enable", "method": "POST"}],
         scope_types=["project"],
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see the drivers of hosts, and have them installed, changed and removed."""
+"""Policy rules of the drivers of hosts."""
 
 from oslo_policy import policy
 
@@ -15,7 +15,8 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.MANAGER_OR_OPERATOR,
-        description="List drivers per host, installed ones that are not loaded included.",
+        description="List the drivers of each host, including installed drivers that are not "
+        "loaded.",
         operations=[{"path": "/v2/drivers", "method": "GET"}],
         scope_types=["project"],
     ),
@@ -29,21 +30,21 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=INSTALL,
         check_str=base.OPERATOR,
-        description="Have hosts load a driver from now on.",
+        description="Load a driver on hosts, now and at each start of their agents.",
         operations=[{"path": "/v2/drivers", "method": "POST"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=UPDATE,
         check_str=base.OPERATOR,
-        description="Change the options of a driver, enable or disable it.",
+        description="Update the options of a driver, or enable or disable it.",
         operations=[{"path": "/v2/drivers/{driver}", "method": "PATCH"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=UNINSTALL,
         check_str=base.OPERATOR,
-        description="Take a driver, and all that it offers, off its hosts.",
+        description="Unload a driver from its hosts, and remove the devices that it offers.",
         operations=[{"path": "/v2/drivers/{driver}", "method": "DELETE"}],
         scope_types=["project"],
     ),

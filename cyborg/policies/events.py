@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read the history of devices, hosts, instances and requests."""
+"""Policy rule of events, the history of devices, hosts, instances and requests."""
 
 from oslo_policy import policy
 
@@ -11,8 +11,8 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.OPERATOR,
-        description="List events: what happened to devices, hosts, instances and accelerator "
-        "requests of all projects (microversion 2.5).",
+        description="List events: the history of devices, hosts, instances and ARQs of all "
+        "projects (from microversion 2.5).",
         operations=[{"path": "/v2/events", "method": "GET"}],
         scope_types=["project"],
     ),

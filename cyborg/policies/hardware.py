@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see the hardware of hosts, offered or not."""
+"""Policy rules of the hardware of hosts, offered or not."""
 
 from oslo_policy import policy
 
@@ -12,7 +12,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.MANAGER_OR_OPERATOR,
-        description="List the hardware of hosts, whether it is offered or not.",
+        description="List the hardware of hosts, offered or not.",
         operations=[{"path": "/v2/hardware", "method": "GET"}],
         scope_types=["project"],
     ),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may attach accelerators to instances that exist, and detach them.
+"""Policy rules to attach accelerators to existing instances, and to detach them.
 
-Attaching reaches beyond what the flavor grants, so it is the operators' until there are quotas. A
-rule that allows it to members of a project reaches that project's instances only.
+An attach gives an instance more than its flavor grants, so it is limited to operators until there
+are quotas. A rule that allows it to members of a project applies to the instances of that project.
 """
 
 from oslo_policy import policy
@@ -16,7 +16,7 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=ATTACH,
         check_str=base.OPERATOR,
-        description="Attach accelerators to an instance that exists.",
+        description="Attach accelerators to an existing instance.",
         operations=[{"path": "/v2/instances/{uuid}/accelerators", "method": "POST"}],
         scope_types=["project"],
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may follow long verbs: those of whose project they are, and operators."""
+"""Policy rules of operations: long-running requests on hosts."""
 
 from oslo_policy import policy
 
@@ -12,8 +12,8 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.READER_OR_OPERATOR,
-        description="List operations: those that were begun in the caller's project, or, for "
-        "operators, all.",
+        description="List the operations that were started in the caller's project, or, for "
+        "operators, of all projects.",
         operations=[{"path": "/v2/operations", "method": "GET"}],
         scope_types=["project"],
     ),

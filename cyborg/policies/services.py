@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see services, take hosts out of service, forget them, and have them look."""
+"""Policy rules of services: processes, and services on backends."""
 
 from oslo_policy import policy
 
@@ -15,35 +15,36 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET_ALL,
         check_str=base.MANAGER_OR_OPERATOR,
-        description="List processes, and the services found on backends.",
+        description="List processes, and services on backends.",
         operations=[{"path": "/v2/services", "method": "GET"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=GET_ONE,
         check_str=base.MANAGER_OR_OPERATOR,
-        description="Show a process, or a service found on a backend.",
+        description="Show a process, or a service on a backend.",
         operations=[{"path": "/v2/services/{uuid}", "method": "GET"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=DISCOVER,
         check_str=base.OPERATOR,
-        description="Have hosts look at their hardware now.",
+        description="Discover the hardware of hosts now.",
         operations=[{"path": "/v2/services/discover", "method": "POST"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=UPDATE,
         check_str=base.OPERATOR,
-        description="Take a host out of service, or put it back.",
+        description="Take a host out of service, or put it back into service.",
         operations=[{"path": "/v2/services/{uuid}", "method": "PATCH"}],
         scope_types=["project"],
     ),
     policy.DocumentedRuleDefault(
         name=DELETE,
         check_str=base.OPERATOR,
-        description="Forget a process that is down, and the host of an agent with all its devices.",
+        description="Delete a process that is down. For an agent, delete its host and all "
+        "devices of the host.",
         operations=[{"path": "/v2/services/{uuid}", "method": "DELETE"}],
         scope_types=["project"],
     ),

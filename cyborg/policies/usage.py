@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see how many units are offered, bound, reserved and lost."""
+"""Policy rule of usage, the counts of units."""
 
 from oslo_policy import policy
 
@@ -11,8 +11,8 @@ RULES = [
     policy.DocumentedRuleDefault(
         name=GET,
         check_str=base.READER_OR_OPERATOR,
-        description="Show how many units are offered, bound, reserved and lost; who is no operator "
-        "sees what the own project has, without hosts.",
+        description="Show how many units are used, free and out of service. Users who are not "
+        "operators see the units of their own project only, without hosts.",
         operations=[{"path": "/v2/usage", "method": "GET"}],
         scope_types=["project"],
     ),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doors for external WSGI servers."""
+"""Entry points for external WSGI servers."""

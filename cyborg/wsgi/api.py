@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The REST API for uWSGI, mod_wsgi and their like: ``cyborg.wsgi.api:application``.
+"""The REST API for WSGI servers such as uWSGI and mod_wsgi: ``cyborg.wsgi.api:application``.
 
-The import reads nothing and connects to nothing. Each process reads its configuration at its first
-request, after the server has forked (see ``arguments``).
+Importing this module reads no file and opens no connection. Each process reads its configuration
+at its first request, after the server has forked (see ``arguments``).
 """
 
 import argparse
@@ -25,21 +25,21 @@ from cyborg.model.names import API
 
 LOG = logging.getLogger(__name__)
 
-#: Files with semicolons between them; the same form as in Nova (OS_NOVA_CONFIG_FILES).
+#: Configuration files, separated by semicolons, as in Nova (OS_NOVA_CONFIG_FILES).
 FILES: Final = "OS_CYBORG_CONFIG_FILES"
-#: The directory of these files; alone it is used like ``/etc/cyborg``.
+#: The directory of these files; without FILES it replaces ``/etc/cyborg``.
 DIRECTORY: Final = "OS_CYBORG_CONFIG_DIR"
-_USUAL: Final = "/etc/cyborg"
-#: How often the log tells why requests are refused, in seconds.
-_REMINDER: Final = 60.0
+_DEFAULT_DIRECTORY: Final = "/etc/cyborg"
+#: How often to log the reason for rejected requests, in seconds.
+_LOG_INTERVAL: Final = 60.0
 
 
 class LazyApplication:
-    """A WSGI application that is made once, when it is first called.
+    """A WSGI application that is built once, at the first request.
 
-    ``make`` gets the WSGI environment of the request. While it raises ConfigError, every request
-    is answered with 503, the log tells the reason once a minute, and the next request reads the
-    configuration again. ``clock`` is monotonic, in seconds.
+    ``make`` gets the WSGI environment of the request. While it raises ConfigError, each request
+    returns 503, the reason is logged once a minute, and the next request reads the configuration
+    again. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class LazyApplication:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Hand the request on."""
+        """Build the application if necessary, and pass the request to it."""
         if self._app is None:
             try:
                 with self._lock:
                     self._app = self._app or self._make(environ)
             except exception.ConfigError as error:
                 self._log(configuration.explained(error, cfg.CONF))
-                away = exception.Unavailable(peer="The service", reason="it is not configured")
-                refusal: Iterable[bytes] = expose.fault(away, "")(environ, start_response)
+                fault = exception.Unavailable(peer="The service", reason="it is not configured")
+                refusal: Iterable[bytes] = expose.fault(fault, "")(environ, start_response)
                 return refusal
         return self._app(environ, start_response)
 
     def _log(self, reason: str) -> None:
         with self._lock:
             now = self._clock()
-            if reason == self._reason and now - self._logged < _REMINDER:
+            if reason == self._reason and now - self._logged < _LOG_INTERVAL:
                 return
             self._reason, self._logged = reason, now
         LOG.critical(
@@ -84,26 +84,26 @@ class LazyApplication:
 
 
 def arguments(environ: Mapping[str, Any]) -> list[str]:
-    """Return the options that name the configuration, in the form of the command line.
+    """Return the command line options that name the configuration.
 
-    The first of these that is set counts: ``OS_CYBORG_CONFIG_FILES`` and ``OS_CYBORG_CONFIG_DIR``
-    (of the request, which mod_wsgi's SetEnv sets, of the process, or of uWSGI's ``env``), then
-    ``--config-file`` and ``--config-dir`` in uWSGI's ``pyargv``. Without them the list is empty
-    and the usual places are searched. ``sys.argv`` is not read: it may be the server's own.
+    The first of these that is set applies: ``OS_CYBORG_CONFIG_FILES`` and ``OS_CYBORG_CONFIG_DIR``
+    (in the request, where SetEnv of mod_wsgi sets them, in the process, or in ``env`` of uWSGI),
+    then ``--config-file`` and ``--config-dir`` in ``pyargv`` of uWSGI. Without them the list is
+    empty, and oslo.config searches the default directories. ``sys.argv`` is not read, because it
+    can belong to the server.
 
-    Raises ConfigError for a ``pyargv`` that cannot be read.
+    Raises ConfigError if ``pyargv`` cannot be parsed.
     """
-    # uWSGI as a Python extension sets its variables too late for os.environ.
+    # As a Python extension, uWSGI sets its variables too late for os.environ.
     pairs = (text.partition("=") for text in _uwsgi("env"))
     process = {**{name: value for name, _, value in pairs}, **os.environ}
     files, directory = (
         str(environ.get(name) or process.get(name, "")).strip() for name in (FILES, DIRECTORY)
     )
     if files:
+        place = directory or _DEFAULT_DIRECTORY
         names = filter(None, map(str.strip, files.split(";")))
-        return [
-            word for name in names for word in ("--config-file", _below(directory or _USUAL, name))
-        ]
+        return [word for name in names for word in ("--config-file", _below(place, name))]
     if directory:
         return _in_directory(Path(directory))
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -123,14 +123,14 @@ def arguments(environ: Mapping[str, Any]) -> list[str]:
 
 
 def _in_directory(directory: Path) -> list[str]:
-    """Return the options for what ``directory`` has; ``cyborg.conf`` where it has nothing."""
+    """Return the options for the files in ``directory``, or for ``cyborg.conf`` if it has none."""
     stems = (configuration.PROJECT, API)
-    pieces = [directory / f"{stem}.conf.d" for stem in stems]
-    found = [file for stem in stems if (file := directory / f"{stem}.conf").exists()]
-    options = [word for piece in pieces if piece.is_dir() for word in ("--config-dir", str(piece))]
-    if not found and not options:
-        found = [directory / f"{configuration.PROJECT}.conf"]
-    return [word for file in found for word in ("--config-file", str(file))] + options
+    places = [directory / f"{stem}.conf.d" for stem in stems]
+    files = [file for stem in stems if (file := directory / f"{stem}.conf").exists()]
+    options = [word for place in places if place.is_dir() for word in ("--config-dir", str(place))]
+    if not files and not options:
+        files = [directory / f"{configuration.PROJECT}.conf"]
+    return [word for file in files for word in ("--config-file", str(file))] + options
 
 
 def _below(directory: str, name: str) -> str:
@@ -138,14 +138,14 @@ def _below(directory: str, name: str) -> str:
 
 
 def _uwsgi(option: str) -> list[str]:
-    """Return the values of an option of the uWSGI that runs this process; none elsewhere."""
+    """Return the values of a uWSGI option; empty if uWSGI does not run this process."""
     value = getattr(sys.modules.get("uwsgi"), "opt", {}).get(option, [])
     values = value if isinstance(value, list) else [value]
-    return [one.decode() if isinstance(one, bytes) else str(one) for one in values]
+    return [item.decode() if isinstance(item, bytes) else str(item) for item in values]
 
 
 def make(environ: Mapping[str, Any]) -> app.WsgiApp:
-    """Configure this process and build its application; raises ConfigError."""
+    """Configure this process and return its application; raises ConfigError."""
     conf = configuration.prepare(arguments(environ), prog=API)
     with configuration.checked(conf):
         tracing.start(conf, API)

@@ -15,6 +15,6 @@ html_theme_options = {"analytics_tracking_code": "", "display_badge": False}
 openstackdocs_repo_name = "openstack/cyborg"
 openstackdocs_use_storyboard = False
 openstackdocs_auto_name = False
-# The version that is installed; the theme would ask for a distribution named like the repository.
+# Use the installed version; the theme would look for a distribution named like the repository.
 openstackdocs_auto_version = False
 version = release = importlib.metadata.version("openstack-cyborg")
