@@ -18,7 +18,7 @@ from cyborg.testing.quickstart.screen import WIDTH, Screen
 from cyborg.testing.walkthrough import options, servers
 from cyborg.testing.walkthrough.operator import Operator
 from cyborg.testing.walkthrough.stage import Place
-from cyborg.tests.unit.cli.service import AGENT, Answer, Service, fault
+from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_operator_reads_what_came_back(
 
 
 def test_another_end_than_expected_fails_the_step(operator: Operator, service: Service):
-    service.answers["/drivers"] = [Answer(409, fault("It is in use."))] * 3
+    service.answers["/drivers"] = [Answer(409, error_body("It is in use."))] * 3
     with pytest.raises(StepFailed, match="status 1 came back, and 0 was expected"):
         operator.does("driver-list")
     operator.is_refused("driver-list", "It is in use")
