@@ -61,7 +61,7 @@ def test_everybody_does_what_the_role_allows(cyborg: Run):
 def test_a_wrong_password(cyborg: Run):
     ran = cyborg("forgetful", "profile-list")
     assert ran.status == 1
-    assert ran.err.startswith("Keystone refuses the account")
+    assert ran.err.startswith("Keystone rejects the credentials")
 
 
 def test_a_region_that_there_is_not(cyborg: Run):
