@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators: the devices that instances get."""
+"""Commands for accelerators: the devices that instances use."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -8,18 +8,29 @@ from typing import Any
 
 from cyborg import exception
 from cyborg.cli import waiting
-from cyborg.cli.base import Delete, List, Long, Pair, Several, Show, Unset, count, given, shown
+from cyborg.cli.base import (
+    DeleteCommand,
+    KeyValueAction,
+    ListCommand,
+    MultipleTargets,
+    OperationCommand,
+    ShowCommand,
+    UnsetKeyAction,
+    column_paths,
+    positive_integer,
+    provided_values,
+)
 from cyborg.model.health import CONDITIONS
 
-#: The status while a host sets a device up.
+#: The status of a device while its host sets it up.
 _INSTALLING = "installing"
 
 
-class AcceleratorList(List):
-    """List accelerators; members see those that their project holds."""
+class AcceleratorList(ListCommand):
+    """List accelerators; members of a project see those that the project uses."""
 
     route = "accelerator-list"
-    columns = shown(
+    columns = column_paths(
         "uuid",
         "hostname",
         "address",
@@ -31,11 +42,11 @@ class AcceleratorList(List):
         holder="holders.instance_name",
     )
     essential = ("hostname", "address", "status")
-    empty = (
-        "There are no accelerators. Run cyborg discover-services, and cyborg hardware-list to see "
-        "what the hosts have and why it is not offered."
+    empty_message = (
+        "There are no accelerators. Run cyborg discover-services, then cyborg hardware-list: it "
+        "shows the hardware of the hosts and the reason why it is not offered."
     )
-    more = shown(
+    long_columns = column_paths(
         "vendor",
         "driver",
         "backend",
@@ -61,26 +72,31 @@ class AcceleratorList(List):
         reasons="units.reasons",
     )
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
-        parser.add_argument("--host", dest="hostname", metavar="HOST", help="only on this host")
-        parser.add_argument("--driver", help="only of this driver")
-        parser.add_argument("--backend", help="only of this backend")
-        parser.add_argument("--type", help="only this type, for example FPGA")
-        parser.add_argument("--vendor", help="only this vendor, as the list spells it")
-        parser.add_argument("--status", help="only in this status")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters."""
+        parser.add_argument(
+            "--host", dest="hostname", metavar="HOST", help="Show only accelerators on this host."
+        )
+        parser.add_argument("--driver", help="Show only accelerators of this driver.")
+        parser.add_argument("--backend", help="Show only accelerators of this backend.")
+        parser.add_argument("--type", help="Show only this device type, for example FPGA.")
+        parser.add_argument("--vendor", help="Show only this vendor, spelled as in the list.")
+        parser.add_argument("--status", help="Show only accelerators with this status.")
         parser.add_argument(
             "--health",
             choices=CONDITIONS,
-            help="only in this health; the units of drain and dead are reserved",
+            help="Show only accelerators with this health. The units of accelerators with health "
+            "drain and dead are reserved.",
         )
-        parser.add_argument("--instance", metavar="UUID", help="only what this instance holds")
+        parser.add_argument(
+            "--instance", metavar="UUID", help="Show only accelerators that this instance uses."
+        )
         parser.add_argument(
             "--label",
             dest="pairs",
             metavar="KEY=VALUE",
-            action=Pair,
-            help="only with this label; may be repeated",
+            action=KeyValueAction,
+            help="Show only accelerators with this label. Repeat the option for more labels.",
         )
         group = parser.add_mutually_exclusive_group()
         group.add_argument(
@@ -88,200 +104,217 @@ class AcceleratorList(List):
             dest="in_use",
             action="store_const",
             const="true",
-            help="only what instances hold",
+            help="Show only accelerators that instances use.",
         )
         group.add_argument(
             "--free",
             dest="in_use",
             action="store_const",
             const="false",
-            help="only what nobody holds",
+            help="Show only accelerators that no instance uses.",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
-        """List; labels go into one parameter."""
+        """List accelerators; the labels are one query parameter."""
         pairs = parsed_args.pairs or {}
         parsed_args.labels = ",".join(f"{key}={value}" for key, value in pairs.items()) or None
         return super().take_action(parsed_args)
 
 
-class AcceleratorShow(Show):
+class AcceleratorShow(ShowCommand):
     """Show one accelerator."""
 
     route = "accelerator-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<accelerator>", help="its UUID")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the accelerator."""
+        parser.add_argument("key", metavar="<accelerator>", help="UUID of the accelerator.")
 
 
-class AcceleratorCreate(Long):
-    """Create an accelerator on a backend; backend-list tells in "creates" where one can."""
+class AcceleratorCreate(OperationCommand):
+    """Create an accelerator on a backend for which backend-list shows a value in "creates"."""
 
     route = "accelerator-create"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Where, and what."""
-        parser.add_argument("--host", metavar="HOST", required=True, help="where")
-        parser.add_argument("--driver", required=True, help="whose backend it is")
-        parser.add_argument("--backend", required=True, help="on which backend")
-        parser.add_argument("--model", required=True, help="its model, for people")
-        parser.add_argument("--type", required=True, help="its type, for example FPGA")
-        parser.add_argument("--resource-class", required=True, help="what Placement counts it as")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the backend, and the description of the accelerator."""
+        parser.add_argument("--host", metavar="HOST", required=True, help="Host of the backend.")
+        parser.add_argument("--driver", required=True, help="Driver of the backend.")
+        parser.add_argument(
+            "--backend", required=True, help="Backend that creates the accelerator."
+        )
+        parser.add_argument("--model", required=True, help="Model, a text for users.")
+        parser.add_argument("--type", required=True, help="Device type, for example FPGA.")
+        parser.add_argument(
+            "--resource-class", required=True, help="Resource class of the units in Placement."
+        )
         parser.add_argument(
             "--trait",
             dest="traits",
             metavar="TRAIT",
             action="append",
-            help="a trait of its provider; may be repeated",
+            help="Trait of the resource provider. Repeat the option for more traits.",
         )
         group = parser.add_mutually_exclusive_group()
         group.add_argument(
             "--units",
             dest="handles",
             metavar="N",
-            type=count,
-            help="how many guests may have a unit (default: 1); only where a backend creates "
-            "TEST_PCI",
+            type=positive_integer,
+            help="Number of units (default: 1). One instance can use each unit. Use it only with "
+            "a backend that creates TEST_PCI.",
         )
         group.add_argument(
             "--handle",
             dest="handles",
             metavar="ADDRESS",
             action="append",
-            help="the PCI address of a unit; just one where a backend creates PCI, else it may be "
-            "repeated",
+            help="PCI address of a unit. A backend that creates PCI takes exactly one; for other "
+            "backends repeat the option for more units.",
         )
         parser.add_argument(
             "--label",
             dest="labels",
             metavar="KEY=VALUE",
-            action=Pair,
-            help="a label; may be repeated",
+            action=KeyValueAction,
+            help="Label of the accelerator. Repeat the option for more labels.",
         )
 
-    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """None: everything is in the body."""
+    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """Return no key: the body holds everything."""
         return ()
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The new accelerator; the operation where there is none yet."""
+        """Return the new accelerator, or the operation while or if there is none."""
         operation = super().fetch(parsed)
-        for one in operation.get("results") or ():
-            made = (one.get("result") or {}).get("device")
-            if made and not parsed.wait:
-                return self.one(self.client.ask("accelerator-show", made))
+        for result in operation.get("results") or ():
+            device = (result.get("result") or {}).get("device")
+            if device and not parsed.wait:
+                return self.unwrap(self.client.request("accelerator-show", device))
         return operation
 
 
-class AcceleratorUpdate(Several):
-    """Put accelerators into service or out of it, label them, change created ones."""
+class AcceleratorUpdate(MultipleTargets):
+    """Enable accelerators, take them out of service, label them, or change created ones."""
 
     route = "accelerator-update"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The accelerators, and their changes."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the accelerators, and their changes."""
         parser.add_argument(
             "keys",
             metavar="<accelerator>",
             nargs="*",
-            help="a UUID; without any, --host, --driver and --label select accelerators",
+            help="UUID of an accelerator. Without a UUID, --host, --driver and --label select the "
+            "accelerators.",
         )
         parser.add_argument(
-            "--host", dest="hostname", metavar="HOST", help="select the accelerators of this host"
+            "--host",
+            dest="hostname",
+            metavar="HOST",
+            help="Select the accelerators on this host.",
         )
-        parser.add_argument("--driver", help="select the accelerators of this driver")
+        parser.add_argument("--driver", help="Select the accelerators of this driver.")
         parser.add_argument(
-            "--yes", action="store_true", help="do not ask before selected accelerators change"
+            "--yes",
+            action="store_true",
+            help="Change selected accelerators without a question. Use it in scripts.",
         )
         parser.add_argument(
             "--status",
             choices=("ready", "enabled", "maintaining"),
-            help="ready and enabled are the same: set up, then offered",
+            help="New status. ready and enabled mean the same: the accelerator is set up, then "
+            "offered. maintaining takes it out of service.",
         )
         parser.add_argument(
             "--reason",
             dest="status_reason",
-            help="the reason for --status maintaining; accelerator-show has it as status_reason",
+            help="Reason for --status maintaining; accelerator-show shows it as status_reason.",
         )
         parser.add_argument(
             "--label",
             dest="label",
             metavar="KEY=VALUE",
-            action=Pair,
-            help="of accelerators named by UUID: add or change this label; without a UUID: select "
-            "the accelerators with this label; may be repeated",
+            action=KeyValueAction,
+            help="With UUIDs: label to add or change. Without a UUID: select the accelerators "
+            "with this label. Repeat the option for more labels.",
         )
         parser.add_argument(
             "--set-label",
             dest="labels",
             metavar="KEY=VALUE",
-            action=Pair,
-            help="add or change a label; may be repeated",
+            action=KeyValueAction,
+            help="Label to add or change. Repeat the option for more labels.",
         )
         parser.add_argument(
             "--unset-label",
             dest="labels",
             metavar="KEY",
-            action=Unset,
-            help="take a label away; may be repeated",
+            action=UnsetKeyAction,
+            help="Key of a label to remove. Repeat the option for more labels.",
         )
-        parser.add_argument("--model", help="its model, if it was created")
+        parser.add_argument("--model", help="New model of a created accelerator.")
         parser.add_argument(
             "--trait",
             dest="traits",
             metavar="TRAIT",
             action="append",
-            help="its traits instead of those that it had, if it was created; may be repeated",
+            help="Trait of a created accelerator. The given traits replace all present ones. "
+            "Repeat the option for more traits.",
         )
         parser.add_argument(
-            "--wait", action="store_true", help="until its set-up has ended; fail if that fails"
+            "--wait",
+            action="store_true",
+            help="Wait until the set-up on the host ends. The command fails if the set-up fails.",
         )
 
-    def keys(self, parsed: argparse.Namespace) -> Sequence[str]:
-        """The accelerators that are named, or those that are selected."""
-        selected = parsed.keys == []
-        if not selected and (parsed.hostname or parsed.driver):
+    def target_keys(self, parsed: argparse.Namespace) -> Sequence[str]:
+        """Return the UUIDs of the accelerators that are named or selected."""
+        by_selection = parsed.keys == []
+        if not by_selection:
+            if parsed.hostname or parsed.driver:
+                raise exception.CommandFailed(
+                    reason="Name accelerators by UUID, or select them with --host, --driver and "
+                    "--label, but not both."
+                )
+            # With UUIDs, --label means the same as --set-label.
+            duplicates = sorted((parsed.label or {}).keys() & (parsed.labels or {}).keys())
+            if duplicates:
+                raise exception.CommandFailed(reason=f"Label {duplicates[0]} is given twice.")
+            if parsed.label:
+                parsed.labels = {**parsed.label, **(parsed.labels or {})}
+        if not provided_values(parsed).keys() & {"status", "labels", "model", "traits"}:
             raise exception.CommandFailed(
-                reason="Name accelerators by UUID, or select them with --host, --driver and "
-                "--label, but not both."
+                reason="No change is given. Give --status, --set-label, --unset-label, --model or "
+                "--trait, or with UUIDs also --label."
             )
-        if not selected:
-            _merge_labels(parsed)
-        self._check(parsed)
-        return self._selected(parsed) if selected else super().keys(parsed)
+        if parsed.status_reason is not None and parsed.status != "maintaining":
+            raise exception.CommandFailed(
+                reason="--reason can be used with --status maintaining only."
+            )
+        return self._select(parsed) if by_selection else super().target_keys(parsed)
 
-    def change(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+    def update(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """Change one accelerator."""
-        return self.one(self.client.ask(self.route, key, given=given(parsed)))
+        return self.unwrap(self.client.request(self.route, key, values=provided_values(parsed)))
 
-    def finished(
-        self, changed: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
+    def finish(
+        self, updated: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
     ) -> dict[str, Mapping[str, Any]]:
-        """The accelerators; with ``--wait`` at the end of their set-up."""
-        for key in changed if parsed.wait else ():
-            changed[key] = waiting.until(
-                partial(self.client.ask, "accelerator-show", key),
+        """Return the accelerators, with ``--wait`` after the end of their set-up."""
+        for key in updated if parsed.wait else ():
+            updated[key] = waiting.poll(
+                partial(self.client.request, "accelerator-show", key),
                 lambda device: device.get("status") != _INSTALLING,
                 self.client.pause,
             )
-        for key, device in changed.items():
+        for key, device in updated.items():
             if device.get("status") == waiting.FAILED:
-                self.complain(f"{key}: {device.get('status_reason') or 'The set-up failed.'}")
-        return changed
+                self.report_error(f"{key}: {device.get('status_reason') or 'The set-up failed.'}")
+        return updated
 
-    def _check(self, parsed: argparse.Namespace) -> None:
-        """Raise CommandFailed for a change of nothing and for a reason without its status."""
-        if not given(parsed).keys() & {"status", "labels", "model", "traits"}:
-            raise exception.CommandFailed(
-                reason="Nothing is to be changed: give --status, --set-label, --unset-label, "
-                "--model or --trait (with the UUIDs of accelerators --label, too)."
-            )
-        if parsed.status_reason is not None and parsed.status != "maintaining":
-            raise exception.CommandFailed(reason="--reason goes with --status maintaining only.")
-
-    def _selected(self, parsed: argparse.Namespace) -> list[str]:
-        """The UUIDs of the accelerators that the options select, once the user agrees."""
+    def _select(self, parsed: argparse.Namespace) -> list[str]:
+        """Return the UUIDs of the selected accelerators, after the user agreed to the change."""
         pairs = parsed.label or {}
         filters = {
             "hostname": parsed.hostname,
@@ -291,44 +324,36 @@ class AcceleratorUpdate(Several):
         filters = {name: value for name, value in filters.items() if value is not None}
         if not filters:
             raise exception.CommandFailed(
-                reason="No accelerator is named: give UUIDs, or select some with --host, --driver "
-                "or --label."
+                reason="No accelerator is given. Give UUIDs, or select accelerators with --host, "
+                "--driver or --label."
             )
-        words = ", ".join(f"{name} {value}" for name, value in filters.items())
-        devices = self.client.ask("accelerator-list", given=filters)
+        description = ", ".join(f"{name} {value}" for name, value in filters.items())
+        devices = self.client.request("accelerator-list", values=filters)
         if not devices:
             raise exception.CommandFailed(
-                reason=f"No accelerator matches {words}; cyborg accelerator-list shows all."
+                reason=f"No accelerator matches {description}. Run cyborg accelerator-list to see "
+                "all accelerators."
             )
-        count = f"{len(devices)} accelerator{'' if len(devices) == 1 else 's'}"
         if not parsed.yes:
-            self._ask_back(count, len(devices), words)
+            self._confirm(len(devices), description)
         return [device["uuid"] for device in devices]
 
-    def _ask_back(self, count: str, number: int, words: str) -> None:
+    def _confirm(self, number: int, description: str) -> None:
         """Ask the user whether to change so many accelerators; raises CommandFailed for a no."""
+        accelerators = f"{number} accelerator{'' if number == 1 else 's'}"
         if not (self.app.stdin.isatty() and self.app.stdout.isatty()):
             raise exception.CommandFailed(
-                reason=f"{count} with {words} would change; give --yes to change them without a "
-                "question."
+                reason=f"{accelerators} with {description} would change. Give --yes to change "
+                "them without a question."
             )
-        self.app.stderr.write(f"Change {count} with {words}? [y/N or {number}] ")
+        self.app.stderr.write(f"Change {accelerators} with {description}? [y/N or {number}] ")
         self.app.stderr.flush()
         if self.app.stdin.readline().strip().lower() not in ("y", "yes", str(number)):
             raise exception.CommandFailed(reason="Nothing was changed.")
 
 
-def _merge_labels(parsed: argparse.Namespace) -> None:
-    """Count ``--label`` among the labels to set; raises CommandFailed for a key given twice."""
-    twice = sorted((parsed.label or {}).keys() & (parsed.labels or {}).keys())
-    if twice:
-        raise exception.CommandFailed(reason=f"Label {twice[0]} is given twice.")
-    if parsed.label:
-        parsed.labels = {**parsed.label, **(parsed.labels or {})}
-
-
-class AcceleratorDelete(Delete):
-    """Delete accelerators that were created, and forget those that are lost."""
+class AcceleratorDelete(DeleteCommand):
+    """Delete created accelerators, and the records of lost ones."""
 
     route = "accelerator-delete"
     noun = "accelerator"

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator requests, and accelerators for instances that exist."""
+"""Commands for accelerator requests (ARQs), and for accelerators of existing instances."""
 
 import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from cyborg.cli.base import List, Long, Show, shown, uuid
+from cyborg.cli.base import (
+    ListCommand,
+    OperationCommand,
+    ShowCommand,
+    column_paths,
+    uuid_string,
+)
 
 
-class ArqList(List):
+class ArqList(ListCommand):
     """List accelerator requests."""
 
     route = "arq-list"
-    columns = shown(
+    columns = column_paths(
         "uuid",
         "state",
         "device_profile_name",
@@ -20,70 +26,89 @@ class ArqList(List):
         "attach_handle_type",
         "attach_handle_info",
     )
-    more = shown("hostname", "device_rp_uuid")
+    long_columns = column_paths("hostname", "device_rp_uuid")
     essential = ("state", "device_profile_name")
-    empty = (
-        "There are no accelerator requests. Nova makes them for instances whose flavor has "
+    empty_message = (
+        "There are no accelerator requests. Nova creates them for instances whose flavor has "
         "accel:device_profile."
     )
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
-        parser.add_argument("--instance", metavar="UUID", type=uuid, help="only of this instance")
-        parser.add_argument("--state", help="only in this state, for example Bound")
-        parser.add_argument("--host", dest="hostname", metavar="HOST", help="only on this host")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters."""
+        parser.add_argument(
+            "--instance",
+            metavar="UUID",
+            type=uuid_string,
+            help="Show only requests of this instance.",
+        )
+        parser.add_argument("--state", help="Show only requests in this state, for example Bound.")
+        parser.add_argument(
+            "--host", dest="hostname", metavar="HOST", help="Show only requests on this host."
+        )
         parser.add_argument(
             "--profile",
             dest="device_profile_name",
             metavar="NAME",
-            help="only of this device profile",
+            help="Show only requests for this device profile.",
         )
         parser.add_argument(
-            "--project", dest="project_id", metavar="PROJECT_ID", help="only of this project"
+            "--project",
+            dest="project_id",
+            metavar="PROJECT_ID",
+            help="Show only requests of this project.",
         )
 
 
-class ArqShow(Show):
+class ArqShow(ShowCommand):
     """Show one accelerator request."""
 
     route = "arq-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<arq>", help="its UUID")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the request."""
+        parser.add_argument("key", metavar="<arq>", help="UUID of the request.")
 
 
-class Attach(Long):
-    """Give accelerators to an instance that exists; an active one is rebooted."""
+class InstanceAttach(OperationCommand):
+    """Attach accelerators to an existing instance; an active instance is rebooted."""
 
     route = "attach-instance"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Whom, and what."""
-        parser.add_argument("key", metavar="<instance_id>", type=uuid, help="UUID of the instance")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the instance, and the device profile."""
+        parser.add_argument(
+            "key", metavar="<instance_id>", type=uuid_string, help="UUID of the instance."
+        )
         parser.add_argument(
             "--device-profile",
             metavar="PROFILE",
-            help="what to attach (default: the device profile of its flavor)",
+            help="Device profile of the accelerators to attach (default: the device profile of "
+            "the instance's flavor).",
         )
 
 
-class Detach(Long):
-    """Take accelerators that were attached from an instance; an active one is rebooted."""
+class InstanceDetach(OperationCommand):
+    """Detach attached accelerators from an instance; an active instance is rebooted."""
 
     route = "detach-instance"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """From whom, and what."""
-        parser.add_argument("key", metavar="<instance_id>", type=uuid, help="UUID of the instance")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the instance, and the request."""
         parser.add_argument(
-            "arq", metavar="<arq>", nargs="?", type=uuid, help="only this one (default: all)"
+            "key", metavar="<instance_id>", type=uuid_string, help="UUID of the instance."
+        )
+        parser.add_argument(
+            "arq",
+            metavar="<arq>",
+            nargs="?",
+            type=uuid_string,
+            help="UUID of the only accelerator request to detach (default: all attached ones).",
         )
 
-    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """The instance, and the request if only one is meant."""
+    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """Return the instance, and the request if one is given."""
         return (parsed.key, parsed.arq) if parsed.arq else (parsed.key,)
 
-    def request(self, parsed: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
-        """Everything, or one."""
+    def route_and_values(self, parsed: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
+        """Return the route for one request or for all requests."""
         return ("detach-accelerator" if parsed.arq else self.route), {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands are made of: lists, single things, removals and long work."""
+"""Base classes of the commands: lists, single objects, deletions and operations."""
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,21 +16,23 @@ from cyborg.cli.client import Client
 from cyborg.cli.layout import FittedTable
 from cyborg.cli.routes import PAGING, ROUTES
 
-#: The attribute of a program's client manager that is the Client.
-ATTRIBUTE = "cyborg"
-#: What else not waiting means where hosts may come later.
-_FOLLOWS = "; a host whose agent is down follows when the agent is back"
+#: The name of the attribute of cliff's client manager that holds the Client.
+CLIENT_ATTRIBUTE = "cyborg"
 
 
-def shown(*same: str, **places: str) -> Mapping[str, str]:
-    """What a list shows, and where it is: under its own name, or at a place in an object."""
-    return {name: name for name in same} | places
+def column_paths(*names: str, **paths: str) -> Mapping[str, str]:
+    """Return the columns of a list, each with its path in an object of the answer.
+
+    A column of ``names`` has its own name as path.
+    """
+    return {name: name for name in names} | paths
 
 
-class Spoken(Command):
-    """A command that talks to the service.
+class BaseCommand(Command):
+    """A command that sends requests to the accelerator service.
 
-    ``route`` is its name among the routes. ``status`` is what it ends with when it ran through.
+    ``route`` is the key of its request in ROUTES. ``status`` is the exit status of a command that
+    raised no error.
     """
 
     app: Any
@@ -38,79 +40,94 @@ class Spoken(Command):
     status = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The options of every such command, and its own."""
+        """Return cliff's parser with the arguments of this command."""
         parser = super().get_parser(prog_name)
-        self.arguments(parser)
+        self.add_arguments(parser)
         return parser
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own arguments; their names are those of query and body."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments; each ``dest`` is a name of the query or of the body."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run, and end with what was found to be wrong while running."""
+        """Run the command; return 1 if it reported an error, else what cliff returns."""
         return super().run(parsed_args) or self.status
 
     @property
     def client(self) -> Client:
-        """The service."""
-        found: Client = getattr(self.app.client_manager, ATTRIBUTE)
-        return found
+        """Return the client of the accelerator service."""
+        client: Client = getattr(self.app.client_manager, CLIENT_ATTRIBUTE)
+        return client
 
-    def complain(self, sentence: str) -> None:
-        """Tell what is wrong; the command goes on, and ends with 1."""
+    def report_error(self, message: str) -> None:
+        """Write an error message and set the exit status to 1; the command continues."""
         self.status = 1
-        self.app.stderr.write(f"{sentence}\n")
+        self.app.stderr.write(f"{message}\n")
 
-    def say(self, line: str) -> None:
-        """Tell about progress, beside the output."""
+    def print_note(self, line: str) -> None:
+        """Write a line to the error output, unless the user gave ``--quiet``."""
         if self.app.options.verbose_level > 0:
             self.app.stderr.write(f"{line}\n")
             self.app.stderr.flush()
 
-    def tell(self, result: Mapping[str, Any]) -> None:
-        """Tell how far long work is on one host."""
-        self.say(terminal.result_line(result, colours=terminal.coloured(self.app.stderr)))
+    def print_result(self, result: Mapping[str, Any]) -> None:
+        """Write a line about the state of an operation on one host."""
+        colours = terminal.supports_colours(self.app.stderr)
+        self.print_note(terminal.result_line(result, colours=colours))
 
-    def cells(self, parsed: argparse.Namespace, values: Mapping[str, Any]) -> list[Any]:
-        """Values as the chosen format should get them."""
-        colours = terminal.coloured(self.app.stdout)
+    def format_cells(self, parsed: argparse.Namespace, values: Mapping[str, Any]) -> list[Any]:
+        """Return the values, by column, in the form that the selected formatter needs."""
+        colours = terminal.supports_colours(self.app.stdout)
         return [
-            terminal.cell(name, value, parsed.formatter, colours=colours)
+            terminal.format_cell(name, value, parsed.formatter, colours=colours)
             for name, value in values.items()
         ]
 
 
-class List(Spoken, Lister):
-    """A list; ``columns`` maps what is shown to where it is, ``more`` what ``--long`` adds.
+class ListCommand(BaseCommand, Lister):
+    """A list of objects.
 
-    A dot in a place leads into an object, or into each of a list of them.
+    ``columns`` maps each column to its path in an object, ``long_columns`` those that ``--long``
+    adds. A dot in a path leads into a nested object, or into each object of a nested list.
     """
 
     columns: ClassVar[Mapping[str, str]]
-    more: ClassVar[Mapping[str, str]] = {}
-    #: Columns that stay columns on a narrow terminal; others move below the first one.
+    long_columns: ClassVar[Mapping[str, str]] = {}
+    #: Columns that stay columns on a narrow terminal; others move below the first column.
     essential: ClassVar[Sequence[str]] = ()
-    #: What an empty list means, and what to do next.
-    empty: ClassVar[str]
+    #: What to print when the service has no such object: that there is none, and what to do next.
+    empty_message: ClassVar[str]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Paging where the list has pages, and ``--long`` where there is more to see."""
+        """Return the parser with paging and ``--long``, where the list supports them."""
         parser = super().get_parser(prog_name)
         if "limit" in ROUTES[self.route].query:
-            parser.add_argument("--limit", metavar="N", type=count, help="show at most N")
-            parser.add_argument("--marker", metavar="UUID", help="begin after this one")
-        if self.more:
-            parser.add_argument("--long", action="store_true", help="show more columns")
+            parser.add_argument(
+                "--limit",
+                metavar="N",
+                type=positive_integer,
+                help="Maximum number of rows. Use it with --marker to read a long list page by "
+                "page.",
+            )
+            parser.add_argument(
+                "--marker",
+                metavar="UUID",
+                help="Start after the row with this identifier: the last row of the page before.",
+            )
+        if self.long_columns:
+            parser.add_argument("--long", action="store_true", help="Show additional columns.")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Ask for the list."""
-        objects = self.client.ask(self.route, given=vars(parsed_args))
+        """Request the list; return the columns and the rows."""
+        objects = self.client.request(self.route, values=vars(parsed_args))
         if not objects:
-            self.say(self._nothing(parsed_args))
-        columns = {**self.columns, **(self.more if getattr(parsed_args, "long", False) else {})}
+            self.print_note(self._describe_empty(parsed_args))
+        long_format = getattr(parsed_args, "long", False)
+        columns = {**self.columns, **(self.long_columns if long_format else {})}
         rows = [
-            self.cells(parsed_args, {name: _at(item, place) for name, place in columns.items()})
+            self.format_cells(
+                parsed_args, {name: _value_at(item, path) for name, path in columns.items()}
+            )
             for item in objects
         ]
         return list(columns), rows
@@ -121,42 +138,37 @@ class List(Spoken, Lister):
         column_names: Sequence[str],
         data: Iterable[Sequence[Any]],
     ) -> int:
-        """Write the list; a table fits the terminal."""
+        """Write the list; a table is fitted to the terminal."""
         if parsed_args.formatter == "table":
             self.formatter = FittedTable(self.essential)
         return super().produce_output(parsed_args, column_names, data)
 
-    def _nothing(self, parsed: argparse.Namespace) -> str:
-        """What to do about an empty list."""
+    def _describe_empty(self, parsed: argparse.Namespace) -> str:
+        """Return why the list is empty: the last page, a filter, or no object at all."""
         if getattr(parsed, "marker", None):
-            return "There are no more."
+            return "There are no more rows."
         filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir"}
         if any(getattr(parsed, name, None) is not None for name in filters):
-            return "Nothing matches. Leave filters out to see more."
-        return self.empty
+            return "Nothing matches the filters. Remove filters to see more."
+        return self.empty_message
 
 
-class Show(Spoken, ShowOne):
-    """One thing, with whatever the service says about it."""
+class ShowCommand(BaseCommand, ShowOne):
+    """One object with all fields that the service returns."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Ask for the thing, or change it."""
-        return self.rendered(parsed_args, self.fetch(parsed_args))
+        """Request or change the object; return its names and values without the API's links."""
+        fields = self.fetch(parsed_args)
+        values = {name: value for name, value in fields.items() if name != "links"}
+        return list(values), self.format_cells(parsed_args, values)
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The thing; by default the one with the key of the command line."""
-        return self.one(self.client.ask(self.route, parsed.key))
+        """Return the object; by default the one whose key is on the command line."""
+        return self.unwrap(self.client.request(self.route, parsed.key))
 
-    def one(self, found: Any) -> Mapping[str, Any]:
-        """The thing itself; an answer without a body shows nothing."""
-        return found or {}
-
-    def rendered(
-        self, parsed: argparse.Namespace, thing: Mapping[str, Any]
-    ) -> tuple[Sequence[str], Sequence[Any]]:
-        """Names and values, without the links that are for programs."""
-        values = {name: value for name, value in thing.items() if name != "links"}
-        return list(values), self.cells(parsed, values)
+    def unwrap(self, answer: Any) -> Mapping[str, Any]:
+        """Return the object in an answer; empty for an answer without a body."""
+        return answer or {}
 
     def produce_output(
         self,
@@ -164,157 +176,141 @@ class Show(Spoken, ShowOne):
         column_names: Sequence[str],
         data: Any,
     ) -> int:
-        """Write the object; a table fits the terminal."""
+        """Write the object; a table is fitted to the terminal."""
         if parsed_args.formatter == "table":
             self.formatter = FittedTable()
         return super().produce_output(parsed_args, column_names, data)
 
 
-class Several(Show):
-    """A change of one object or of several; an object that refuses it does not stop the others.
+class MultipleTargets(ShowCommand):
+    """A change of one or more objects; the failure of one object does not stop the others.
 
-    One object is shown whole. Of several the status is shown, by UUID.
+    One object is shown with all fields. For more objects the status of each is shown by UUID.
     """
 
-    def keys(self, parsed: argparse.Namespace) -> Sequence[str]:
-        """The keys of the objects."""
+    def target_keys(self, parsed: argparse.Namespace) -> Sequence[str]:
+        """Return the keys of the objects, each once."""
         keys: list[str] = parsed.keys
         return list(dict.fromkeys(keys))
 
-    def change(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+    def update(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """Change one object and return it; raises CommandFailed."""
         raise NotImplementedError
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """Change all of them."""
-        keys = self.keys(parsed)
-        changed: dict[str, Mapping[str, Any]] = {}
+        """Change all objects."""
+        keys = self.target_keys(parsed)
+        updated: dict[str, Mapping[str, Any]] = {}
         for key in keys:
             try:
-                changed[key] = self.change(key, parsed)
-            except exception.CommandFailed as fault:
+                updated[key] = self.update(key, parsed)
+            except exception.CommandFailed as error:
                 if len(keys) == 1:
                     raise
-                self.complain(f"{key}: {fault}")
-        changed = self.finished(changed, parsed)
+                self.report_error(f"{key}: {error}")
+        updated = self.finish(updated, parsed)
         if len(keys) == 1:
-            return next(iter(changed.values()))
-        return {str(item.get("uuid", key)): item.get("status") for key, item in changed.items()}
+            return next(iter(updated.values()))
+        return {str(item.get("uuid", key)): item.get("status") for key, item in updated.items()}
 
-    def finished(
-        self, changed: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
+    def finish(
+        self, updated: dict[str, Mapping[str, Any]], parsed: argparse.Namespace
     ) -> dict[str, Mapping[str, Any]]:
-        """The changed objects, once their changes are done."""
-        return changed
+        """Return the objects, by key, after the work that their change started."""
+        return updated
 
 
-class Delete(Spoken):
-    """Things that go one after the other; one that cannot does not keep the others."""
+class DeleteCommand(BaseCommand):
+    """A deletion of one or more objects; the failure of one object does not stop the others."""
 
     noun: ClassVar[str]
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The keys."""
-        parser.add_argument("keys", metavar=f"<{self.noun}>", nargs="+", help="which ones")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the keys of the objects."""
+        parser.add_argument(
+            "keys", metavar=f"<{self.noun}>", nargs="+", help=f"The {self.noun}s to delete."
+        )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Remove each of them."""
+        """Delete each object."""
         for key in parsed_args.keys:
             try:
-                self.remove(key)
-            except exception.CommandFailed as fault:
-                self.complain(f"{key}: {fault}")
-
-    def remove(self, key: str) -> None:
-        """Remove one."""
-        self.client.ask(self.route, key)
+                self.client.request(self.route, key)
+            except exception.CommandFailed as error:
+                self.report_error(f"{key}: {error}")
 
 
-class Long(Show):
-    """Work that takes its time: seen to its end, unless that is not wanted."""
+class OperationCommand(ShowCommand):
+    """A command that starts an operation and, without ``--no-wait``, waits until it ends."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """``--no-wait`` and the id that makes repeating safe."""
+        """Return the parser with ``--no-wait`` and ``--operation-id``."""
         parser = super().get_parser(prog_name)
+        deferrable = "wait" in ROUTES[self.route].query
         parser.add_argument(
             "--no-wait",
             dest="wait",
             action="store_const",
             const="true",
-            help=f"return at once{_FOLLOWS if 'wait' in ROUTES[self.route].query else ''}",
+            help="Show the operation at once and do not wait until it ends."
+            + (" A host whose agent is down does its part when it is back." if deferrable else ""),
         )
         parser.add_argument(
             "--operation-id",
             metavar="UUID",
-            type=uuid,
-            help="an id of your own for the operation: the same id begins it only once",
+            type=uuid_string,
+            help="UUID that identifies this request (default: a new one). Repeat a command with "
+            "the same UUID if its result is unknown: the operation starts only once.",
         )
         return parser
 
-    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """What the path needs."""
+    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """Return the keys in the path of the request."""
         return (parsed.key,)
 
-    def request(self, parsed: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
-        """The name of the route, and what goes into query and body."""
-        return self.route, given(parsed)
+    def route_and_values(self, parsed: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
+        """Return the key of the route, and the values for query and body."""
+        return self.route, provided_values(parsed)
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The operation, ended if it was waited for."""
-        route, values = self.request(parsed)
-        operation: Mapping[str, Any] = self.client.begin(
-            route, *self.keys(parsed), given=values, operation=parsed.operation_id
+        """Return the operation: after its end, or with ``--no-wait`` as it was started."""
+        route, values = self.route_and_values(parsed)
+        operation: Mapping[str, Any] = self.client.start_operation(
+            route, *self.path_keys(parsed), values=values, request_key=parsed.operation_id
         )
         if not parsed.wait:
-            operation = self._followed(operation)
-        for sentence in waiting.faults_of(operation):
-            self.complain(sentence)
+            try:
+                operation = waiting.follow(self.client, operation, self.print_result)
+            except KeyboardInterrupt:
+                self.print_note(f"The operation continues: see operation {operation['uuid']}.")
+                raise
+        for message in waiting.failures(operation):
+            self.report_error(message)
         return operation
 
-    def _followed(self, operation: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            return waiting.follow(self.client, operation, self.tell)
-        except KeyboardInterrupt:
-            self.say(f"The work goes on: see operation {operation['uuid']}.")
-            raise
 
-
-def given(parsed: argparse.Namespace) -> dict[str, Any]:
-    """The arguments that have a value."""
+def provided_values(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that have a value."""
     return {name: value for name, value in vars(parsed).items() if value is not None}
 
 
-def count(text: str) -> int:
-    """A number from 1."""
+def positive_integer(text: str) -> int:
+    """Return the integer greater than 0 that an argument holds."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer greater than 0")
     return int(text)
 
 
-def uuid(text: str) -> str:
-    """A UUID in its usual form."""
+def uuid_string(text: str) -> str:
+    """Return the UUID that an argument holds, in lower case with hyphens."""
     try:
         return str(UUID(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no UUID") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID") from None
 
 
-class Unset(argparse.Action):
-    """``--unset-x key``, any number of times: null for it in the object that Pair fills."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        _option: str | None = None,
-    ) -> None:
-        """Add one key; one that is set, too, is a mistake."""
-        _add(self, namespace, values, None)
-
-
-class Pair(argparse.Action):
-    """``--x key=value``, any number of times, as one object."""
+class UnsetKeyAction(argparse.Action):
+    """``--unset-x KEY``, repeatable: sets the key to null in the object of KeyValueAction."""
 
     def __call__(
         self,
@@ -323,27 +319,42 @@ class Pair(argparse.Action):
         values: Any,
         _option: str | None = None,
     ) -> None:
-        """Add one pair; a key that is given twice is a mistake."""
+        """Add one key; raises ArgumentError for a key that is also set."""
+        _add_pair(self, namespace, values, None)
+
+
+class KeyValueAction(argparse.Action):
+    """``--x KEY=VALUE``, repeatable: collects the pairs in one object."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option: str | None = None,
+    ) -> None:
+        """Add one pair; raises ArgumentError for a key that is given twice."""
         name, equals, value = values.partition("=")
         if not equals or not name:
-            raise argparse.ArgumentError(self, f"{values} is not of the form key=value")
-        _add(self, namespace, name, value)
+            raise argparse.ArgumentError(self, f"{values!r} does not have the form KEY=VALUE")
+        _add_pair(self, namespace, name, value)
 
 
-def _add(
+def _add_pair(
     action: argparse.Action, namespace: argparse.Namespace, name: str, value: str | None
 ) -> None:
     pairs = dict(getattr(namespace, action.dest) or {})
     if name in pairs:
-        raise argparse.ArgumentError(action, f"{name} is given twice")
+        raise argparse.ArgumentError(action, f"key {name!r} is given twice")
     setattr(namespace, action.dest, pairs | {name: value})
 
 
-def _at(thing: Mapping[str, Any], place: str) -> Any:
-    found: Any = thing
-    for name in place.split("."):
-        if isinstance(found, list):
-            found = [_at(one, name) for one in found]
+def _value_at(item: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path; a list of values where the path crosses a list."""
+    value: Any = item
+    for name in path.split("."):
+        if isinstance(value, list):
+            value = [_value_at(element, name) for element in value]
         else:
-            found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+            value = value.get(name) if isinstance(value, Mapping) else None
+    return value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All commands: what ``cyborg`` calls them, and what the ``openstack`` client does.
+"""All commands with their names in the ``cyborg`` program and in the ``openstack`` client.
 
-The entry points of the latter are in setup.cfg. It has no name where python-cyborgclient or
-python-openstackclient bring a command of their own.
+The entry points for the ``openstack`` client are in setup.cfg. A command has no name there where
+python-cyborgclient or python-openstackclient has a command for the same purpose.
 """
 
 from collections.abc import Mapping
@@ -10,49 +10,49 @@ from dataclasses import dataclass
 from typing import Final
 
 from cyborg.cli import accelerators, arqs, drivers, events, operations, profiles, services
-from cyborg.cli.base import Spoken
+from cyborg.cli.base import BaseCommand
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A command; ``plugin`` is its name after ``openstack``, empty where it is not one."""
+class CommandEntry:
+    """A command; ``openstack_name`` follows ``openstack``, empty for a command without one."""
 
-    kind: type[Spoken]
-    plugin: str = ""
+    command: type[BaseCommand]
+    openstack_name: str = ""
 
 
-COMMANDS: Final[Mapping[str, Entry]] = {
-    "service-list": Entry(services.ServiceList, "accelerator service list"),
-    "service-show": Entry(services.ServiceShow, "accelerator service show"),
-    "service-enable": Entry(services.ServiceEnable, "accelerator service enable"),
-    "service-disable": Entry(services.ServiceDisable, "accelerator service disable"),
-    "service-delete": Entry(services.ServiceDelete, "accelerator service delete"),
-    "backend-list": Entry(drivers.BackendList, "accelerator backend list"),
-    "backend-show": Entry(drivers.BackendShow, "accelerator backend show"),
-    "driver-list": Entry(drivers.DriverList, "accelerator driver list"),
-    "driver-show": Entry(drivers.DriverShow, "accelerator driver show"),
-    "install-driver": Entry(drivers.DriverInstall, "accelerator driver install"),
-    "uninstall-driver": Entry(drivers.DriverUninstall, "accelerator driver uninstall"),
-    "update-driver": Entry(drivers.DriverUpdate, "accelerator driver update"),
-    "discover-services": Entry(services.Discover, "accelerator discover"),
-    "hardware-list": Entry(drivers.HardwareList, "accelerator hardware list"),
-    "hardware-show": Entry(drivers.HardwareShow, "accelerator hardware show"),
-    "accelerator-list": Entry(accelerators.AcceleratorList, "accelerator list"),
-    "accelerator-show": Entry(accelerators.AcceleratorShow, "accelerator show"),
-    "accelerator-create": Entry(accelerators.AcceleratorCreate, "accelerator create"),
-    "accelerator-update": Entry(accelerators.AcceleratorUpdate, "accelerator update"),
-    "accelerator-delete": Entry(accelerators.AcceleratorDelete, "accelerator delete"),
-    "profile-list": Entry(profiles.ProfileList),
-    "profile-show": Entry(profiles.ProfileShow),
-    "profile-create": Entry(profiles.ProfileCreate),
-    "profile-update": Entry(profiles.ProfileUpdate, "accelerator device profile update"),
-    "profile-delete": Entry(profiles.ProfileDelete),
-    "arq-list": Entry(arqs.ArqList),
-    "arq-show": Entry(arqs.ArqShow),
-    "operation-list": Entry(operations.OperationList, "accelerator operation list"),
-    "operation-show": Entry(operations.OperationShow, "accelerator operation show"),
-    "event-list": Entry(events.EventList, "accelerator event list"),
-    "attach-instance": Entry(arqs.Attach, "accelerator attach"),
-    "detach-instance": Entry(arqs.Detach, "accelerator detach"),
-    "usage-show": Entry(drivers.UsageShow, "accelerator usage show"),
+COMMANDS: Final[Mapping[str, CommandEntry]] = {
+    "service-list": CommandEntry(services.ServiceList, "accelerator service list"),
+    "service-show": CommandEntry(services.ServiceShow, "accelerator service show"),
+    "service-enable": CommandEntry(services.ServiceEnable, "accelerator service enable"),
+    "service-disable": CommandEntry(services.ServiceDisable, "accelerator service disable"),
+    "service-delete": CommandEntry(services.ServiceDelete, "accelerator service delete"),
+    "backend-list": CommandEntry(drivers.BackendList, "accelerator backend list"),
+    "backend-show": CommandEntry(drivers.BackendShow, "accelerator backend show"),
+    "driver-list": CommandEntry(drivers.DriverList, "accelerator driver list"),
+    "driver-show": CommandEntry(drivers.DriverShow, "accelerator driver show"),
+    "install-driver": CommandEntry(drivers.DriverInstall, "accelerator driver install"),
+    "uninstall-driver": CommandEntry(drivers.DriverUninstall, "accelerator driver uninstall"),
+    "update-driver": CommandEntry(drivers.DriverUpdate, "accelerator driver update"),
+    "discover-services": CommandEntry(services.ServiceDiscover, "accelerator discover"),
+    "hardware-list": CommandEntry(drivers.HardwareList, "accelerator hardware list"),
+    "hardware-show": CommandEntry(drivers.HardwareShow, "accelerator hardware show"),
+    "accelerator-list": CommandEntry(accelerators.AcceleratorList, "accelerator list"),
+    "accelerator-show": CommandEntry(accelerators.AcceleratorShow, "accelerator show"),
+    "accelerator-create": CommandEntry(accelerators.AcceleratorCreate, "accelerator create"),
+    "accelerator-update": CommandEntry(accelerators.AcceleratorUpdate, "accelerator update"),
+    "accelerator-delete": CommandEntry(accelerators.AcceleratorDelete, "accelerator delete"),
+    "profile-list": CommandEntry(profiles.ProfileList),
+    "profile-show": CommandEntry(profiles.ProfileShow),
+    "profile-create": CommandEntry(profiles.ProfileCreate),
+    "profile-update": CommandEntry(profiles.ProfileUpdate, "accelerator device profile update"),
+    "profile-delete": CommandEntry(profiles.ProfileDelete),
+    "arq-list": CommandEntry(arqs.ArqList),
+    "arq-show": CommandEntry(arqs.ArqShow),
+    "operation-list": CommandEntry(operations.OperationList, "accelerator operation list"),
+    "operation-show": CommandEntry(operations.OperationShow, "accelerator operation show"),
+    "event-list": CommandEntry(events.EventList, "accelerator event list"),
+    "attach-instance": CommandEntry(arqs.InstanceAttach, "accelerator attach"),
+    "detach-instance": CommandEntry(arqs.InstanceDetach, "accelerator detach"),
+    "usage-show": CommandEntry(drivers.UsageShow, "accelerator usage show"),
 }

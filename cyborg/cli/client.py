@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service as commands see it: one adapter, one microversion, answers or a sentence.
+"""The client of the accelerator service: one adapter, one microversion, errors as CommandFailed.
 
-Requests go out with microversion 2.5, or with the newest that an older service speaks. A version
-that the account's options name is sent as it is, and what needs a later one is refused here.
+Requests are sent with microversion 2.5, or with the newest one of an older service. A microversion
+that the user selected is sent as it is; a request that needs a later one is refused by the client.
 """
 
 import re
@@ -22,33 +22,32 @@ from cyborg.cli import faults
 from cyborg.cli.routes import ROUTES, Route
 
 SERVICE_TYPE: Final = "accelerator"
-#: The newest microversion that the commands use: its minor number.
+#: The minor number of the newest microversion that the commands use.
 NEWEST: Final = 5
-_HEADER: Final = "OpenStack-API-Version"
-_MAXIMUM: Final = "OpenStack-API-Maximum-Version"
-_OPERATION: Final = "Idempotency-Key"
+_VERSION_HEADER: Final = "OpenStack-API-Version"
+_REQUEST_KEY_HEADER: Final = "Idempotency-Key"
 _VERSION: Final = re.compile(r"2\.(0|[1-9][0-9]{0,3})")
-#: What leaves the choice of the microversion to the commands.
-_NO_CHOICE: Final = ("", "2")
+#: Values of the option that leave the choice of the microversion to the client.
+_NO_SELECTION: Final = ("", "2")
 _LATEST: Final = "latest"
 
 
-def chosen_version(region: CloudRegion) -> str:
-    """The microversion that options, variables or a cloud's file name; empty for none."""
-    words = (
+def requested_microversion(region: CloudRegion) -> str:
+    """Return the microversion set by option, variable or clouds.yaml; empty for none."""
+    settings = (
         region.config.get(f"{SERVICE_TYPE}_api_version"),
         region.config.get("api_version"),
         region.get_default_microversion(SERVICE_TYPE),
     )
-    return next((str(word) for word in words if word), "")
+    return next((str(setting) for setting in settings if setting), "")
 
 
 class Client:
-    """Sends the requests of the commands; ``pause`` waits for so many seconds.
+    """Sends the requests of the commands.
 
-    ``connect`` answers an adapter and the microversion that the user chose, empty for none; it is
-    called with the first request. Every method raises exception.CommandFailed with a sentence that
-    says what to do.
+    ``connect`` is called with the first request; it returns an adapter and the microversion that
+    the user selected, empty for none. ``pause`` waits for a number of seconds. Every method raises
+    exception.CommandFailed, whose message says what to do next.
     """
 
     def __init__(
@@ -59,90 +58,91 @@ class Client:
     ) -> None:
         self._connect = connect
         self._adapter: Adapter | None = None
-        self._base = ""
+        self._base_url = ""
+        #: The minor version to send, None for the latest, and whether the user selected it.
         self._minor: int | None = NEWEST
-        self._chosen = False
+        self._user_selected = False
         self.pause = pause
 
-    def ask(self, name: str, *keys: str, given: Mapping[str, Any] | None = None) -> Any:
-        """Do the request of that name; what it was answered, unwrapped; None for no body."""
+    def request(self, name: str, *keys: str, values: Mapping[str, Any] | None = None) -> Any:
+        """Send the request of a route; return the content of the answer, None for no body."""
         route = ROUTES[name]
-        return self._content(route, self._send(route, keys, given or {}, {}))
+        return self._content(route, self._send(route, keys, values or {}, {}))
 
-    def begin(
-        self, name: str, *keys: str, given: Mapping[str, Any], operation: str | None
+    def start_operation(
+        self, name: str, *keys: str, values: Mapping[str, Any], request_key: str | None
     ) -> dict[str, Any]:
-        """Begin long work and return its operation.
+        """Start an operation and return it.
 
-        The same ``operation`` id begins it once; None takes a new one, which is told if it is not
-        known whether the work was begun.
+        Requests with the same ``request_key`` start it only once. None creates a new key; the
+        error message names it if the outcome is unknown.
         """
-        route, chosen = ROUTES[name], operation or str(uuid4())
+        route, request_key = ROUTES[name], request_key or str(uuid4())
         try:
-            answer = self._send(route, keys, given, {_OPERATION: chosen})
-        except exception.CommandFailed as fault:
-            if not fault.fields.get("unknown"):
+            answer = self._send(route, keys, values, {_REQUEST_KEY_HEADER: request_key})
+        except exception.CommandFailed as error:
+            if not error.fields.get("outcome_unknown"):
                 raise
             raise exception.CommandFailed(
-                reason=f"{fault} Whether the work was begun is not known; with "
-                f"--operation-id {chosen} the same command begins it at most once."
-            ) from fault
-        found = self._content(route, answer)
-        if not isinstance(found, dict) or not {"uuid", "state"} <= found.keys():
-            raise faults.foreign(answer)
-        return found
+                reason=f"{error} It is not known whether the operation was started. Repeat the "
+                f"command with --operation-id {request_key}: the operation starts at most once."
+            ) from error
+        operation = self._content(route, answer)
+        if not isinstance(operation, dict) or not {"uuid", "state"} <= operation.keys():
+            raise faults.unexpected_answer(answer)
+        return operation
 
     def _send(
         self,
         route: Route,
         keys: tuple[str, ...],
-        given: Mapping[str, Any],
+        values: Mapping[str, Any],
         headers: Mapping[str, str],
     ) -> requests.Response:
-        base, needed = self._reached(), route.needs(given)
-        self._check(needed)
-        url = base + route.url(*keys)
-        answer = self._request(route, url, given, headers)
-        if answer.status_code == 406 and not self._chosen:
-            # Nothing was done: the version is refused before anything else is looked at.
-            maximum = _VERSION.fullmatch(answer.headers.get(_MAXIMUM, ""))
+        """Send a request, once more with an older microversion if the service is older."""
+        url, needed = self._service_url() + route.url(*keys), route.minimum_version(values)
+        if self._minor is not None and self._user_selected and self._minor < needed:
+            raise exception.CommandFailed(
+                reason=f"The command needs microversion 2.{needed}, and "
+                f"--os-accelerator-api-version is 2.{self._minor}. Set it to 2.{needed} or later, "
+                "or remove the option."
+            )
+        answer = self._send_once(route, url, values, headers)
+        if answer.status_code == 406 and not self._user_selected:
+            # The service checks the version before anything else, so nothing was changed.
+            maximum = _VERSION.fullmatch(answer.headers.get(faults.MAXIMUM_VERSION_HEADER, ""))
             if maximum and needed <= int(maximum[1]) < NEWEST:
                 self._minor = int(maximum[1])
-                answer = self._request(route, url, given, headers)
+                answer = self._send_once(route, url, values, headers)
         if answer.status_code >= 300:
-            raise faults.refused(answer, self._minor if self._chosen else needed)
+            raise faults.error_answer(answer, self._minor if self._user_selected else needed)
         return answer
 
-    def _request(
+    def _send_once(
         self,
         route: Route,
         url: str,
-        given: Mapping[str, Any],
+        values: Mapping[str, Any],
         headers: Mapping[str, str],
     ) -> requests.Response:
-        arguments: dict[str, Any] = {"params": route.chosen(route.query, given)}
+        arguments: dict[str, Any] = {"params": route.select(route.query, values)}
         if route.body:
-            arguments["json"] = _body(route, given)
+            # None stays in the body: it removes a value.
+            body = {name: values[name] for name in route.body if name in values}
+            # The API takes a new profile as a list of one.
+            create_profile = (route.method, route.path) == ("POST", "/device_profiles")
+            arguments["json"] = [body] if create_profile else body
         version = _LATEST if self._minor is None else f"2.{self._minor}"
         try:
-            return self._made().request(
+            return self._connected_adapter().request(
                 url,
                 route.method,
-                headers={_HEADER: f"{SERVICE_TYPE} {version}", **headers},
+                headers={_VERSION_HEADER: f"{SERVICE_TYPE} {version}", **headers},
                 raise_exc=False,
                 **arguments,
             )
-        except (ks_exceptions.ClientException, requests.RequestException) as fault:
-            raise faults.unsent(fault, self._base) from fault
-
-    def _check(self, needed: int) -> None:
-        """Raise CommandFailed when the user chose a version that is too old for the command."""
-        if self._minor is not None and self._chosen and self._minor < needed:
-            raise exception.CommandFailed(
-                reason=f"The command needs microversion 2.{needed}, and "
-                f"--os-accelerator-api-version is 2.{self._minor}: give 2.{needed} or later, or "
-                "leave the option out."
-            )
+        except (ks_exceptions.ClientException, requests.RequestException) as error:
+            raise faults.no_answer(error, self._base_url) from error
 
     def _content(self, route: Route, answer: requests.Response) -> Any:
         if not answer.content:
@@ -150,56 +150,49 @@ class Client:
         try:
             body = answer.json()
             return body[route.wrapper] if route.wrapper else body
-        except (ValueError, KeyError, TypeError) as fault:
-            raise faults.foreign(answer) from fault
+        except (ValueError, KeyError, TypeError) as error:
+            raise faults.unexpected_answer(answer) from error
 
-    def _made(self) -> Adapter:
+    def _connected_adapter(self) -> Adapter:
         if self._adapter is None:
             try:
-                self._adapter, word = self._connect()
+                self._adapter, version = self._connect()
             except (
                 ks_exceptions.ClientException,
                 sdk_exceptions.SDKException,
                 TypeError,
-            ) as fault:
-                raise faults.no_account(fault) from fault
-            if word not in _NO_CHOICE:
-                self._minor, self._chosen = _minor(word), True
+            ) as error:
+                raise faults.unusable_credentials(error) from error
+            if version not in _NO_SELECTION:
+                self._minor, self._user_selected = _minor_version(version), True
         return self._adapter
 
-    def _reached(self) -> str:
-        """The URL that ends in ``/v2``; catalogues have it with and without that."""
-        if not self._base:
-            adapter = self._made()
+    def _service_url(self) -> str:
+        """Return the URL that ends in ``/v2``; catalogs list it with and without that."""
+        if not self._base_url:
+            adapter = self._connected_adapter()
             plugin = adapter.auth or adapter.session.auth
             auth_url = getattr(plugin, "auth_url", None) or "its URL"
             try:
                 if plugin is not None:
                     adapter.get_token()
-                found = adapter.get_endpoint()
-            except (ks_exceptions.ClientException, requests.RequestException) as fault:
-                raise faults.unsent(fault, auth_url, identity=True) from fault
-            if not found:
-                raise faults.unsent(ks_exceptions.EndpointNotFound("none is listed"), "")
-            url = found.rstrip("/")
-            self._base = url if url.endswith("/v2") else f"{url}/v2"
-        return self._base
+                endpoint = adapter.get_endpoint()
+            except (ks_exceptions.ClientException, requests.RequestException) as error:
+                raise faults.no_answer(error, auth_url, to_keystone=True) from error
+            if not endpoint:
+                raise faults.no_answer(ks_exceptions.EndpointNotFound("none is listed"), "")
+            url = endpoint.rstrip("/")
+            self._base_url = url if url.endswith("/v2") else f"{url}/v2"
+        return self._base_url
 
 
-def _minor(word: str) -> int | None:
-    """The minor number of a microversion; None for the latest; raises CommandFailed."""
+def _minor_version(word: str) -> int | None:
+    """Return the minor number of a microversion, None for the latest; raises CommandFailed."""
     version = _VERSION.fullmatch(word)
     if word != _LATEST and not version:
         raise exception.CommandFailed(
-            reason=f"{word} is not a microversion of the accelerator service "
-            "(--os-accelerator-api-version): give one from 2.0 on, for example 2.5, or 2 for the "
-            f"newest that the command and the service have in common, or {_LATEST}."
+            reason=f"{word!r} is not a microversion of the accelerator service "
+            "(--os-accelerator-api-version). Set a microversion from 2.0, for example 2.5; 2 for "
+            f"the newest one that both the command and the service support; or {_LATEST}."
         )
     return int(version[1]) if version else None
-
-
-def _body(route: Route, given: Mapping[str, Any]) -> Any:
-    # A value that is to be taken away is given as None on purpose.
-    body = {name: given[name] for name in route.body if name in given}
-    # A profile is sent as a list of one.
-    return [body] if route.path == "/device_profiles" and route.method == "POST" else body

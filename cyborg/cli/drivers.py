@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers on their hosts, the backends that they attach, and the hardware that they see."""
+"""Commands for drivers, the backends that they attach, the hardware that they find, and usage."""
 
 import argparse
 
-from cyborg.cli.base import List, Long, Pair, Show, Unset, shown
+from cyborg.cli.base import (
+    KeyValueAction,
+    ListCommand,
+    OperationCommand,
+    ShowCommand,
+    UnsetKeyAction,
+    column_paths,
+)
 
 _STATES = ("READY", "STARTING", "FAILED", "STOPPED")
 
 
-class DriverList(List):
-    """List drivers per host, those that are installed but not loaded included."""
+class DriverList(ListCommand):
+    """List the drivers of each host, including installed drivers that are not loaded."""
 
     route = "driver-list"
-    columns = shown(
+    columns = column_paths(
         "uuid",
         "host",
         "name",
@@ -22,87 +29,93 @@ class DriverList(List):
         offered="devices.offered",
         in_use="devices.in_use",
     )
-    more = shown("version", "type", "endpoint", "options", "error", "discovered_at")
+    long_columns = column_paths("version", "type", "endpoint", "options", "error", "discovered_at")
     essential = ("host", "name", "state")
-    empty = (
+    empty_message = (
         "There are no drivers: no cyborg-agent ever reported. Start cyborg-agent on the compute "
-        "hosts; cyborg service-list shows those that report."
+        "hosts. cyborg service-list shows the agents that report."
     )
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
-        parser.add_argument("--host", help="only those on this host")
-        parser.add_argument("--name", help="only this driver")
-        parser.add_argument("--state", choices=_STATES, help="only in this state")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters."""
+        parser.add_argument("--host", help="Show only drivers on this host.")
+        parser.add_argument("--name", help="Show only this driver.")
+        parser.add_argument("--state", choices=_STATES, help="Show only drivers in this state.")
 
 
-class DriverShow(Show):
+class DriverShow(ShowCommand):
     """Show one driver of one host."""
 
     route = "driver-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<driver>", help="the UUID of the host's row")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the driver."""
+        parser.add_argument(
+            "key", metavar="<driver>", help="UUID of the driver's row in driver-list."
+        )
 
 
-class DriverInstall(Long):
-    """Have hosts load a driver that is installed there as a package, and discover with it."""
+class DriverInstall(OperationCommand):
+    """Load a driver on hosts where its package is installed, and discover its devices."""
 
     route = "install-driver"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one, where, and how."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the driver, its hosts and its options."""
         parser.add_argument(
             "driver",
             metavar="<driver_id>",
-            help="name of the entry point, or the UUID of one host's row",
+            help="Name of the driver's entry point, or the UUID of its row in driver-list for one "
+            "host.",
         )
         parser.add_argument(
             "--host",
             dest="hosts",
             metavar="HOST",
             action="append",
-            help="only there; may be repeated (default: all hosts that are up)",
+            help="Host that loads the driver (default: all hosts that are up). Repeat the option "
+            "for more hosts.",
         )
         _add_option(parser)
 
-    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """None: what is installed is in the body."""
+    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """Return no key: the body names the driver."""
         return ()
 
 
-class DriverUninstall(Long):
-    """Take a driver from its hosts; its devices go from database and Placement."""
+class DriverUninstall(OperationCommand):
+    """Unload a driver from its hosts; its devices are removed from database and Placement."""
 
     route = "uninstall-driver"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one, and whether it may wait."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the driver, and ``--drain``."""
         _add_driver(parser)
         parser.add_argument(
             "--drain",
             action="store_const",
             const="true",
-            help="while devices are in use: offer no more of them now, remove when they are free",
+            help="Accept a driver whose devices are in use. Its devices are not offered any more, "
+            "and the driver is removed when all of them are free.",
         )
 
 
-class DriverUpdate(Long):
-    """Change a driver's options, enable or disable it; without options: load it anew."""
+class DriverUpdate(OperationCommand):
+    """Change the options of a driver, enable or disable it; without options reload the driver."""
 
     route = "update-driver"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one, and what about it."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the driver, and its changes."""
         _add_driver(parser)
         _add_option(parser)
         parser.add_argument(
             "--unset-option",
             dest="options",
             metavar="KEY",
-            action=Unset,
-            help="have an option again as the host's configuration has it; may be repeated",
+            action=UnsetKeyAction,
+            help="Option to reset to the value in the host's configuration. Repeat it for more "
+            "options.",
         )
         group = parser.add_mutually_exclusive_group()
         group.add_argument(
@@ -110,52 +123,52 @@ class DriverUpdate(Long):
             dest="enabled",
             action="store_const",
             const=True,
-            help="have it work",
+            help="Enable the driver.",
         )
         group.add_argument(
             "--disable",
             dest="enabled",
             action="store_const",
             const=False,
-            help="have it rest",
+            help="Disable the driver.",
         )
 
 
-class BackendList(List):
-    """List the accelerator backends that are attached, per host and driver."""
+class BackendList(ListCommand):
+    """List the attached accelerator backends of each host and driver."""
 
     route = "backend-list"
-    columns = shown("uuid", "host", "driver", "name", "state", "services", "creates")
-    more = shown("capabilities", "discovered_at")
+    columns = column_paths("uuid", "host", "driver", "name", "state", "services", "creates")
+    long_columns = column_paths("capabilities", "discovered_at")
     essential = ("host", "name", "state")
-    empty = (
-        "There are no accelerator backends. Run cyborg discover-services; cyborg driver-list shows "
-        "the drivers that look for them."
+    empty_message = (
+        "There are no accelerator backends. Run cyborg discover-services. cyborg driver-list shows "
+        "the drivers that discover backends."
     )
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
-        parser.add_argument("--host", help="only those on this host")
-        parser.add_argument("--driver", help="only those of this driver")
-        parser.add_argument("--name", help="only of this name")
-        parser.add_argument("--capability", help="only those with this capability")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters."""
+        parser.add_argument("--host", help="Show only backends on this host.")
+        parser.add_argument("--driver", help="Show only backends of this driver.")
+        parser.add_argument("--name", help="Show only backends with this name.")
+        parser.add_argument("--capability", help="Show only backends with this capability.")
 
 
-class BackendShow(Show):
+class BackendShow(ShowCommand):
     """Show one backend."""
 
     route = "backend-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<backend>", help="its UUID")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the backend."""
+        parser.add_argument("key", metavar="<backend>", help="UUID of the backend.")
 
 
-class HardwareList(List):
-    """List the physical devices of hosts, supported or not, ready or not."""
+class HardwareList(ListCommand):
+    """List the physical devices of hosts, also those that are not supported or not ready."""
 
     route = "hardware-list"
-    columns = shown(
+    columns = column_paths(
         "uuid",
         "hostname",
         "driver",
@@ -166,51 +179,51 @@ class HardwareList(List):
         reboot_required="acc_status.reboot_required",
         offered="offered",
     )
-    more = shown(
+    long_columns = column_paths(
         remote="acc_specs.remote",
         acc_capability="acc_specs.acc_capability",
         reason="acc_status.reason",
     )
     essential = ("hostname", "key", "offered")
-    empty = (
-        "There are no physical devices. Run cyborg discover-services; cyborg driver-list shows "
-        "which drivers look for hardware, and their errors."
+    empty_message = (
+        "There are no physical devices. Run cyborg discover-services. cyborg driver-list shows the "
+        "drivers that discover hardware, and their errors."
     )
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
-        parser.add_argument("--host", help="only that of this host")
-        parser.add_argument("--driver", help="only what this driver sees")
-        parser.add_argument("--type", help="only this type, for example CRYPTO")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters."""
+        parser.add_argument("--host", help="Show only hardware of this host.")
+        parser.add_argument("--driver", help="Show only hardware that this driver found.")
+        parser.add_argument("--type", help="Show only this device type, for example CRYPTO.")
         parser.add_argument(
             "--setup-required",
             action="store_const",
             const="true",
-            help="only what has to be set up first",
+            help="Show only hardware that needs set-up before use.",
         )
         parser.add_argument(
             "--remote",
             choices=("true", "false"),
-            help="only hardware with (true) or without (false) units that are not local",
+            help="Show only hardware with (true) or without (false) units that are not local.",
         )
-        parser.add_argument("--capability", help="only hardware with this capability")
+        parser.add_argument("--capability", help="Show only hardware with this capability.")
 
 
-class HardwareShow(Show):
+class HardwareShow(ShowCommand):
     """Show one physical device."""
 
     route = "hardware-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<hardware>", help="its UUID")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the device."""
+        parser.add_argument("key", metavar="<hardware>", help="UUID of the physical device.")
 
 
-class UsageShow(List):
+class UsageShow(ListCommand):
     """Count the units of accelerators by resource class: used, free and out of service."""
 
     route = "usage-show"
-    columns = shown(
+    columns = column_paths(
         "resource_class",
         "type",
         "host",
@@ -222,22 +235,27 @@ class UsageShow(List):
         "reasons",
     )
     essential = ("total", "used", "free", "out_of_service")
-    empty = "There are no accelerators to count. Run cyborg discover-services."
+    empty_message = "There are no accelerators to count. Run cyborg discover-services."
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
-        parser.add_argument("--type", help="only this type")
-        parser.add_argument("--host", help="only those on this host")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters, and ``--by``."""
+        parser.add_argument("--type", help="Count only this device type.")
+        parser.add_argument("--host", help="Count only units on this host.")
         parser.add_argument(
-            "--project", dest="project_id", metavar="PROJECT_ID", help="only what this one holds"
+            "--project",
+            dest="project_id",
+            metavar="PROJECT_ID",
+            help="Count only units that this project uses.",
         )
-        parser.add_argument("--resource-class", metavar="CLASS", help="only this resource class")
+        parser.add_argument(
+            "--resource-class", metavar="CLASS", help="Count only this resource class."
+        )
         parser.add_argument(
             "--by",
             dest="group_by",
             metavar="COLUMNS",
-            help="count apart by type, host or project_id, or by several of them with commas "
-            "between; only operators count by host",
+            help="Additional columns to count by: type, host or project_id, separated by commas. "
+            "Only operators can count by host.",
         )
 
 
@@ -245,7 +263,8 @@ def _add_driver(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "key",
         metavar="<driver_id>",
-        help="name of the entry point, or the UUID of one host's row",
+        help="Name of the driver's entry point, or the UUID of its row in driver-list for one "
+        "host.",
     )
 
 
@@ -254,6 +273,7 @@ def _add_option(parser: argparse.ArgumentParser) -> None:
         "--option",
         dest="options",
         metavar="KEY=VALUE",
-        action=Pair,
-        help="an option of the driver; may be repeated",
+        action=KeyValueAction,
+        help="Option of the driver to set. Repeat it for more options; driver-show lists the "
+        "accepted ones.",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What went wrong, and what to do next: the sentences in which a command gives up."""
+"""The error messages of requests: what failed, and what to do next."""
 
 import json
 import socket
@@ -10,138 +10,143 @@ from keystoneauth1 import exceptions as ks_exceptions
 
 from cyborg import exception
 
-_MAXIMUM: Final = "OpenStack-API-Maximum-Version"
+MAXIMUM_VERSION_HEADER: Final = "OpenStack-API-Maximum-Version"
 
-_NO_ACCOUNT = (
-    "There is no usable account: {reason}. Name a cloud with --os-cloud, set OS_AUTH_URL and "
-    "what belongs to it, or use --os-auth-type none --os-endpoint URL for an API without Keystone."
+_UNUSABLE_CREDENTIALS = (
+    "The credentials cannot be used: {reason}. Select a cloud with --os-cloud, set OS_AUTH_URL and "
+    "the other variables OS_*, or use --os-auth-type none --os-endpoint URL for an API without "
+    "Keystone."
 )
 _NO_KEYSTONE = (
-    "Keystone cannot be reached at {url}: {reason}. The command got no token and asked nothing of "
+    "Keystone at {url} does not answer: {reason}. The command got no token and sent no request to "
     "the accelerator service. Check OS_AUTH_URL (or --os-cloud), and that Keystone runs."
 )
-_REFUSED = (
-    "Keystone refuses the account: {reason}. Check user, password and project (--os-cloud, or "
+_UNAUTHORIZED = (
+    "Keystone rejects the credentials: {reason}. Check user, password and project (--os-cloud, or "
     "the variables OS_*)."
 )
-_NOWHERE = (
-    "The catalogue names no accelerator service that fits ({reason}). Have one registered, choose "
-    "with --os-region-name and --os-interface, or give --os-endpoint-override URL."
-)
-_UNREACHABLE = (
-    "{url} cannot be reached: {reason}. Is cyborg-api running there? Another place is chosen with "
+_NO_ENDPOINT = (
+    "The service catalog has no matching accelerator endpoint: {reason}. Register the endpoint in "
+    "Keystone, select another one with --os-region-name and --os-interface, or set "
     "--os-endpoint-override URL."
 )
-_FOREIGN = (
-    "{url} does not answer as the accelerator service does (HTTP {status}). Check the catalogue, "
-    "or give --os-endpoint-override URL."
+_NO_CONNECTION = (
+    "No connection to {url}: {reason}. Check that cyborg-api runs there, or set another URL with "
+    "--os-endpoint-override URL."
 )
-_OLD = (
-    "This service speaks microversions up to {maximum}, and the command needs {needed}: upgrade "
+_UNEXPECTED = (
+    "{url} does not answer like the accelerator service (HTTP {status}). Check the endpoint in the "
+    "service catalog, or set --os-endpoint-override URL."
+)
+_TOO_OLD = (
+    "The service supports microversions up to {maximum}, and the command needs {needed}. Upgrade "
     "cyborg-api first."
 )
-#: Answers that may be others in a moment.
-_PASSING: Final = frozenset({502, 503, 504})
-#: The words of exception.OutcomeUnknown.
-_OUTCOME: Final = "outcome unknown"
-#: What the API calls otherwise than the commands do.
-_IN_API, _IN_COMMANDS = "ask with wait=true", "give --no-wait"
-#: What to do about an answer, besides what the service says itself.
+#: HTTP statuses of errors that may be gone at the next request.
+_TRANSIENT: Final = frozenset({502, 503, 504})
+#: Words of the sentence of exception.OutcomeUnknown.
+_OUTCOME_UNKNOWN: Final = "outcome unknown"
+#: A parameter in messages of the API, and the option of the commands that replaces it.
+_API_WAIT, _COMMAND_WAIT = "ask with wait=true", "use --no-wait"
+#: What to do after an error, besides the advice in the message of the service.
 _ADVICE: Final = {
-    401: "Get a fresh token, or check the account (--os-cloud, or the variables OS_*).",
-    403: "Use an account with the role admin, or accelerator_operator for the operators' commands.",
-    503: "Repeating the command later is safe.",
+    401: "Get a new token, or check the credentials (--os-cloud, or the variables OS_*).",
+    403: "Use an account with the role admin, or accelerator_operator for operator commands.",
+    503: "It is safe to repeat the command later.",
 }
 
 
-def unsent(fault: Exception, url: str, *, identity: bool = False) -> exception.CommandFailed:
-    """The sentence for a request that got no answer; its fields are those of ``refused``.
+def no_answer(error: Exception, url: str, *, to_keystone: bool = False) -> exception.CommandFailed:
+    """Return the error for a request without an answer, with the fields of ``error_answer``.
 
-    ``url`` is where it was sent; ``identity``: to Keystone, for a token.
+    ``url`` is the address of the service, or with ``to_keystone`` that of Keystone.
     """
-    cause = _root(fault)
-    reason = (cause.strerror or str(cause)) if cause else _first_line(fault)
-    if isinstance(fault, ks_exceptions.Unauthorized):
-        sentence = _REFUSED
-    elif isinstance(fault, ks_exceptions.EndpointNotFound | ks_exceptions.CatalogException):
-        sentence = _NOWHERE
+    os_error = _innermost_os_error(error)
+    reason = (os_error.strerror or str(os_error)) if os_error else _first_line(error)
+    if isinstance(error, ks_exceptions.Unauthorized):
+        message = _UNAUTHORIZED
+    elif isinstance(error, ks_exceptions.EndpointNotFound | ks_exceptions.CatalogException):
+        message = _NO_ENDPOINT
     elif isinstance(
-        fault,
+        error,
         ks_exceptions.AuthPluginException
         | ks_exceptions.AuthorizationFailure
         | ks_exceptions.MissingRequiredOptions,
     ):
-        sentence = _NO_ACCOUNT
-    elif identity:
-        sentence = _NO_KEYSTONE
+        message = _UNUSABLE_CREDENTIALS
+    elif to_keystone:
+        message = _NO_KEYSTONE
     else:
-        sentence = _UNREACHABLE
-    lost = isinstance(fault, ks_exceptions.ConnectionError | requests.RequestException)
+        message = _NO_CONNECTION
+    connection_error = isinstance(error, ks_exceptions.ConnectionError | requests.RequestException)
     return exception.CommandFailed(
-        reason=sentence.format(reason=reason, url=url),
-        unknown=lost
-        and not identity
-        and not isinstance(cause, ConnectionRefusedError | socket.gaierror),
-        passing=lost,
+        reason=message.format(reason=reason, url=url),
+        outcome_unknown=connection_error
+        and not to_keystone
+        and not isinstance(os_error, ConnectionRefusedError | socket.gaierror),
+        transient=connection_error,
     )
 
 
-def no_account(fault: Exception) -> exception.CommandFailed:
-    """The sentence for options from which no account can be made."""
-    return exception.CommandFailed(reason=_NO_ACCOUNT.format(reason=_first_line(fault)))
+def unusable_credentials(error: Exception) -> exception.CommandFailed:
+    """Return the error for options and files from which no session can be made."""
+    return exception.CommandFailed(reason=_UNUSABLE_CREDENTIALS.format(reason=_first_line(error)))
 
 
-def refused(answer: requests.Response, needed: int | None) -> exception.CommandFailed:
-    """The sentence for an answer that is an error.
+def error_answer(answer: requests.Response, needed: int | None) -> exception.CommandFailed:
+    """Return the error for an answer with an HTTP error status.
 
     ``needed`` is the minor version that the request needs, None for the latest. The field
-    ``unknown`` of the result says that the request may have been carried out all the same,
-    ``passing`` that the next answer may be another.
+    ``outcome_unknown`` of the result says that the service may have carried out the request,
+    ``transient`` that the same request may succeed later.
     """
-    status, said = answer.status_code, _said(answer)
-    passing = status in _PASSING
-    # The service itself says so when it does not know; whoever else answers for it cannot know.
-    unknown = passing and (not said or _OUTCOME in said)
-    maximum = answer.headers.get(_MAXIMUM, "")
-    if status == 406 and needed is not None and _number(maximum) < (2, needed):
-        sentence = _OLD.format(maximum=maximum or "below that", needed=f"2.{needed}")
-    elif not said:
-        sentence = _FOREIGN.format(url=answer.url.partition("?")[0], status=status)
+    status, text = answer.status_code, _message_in(answer)
+    transient = status in _TRANSIENT
+    # The service says in its message that the outcome is unknown. An answer without such a message
+    # comes from a proxy, which cannot know the outcome.
+    outcome_unknown = transient and (not text or _OUTCOME_UNKNOWN in text)
+    maximum = answer.headers.get(MAXIMUM_VERSION_HEADER, "")
+    if status == 406 and needed is not None and _version_numbers(maximum) < (2, needed):
+        message = _TOO_OLD.format(maximum=maximum or "an older one", needed=f"2.{needed}")
+    elif not text:
+        message = _UNEXPECTED.format(url=answer.url.partition("?")[0], status=status)
     else:
-        told = said.rstrip(".").replace(_IN_API, _IN_COMMANDS)
-        sentence = f"{told} (HTTP {status})."
-        if status in _ADVICE and not unknown:
-            sentence += f" {_ADVICE[status]}"
-        elif status >= 500 and not unknown:
+        text = text.rstrip(".").replace(_API_WAIT, _COMMAND_WAIT)
+        message = f"{text} (HTTP {status})."
+        if status in _ADVICE and not outcome_unknown:
+            message += f" {_ADVICE[status]}"
+        elif status >= 500 and not outcome_unknown:
             request = answer.headers.get("x-openstack-request-id", "unknown")
-            sentence += f" The log of cyborg-api knows more about request {request}."
-    return exception.CommandFailed(reason=sentence, unknown=unknown, passing=passing)
-
-
-def foreign(answer: requests.Response) -> exception.CommandFailed:
-    """The sentence for an answer of something that is not this service."""
+            message += f" See the log of cyborg-api for request {request}."
     return exception.CommandFailed(
-        reason=_FOREIGN.format(url=answer.url.partition("?")[0], status=answer.status_code)
+        reason=message, outcome_unknown=outcome_unknown, transient=transient
     )
 
 
-def _root(fault: BaseException) -> OSError | None:
-    """What the operating system said, the last of its sayings on the way to this fault."""
-    found: OSError | None = None
-    step: BaseException | None = fault
-    while step is not None:
-        if isinstance(step, OSError) and step.errno is not None:
-            found = step
-        step = step.__cause__ or step.__context__
-    return found
+def unexpected_answer(answer: requests.Response) -> exception.CommandFailed:
+    """Return the error for an answer that the accelerator service does not give."""
+    return exception.CommandFailed(
+        reason=_UNEXPECTED.format(url=answer.url.partition("?")[0], status=answer.status_code)
+    )
 
 
-def _first_line(fault: Exception) -> str:
-    return str(fault).strip().partition("\n")[0].rstrip(".")
+def _innermost_os_error(error: BaseException) -> OSError | None:
+    """Return the last error of the operating system in the chain of causes, None without one."""
+    os_error: OSError | None = None
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            os_error = cause
+        cause = cause.__cause__ or cause.__context__
+    return os_error
 
 
-def _said(answer: requests.Response) -> str:
-    """The sentence in an error body, of this service or of Keystone's filter before it."""
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
+
+
+def _message_in(answer: requests.Response) -> str:
+    """Return the message in an error body of this service or of Keystone's middleware."""
     try:
         body: Any = answer.json()
     except ValueError:
@@ -159,6 +164,6 @@ def _said(answer: requests.Response) -> str:
     return ""
 
 
-def _number(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     parts = version.split(".")
     return tuple(int(part) for part in parts) if all(map(str.isdigit, parts)) else ()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit tables to the width of a terminal.
 
-cliff's ``--fit-width`` shrinks columns to equal widths and breaks words, UUIDs included. Here the
-columns of a list that have no value in any row are left out, text wraps between words, and a column
-for which there is no room moves below the first column of its row, as ``name: value``. A UUID is
-never broken, even where the terminal is too narrow for it.
+cliff's ``--fit-width`` shrinks columns to equal widths and breaks words, UUIDs included. This
+module omits the columns of a list that have no value in any row, wraps text between words, and
+moves a column that does not fit below the first column of its row, as ``name: value``. It never
+breaks a UUID, even if the terminal is too narrow for it.
 """
 
 import argparse
@@ -20,21 +20,21 @@ from cliff.columns import FormattableColumn
 from cliff.formatters.table import TableFormatter
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-#: What a column takes beside its content: two blanks and a border. A table has one border more.
+#: The width of a column besides its content: two blanks and a border. A table has one more border.
 _PADDING: Final = 3
-#: A width that no table reaches: it keeps cliff from shrinking a table that fits already.
+#: A width that no table reaches, so that cliff does not shrink a table that is already fitted.
 _UNLIMITED: Final = 1_000_000
-#: The columns of a terminal that does not tell.
-_USUAL: Final = 80
+#: The width of a terminal that does not report its width, in characters.
+_DEFAULT_WIDTH: Final = 80
 _INDENT: Final = "  "
-#: A longer word may be broken where there is no room for it.
-_WORD: Final = 30
+#: A longer word may be broken if it does not fit, in characters.
+_MAX_WORD: Final = 30
 
 
 class FittedTable(TableFormatter):
-    """Write tables that fit the terminal, or ``--max-width`` where that is given.
+    """Writes tables that fit the terminal, or ``--max-width`` if it is given.
 
-    ``essential`` names the columns of a list that get room before all others.
+    ``essential`` are the columns of a list that get space before all others.
     """
 
     def __init__(self, essential: Sequence[str] = ()) -> None:
@@ -47,16 +47,16 @@ class FittedTable(TableFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """Write a list."""
+        """Write a list as a table."""
         rows = [list(row) for row in data]
         names = list(column_names)
-        width = _width(stdout, parsed_args)
+        width = _target_width(stdout, parsed_args)
         if width:
-            # A column that the command line names is shown, even without values.
+            # Columns that the user selected are shown even if they have no values.
             if not parsed_args.columns:
-                names, rows = _without_empty(names, rows)
-            names, rows = _fitted(names, rows, width, self._essential)
-        super().emit_list(names, rows, stdout, _as_it_is(parsed_args))
+                names, rows = _omit_empty(names, rows)
+            names, rows = _fit_columns(names, rows, width, self._essential)
+        super().emit_list(names, rows, stdout, _unlimited_width(parsed_args))
 
     def emit_one(
         self,
@@ -65,36 +65,36 @@ class FittedTable(TableFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """Write the fields of one object."""
+        """Write the fields of one object as a table."""
         values = list(data)
-        width = _width(stdout, parsed_args)
+        width = _target_width(stdout, parsed_args)
         if width and column_names:
-            field = max(map(_size, ("Field", *column_names)))
-            room = width - field - 2 * _PADDING - 1
-            values = [_wrapped(value, room) for value in values]
-        super().emit_one(column_names, values, stdout, _as_it_is(parsed_args))
+            name_width = max(map(_size, ("Field", *column_names)))
+            value_width = width - name_width - 2 * _PADDING - 1
+            values = [_wrap(value, value_width) for value in values]
+        super().emit_one(column_names, values, stdout, _unlimited_width(parsed_args))
 
 
-def _width(stdout: TextIO, parsed: argparse.Namespace) -> int:
-    """The width to fit, in characters; 0 where there is none."""
+def _target_width(stdout: TextIO, parsed: argparse.Namespace) -> int:
+    """Return the width of the table, in characters; 0 for an unlimited width."""
     if parsed.max_width > 0:
         return int(parsed.max_width)
     if not (stdout.isatty() or parsed.fit_width):
         return 0
-    # COLUMNS overrules the terminal.
+    # COLUMNS takes precedence over the width of the terminal.
     if not os.environ.get("COLUMNS"):
         with contextlib.suppress(OSError, ValueError):
-            return os.get_terminal_size(stdout.fileno()).columns or _USUAL
-    return shutil.get_terminal_size((_USUAL, 24)).columns
+            return os.get_terminal_size(stdout.fileno()).columns or _DEFAULT_WIDTH
+    return shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
 
 
-def _as_it_is(parsed: argparse.Namespace) -> argparse.Namespace:
-    """The same arguments for a table whose width is decided."""
+def _unlimited_width(parsed: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments without a maximum width, for a table that is already fitted."""
     return argparse.Namespace(**{**vars(parsed), "max_width": _UNLIMITED})
 
 
-def _without_empty(names: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
-    """The same list without the columns that have no value in any row."""
+def _omit_empty(names: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Return the list without the columns that have no value in any row."""
     kept = [
         index
         for index in range(len(names))
@@ -103,79 +103,79 @@ def _without_empty(names: list[str], rows: list[list[Any]]) -> tuple[list[str], 
     return [names[index] for index in kept], [[row[index] for index in kept] for row in rows]
 
 
-def _fitted(
+def _fit_columns(
     names: list[str], rows: list[list[Any]], width: int, essential: Sequence[str]
 ) -> tuple[list[str], list[list[Any]]]:
-    """The same list, at most this wide: columns without room go below the first one."""
+    """Return the list fitted to a width: columns that do not fit move below the first column."""
     natural = [
         max([_size(name), *(_size(row[index]) for row in rows)]) for index, name in enumerate(names)
     ]
-    least = [
+    minimum = [
         max([_size(name), *(_longest_word(row[index]) for row in rows)])
         for index, name in enumerate(names)
     ]
     order = sorted(range(1, len(names)), key=lambda index: names[index] not in essential)
-    kept, moved, first = _placed(names, rows, least, order=order, width=width)
-    widths = {index: least[index] for index in kept} | {0: first}
-    room = width - 1 - sum(one + _PADDING for one in widths.values())
-    # The columns that lack least get all they lack.
-    for index in sorted(kept, key=lambda one: natural[one] - widths[one]):
-        more = min(max(natural[index] - widths[index], 0), max(room, 0))
-        widths[index] += more
-        room -= more
-    shown = []
+    kept, moved, first = _place_columns(names, rows, minimum, order=order, width=width)
+    widths = {index: minimum[index] for index in kept} | {0: first}
+    space = width - 1 - sum(column_width + _PADDING for column_width in widths.values())
+    # Space that is left goes first to the columns that need least of it.
+    for index in sorted(kept, key=lambda index: natural[index] - widths[index]):
+        extra = min(max(natural[index] - widths[index], 0), max(space, 0))
+        widths[index] += extra
+        space -= extra
+    fitted = []
     for row in rows:
-        cells = [_wrapped(row[index], widths[index]) for index in kept]
-        below = _below(
+        cells = [_wrap(row[index], widths[index]) for index in kept]
+        below = _moved_lines(
             [(names[index], row[index]) for index in moved if _text(row[index])], widths[0]
         )
         if below:
             cells[0] = "\n".join([str(cells[0]), *below])
-        shown.append(cells)
-    return [names[index] for index in kept], shown
+        fitted.append(cells)
+    return [names[index] for index in kept], fitted
 
 
-def _placed(
-    names: list[str], rows: list[list[Any]], least: list[int], *, order: list[int], width: int
+def _place_columns(
+    names: list[str], rows: list[list[Any]], minimum: list[int], *, order: list[int], width: int
 ) -> tuple[list[int], list[int], int]:
-    """Which columns stay and which move below the first one, and the least width of that."""
+    """Return the columns that stay, those that move, and the minimum width of the first column."""
     moved: list[int] = []
     while True:
         labels = [_size(names[index]) + 1 + len(_INDENT) for index in moved]
         words = [_longest_word(row[index]) for row in rows for index in moved]
-        first = max([least[0], *labels, *words])
-        kept, room = [0], width - 1 - first - _PADDING
+        first = max([minimum[0], *labels, *words])
+        kept, space = [0], width - 1 - first - _PADDING
         for index in order:
-            if index not in moved and least[index] + _PADDING <= room:
+            if index not in moved and minimum[index] + _PADDING <= space:
                 kept.append(index)
-                room -= least[index] + _PADDING
-        left = sorted(set(order) - set(kept))
-        if left == moved:
+                space -= minimum[index] + _PADDING
+        rest = sorted(set(order) - set(kept))
+        if rest == moved:
             return sorted(kept), moved, first
-        moved = left
+        moved = rest
 
 
-def _below(fields: Sequence[tuple[str, Any]], width: int) -> list[str]:
-    """Lines that tell the values of columns that have no room of their own."""
+def _moved_lines(fields: Sequence[tuple[str, Any]], width: int) -> list[str]:
+    """Return lines with the names and values of columns that moved below the first column."""
     lines: list[str] = []
     for name, value in fields:
         text = f"{name}: {', '.join(_text(value).splitlines())}"
         if lines and len(lines[-1]) + 2 + len(text) <= width - len(_INDENT):
             lines[-1] += f", {text}"
         else:
-            lines += _lines(text, width - len(_INDENT))
-    # A UUID may be as wide as the column: it gets no indent.
+            lines += _wrap_lines(text, width - len(_INDENT))
+    # A line with a UUID may fill the column and gets no indent then.
     return [_INDENT + line if len(line) + len(_INDENT) <= width else line for line in lines]
 
 
-def _wrapped(value: Any, width: int) -> Any:
-    """A value with line ends between its words, where it is wider than that."""
+def _wrap(value: Any, width: int) -> Any:
+    """Return a value with line ends between its words if it is wider than ``width``."""
     if isinstance(value, FormattableColumn) or _size(value) <= width:
         return value
-    return "\n".join(_lines(_text(value), width))
+    return "\n".join(_wrap_lines(_text(value), width))
 
 
-def _lines(text: str, width: int) -> list[str]:
+def _wrap_lines(text: str, width: int) -> list[str]:
     wrapper = textwrap.TextWrapper(
         max(width, 1), break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )
@@ -190,7 +190,7 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A value as it is read, without the colour of its state."""
+    """Return the text of a value, without colour."""
     if isinstance(value, FormattableColumn):
         return str(value.machine_readable() or "")
     return "" if value is None else str(value)
@@ -201,8 +201,9 @@ def _size(value: Any) -> int:
 
 
 def _longest_word(value: Any) -> int:
-    """The width below which a value cannot go without a break in a word."""
+    """Return the minimum width of a value that breaks no word, except for very long words."""
     words = _text(value).split()
     return max(
-        (len(one) if _UUID.search(one) else min(len(one), _WORD) for one in words), default=0
+        (len(word) if _UUID.search(word) else min(len(word), _MAX_WORD) for word in words),
+        default=0,
     )

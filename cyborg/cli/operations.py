@@ -1,51 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations: the long work that is or was under way."""
+"""Commands for operations: running and ended."""
 
 import argparse
 from collections.abc import Mapping
 from typing import Any
 
 from cyborg.cli import waiting
-from cyborg.cli.base import List, Show, shown
+from cyborg.cli.base import ListCommand, ShowCommand, column_paths
 
 
-class OperationList(List):
+class OperationList(ListCommand):
     """List operations, newest first; users who are not operators see those of their project."""
 
     route = "operation-list"
-    columns = shown("uuid", "verb", "subject", "state", "created_at", "finished_at")
-    more = shown("error", "results", "project_id", "user_id", "request_id")
+    columns = column_paths("uuid", "verb", "subject", "state", "created_at", "finished_at")
+    long_columns = column_paths("error", "results", "project_id", "user_id", "request_id")
 
     essential = ("subject", "verb", "state")
-    empty = "There are no operations. Commands such as cyborg discover-services begin them."
+    empty_message = "There are no operations. Commands such as cyborg discover-services start them."
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters."""
         parser.set_defaults(sort_key="created_at", sort_dir="desc")
-        # A program's own --verbose would take --verb for itself.
+        # --verb would be an abbreviation of the program's own --verbose.
         parser.add_argument(
-            "--action", dest="verb", metavar="VERB", help="only of this verb, for example discover"
+            "--action",
+            dest="verb",
+            metavar="VERB",
+            help="Show only operations with this verb, for example discover.",
         )
         parser.add_argument(
-            "--state", choices=("running", "succeeded", "failed"), help="only in this state"
+            "--state",
+            choices=("running", "succeeded", "failed"),
+            help="Show only operations in this state.",
         )
 
 
-class OperationShow(Show):
-    """Show one operation; fails if the operation did."""
+class OperationShow(ShowCommand):
+    """Show one operation; the command fails if the operation failed."""
 
     route = "operation-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<operation>", help="its UUID")
-        parser.add_argument("--wait", action="store_true", help="until it has ended")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the operation, and ``--wait``."""
+        parser.add_argument("key", metavar="<operation>", help="UUID of the operation.")
+        parser.add_argument("--wait", action="store_true", help="Wait until the operation ends.")
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The operation, with its failures told."""
+        """Return the operation, and report its failures."""
         operation = super().fetch(parsed)
         if parsed.wait:
-            operation = waiting.follow(self.client, operation, self.tell)
-        for sentence in waiting.faults_of(operation):
-            self.complain(sentence)
+            operation = waiting.follow(self.client, operation, self.print_result)
+        for message in waiting.failures(operation):
+            self.report_error(message)
         return operation

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same commands in the ``openstack`` client, which imports this module by its entry point.
+"""The plug-in of the ``openstack`` client, which imports this module by its entry point.
 
-``accelerator`` is the name of python-cyborgclient's plug-in, and of python-openstackclient's own
-commands; this one stands beside them.
+The API name is ``cyborg``, because ``accelerator`` is the API name of python-cyborgclient's plug-in
+and of python-openstackclient's own commands. All of them can be installed together.
 """
 
 import argparse
@@ -11,21 +11,21 @@ from typing import Any, Final
 from keystoneauth1.adapter import Adapter
 
 from cyborg.cli import base
-from cyborg.cli.client import SERVICE_TYPE, Client, chosen_version
+from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
 
-API_NAME: Final = base.ATTRIBUTE
+API_NAME: Final = base.CLIENT_ATTRIBUTE
 API_VERSION_OPTION: Final = "os_cyborg_api_version"
 API_VERSIONS: Final = ("2",)
 DEFAULT_API_VERSION: Final = "2"
 
 
 def build_option_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add no option: the client itself has ``--os-accelerator-api-version``."""
+    """Return the parser unchanged: the client has ``--os-accelerator-api-version`` already."""
     return parser
 
 
 def make_client(instance: Any) -> Client:
-    """The service, with the session of the client manager."""
+    """Return a client of the service with the session of the client manager ``instance``."""
 
     def connect() -> tuple[Adapter, str]:
         adapter = Adapter(
@@ -35,6 +35,6 @@ def make_client(instance: Any) -> Client:
             region_name=instance.region_name,
             endpoint_override=instance._cli_options.get_endpoint(SERVICE_TYPE),
         )
-        return adapter, chosen_version(instance._cli_options)
+        return adapter, requested_microversion(instance._cli_options)
 
     return Client(connect)

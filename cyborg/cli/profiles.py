@@ -1,95 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device profiles: named wishes for accelerators."""
+"""Commands for device profiles: named requests for accelerators."""
 
 import argparse
 from collections.abc import Mapping
 from typing import Any
 
 from cyborg import exception
-from cyborg.cli.base import Delete, List, Show, given, shown
+from cyborg.cli.base import (
+    DeleteCommand,
+    ListCommand,
+    ShowCommand,
+    column_paths,
+    provided_values,
+)
 
 
-class ProfileList(List):
+class ProfileList(ListCommand):
     """List device profiles."""
 
     route = "profile-list"
-    columns = shown("uuid", "name", "groups", "description")
-    more = shown("created_at", "updated_at")
+    columns = column_paths("uuid", "name", "groups", "description")
+    long_columns = column_paths("created_at", "updated_at")
     essential = ("name", "groups")
-    empty = "There are no device profiles. Create one with cyborg profile-create."
+    empty_message = "There are no device profiles. Create one with cyborg profile-create."
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters."""
-        parser.add_argument("--name", help="only this one, or several with commas between")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filter."""
+        parser.add_argument(
+            "--name",
+            help="Show only the profile with this name, or with one of several names "
+            "that are separated by commas.",
+        )
 
 
-class ProfileShow(Show):
+class ProfileShow(ShowCommand):
     """Show one device profile."""
 
     route = "profile-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<profile>", help="its name or UUID")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the profile."""
+        parser.add_argument("key", metavar="<profile>", help="Name or UUID of the profile.")
 
 
-class _ProfileWrite(Show):
-    """A command that stores a profile, and shows it without the warnings that came with it."""
+class _ProfileWriteCommand(ShowCommand):
+    """A command that stores a profile; it shows the profile without the warnings about it."""
 
-    def one(self, found: Any) -> Mapping[str, Any]:
-        """The profile; each warning is a line beside the output."""
-        profile = dict(super().one(found))
-        for sentence in profile.pop("warnings", ()):
-            self.app.stderr.write(f"Warning: {sentence}\n")
+    def unwrap(self, answer: Any) -> Mapping[str, Any]:
+        """Return the profile; each warning becomes a line of the error output."""
+        profile = dict(super().unwrap(answer))
+        for warning in profile.pop("warnings", ()):
+            self.app.stderr.write(f"Warning: {warning}\n")
         return profile
 
 
-class ProfileCreate(_ProfileWrite):
+class ProfileCreate(_ProfileWriteCommand):
     """Create a device profile."""
 
     route = "profile-create"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Name and groups."""
-        parser.add_argument("name", metavar="<name>", help="its name")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add name, groups and description."""
+        parser.add_argument("name", metavar="<name>", help="Name of the profile.")
         _add_group(parser, required=True)
-        parser.add_argument("--description", help="what it is for")
+        parser.add_argument("--description", help="Description of the profile, a text for users.")
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The new profile."""
-        return self.one(self.client.ask(self.route, given=given(parsed)))
+        """Create and return the profile."""
+        return self.unwrap(self.client.request(self.route, values=provided_values(parsed)))
 
 
-class ProfileUpdate(_ProfileWrite):
-    """Change a device profile; requests that were made from it keep what they asked for."""
+class ProfileUpdate(_ProfileWriteCommand):
+    """Change a device profile; existing accelerator requests do not change."""
 
     route = "profile-update"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one, and what about it."""
-        parser.add_argument("key", metavar="<profile>", help="its name or UUID")
-        parser.add_argument("--name", help="its new name")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the profile, and its changes."""
+        parser.add_argument("key", metavar="<profile>", help="Name or UUID of the profile.")
+        parser.add_argument("--name", help="New name of the profile.")
         _add_group(parser, required=False)
         group = parser.add_mutually_exclusive_group()
-        group.add_argument("--description", help="what it is for")
-        group.add_argument(
-            "--no-description", action="store_true", help="take the description away"
-        )
+        group.add_argument("--description", help="New description of the profile.")
+        group.add_argument("--no-description", action="store_true", help="Remove the description.")
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The profile as it is now."""
-        wish = given(parsed)
+        """Change and return the profile."""
+        values = provided_values(parsed)
         if parsed.no_description:
-            wish["description"] = None
-        if not wish.keys() & {"name", "groups", "description"}:
+            values["description"] = None
+        if not values.keys() & {"name", "groups", "description"}:
             raise exception.CommandFailed(
-                reason="Nothing is to be changed: give --name, --group, --description or "
+                reason="No change is given. Give --name, --group, --description or "
                 "--no-description."
             )
-        return self.one(self.client.ask(self.route, parsed.key, given=wish))
+        return self.unwrap(self.client.request(self.route, parsed.key, values=values))
 
 
-class ProfileDelete(Delete):
+class ProfileDelete(DeleteCommand):
     """Delete device profiles."""
 
     route = "profile-delete"
@@ -101,21 +109,21 @@ def _add_group(parser: argparse.ArgumentParser, *, required: bool) -> None:
         "--group",
         dest="groups",
         metavar="KEY=VALUE[,KEY=VALUE...]",
-        type=_group,
+        type=_parse_group,
         action="append",
         required=required,
-        help="a group, for example resources:FPGA=1,trait:CUSTOM_FAKE_DEVICE=required; may be "
-        "repeated",
+        help="A group of the profile, for example "
+        "resources:FPGA=1,trait:CUSTOM_FAKE_DEVICE=required. Repeat the option for more groups.",
     )
 
 
-def _group(text: str) -> dict[str, str]:
+def _parse_group(text: str) -> dict[str, str]:
     group: dict[str, str] = {}
     for pair in text.split(","):
         key, equals, value = pair.strip().partition("=")
         if not equals or not key:
-            raise argparse.ArgumentTypeError(f"{pair} is not of the form key=value")
+            raise argparse.ArgumentTypeError(f"{pair!r} does not have the form KEY=VALUE")
         if key in group:
-            raise argparse.ArgumentTypeError(f"{key} is given twice")
+            raise argparse.ArgumentTypeError(f"key {key!r} is given twice")
         group[key] = value
     return group

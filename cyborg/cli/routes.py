@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which request each command sends: method, path below ``/v2``, query, body, and what answers it.
+"""The REST request of each command: method, path below ``/v2``, query, body and wrapper.
 
-The one place to look at when the REST API changes.
+A change of the REST API changes this module only.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 PAGING: Final = ("limit", "marker")
-#: Minor versions: what was always there, the operators' resources, and what operators see.
+#: Minor versions: the original API, the resources for operators, and the views for operators.
 _BASE: Final = 0
 _OPERATORS: Final = 4
 _VIEWS: Final = 5
@@ -20,10 +20,11 @@ _VIEWS: Final = 5
 class Route:
     """One request; ``path`` has ``{}`` for each key.
 
-    ``query`` and ``body`` are the names that may be sent. ``wrapper`` is the key of the answer
-    under which its content is, empty for a bare answer. A ``long`` one is answered by an
-    operation. The request exists since microversion 2.``since``; ``later`` names the query
-    parameters and body fields that came after that, each with its first minor version.
+    ``query`` and ``body`` are the names that may be sent. ``wrapper`` is the key under which the
+    answer holds its content, empty for an answer that is the content. ``starts_operation`` says
+    that the answer is an operation. The request exists since microversion 2.``since``;
+    ``added_in`` maps query parameters and body fields that were added after that to their first
+    minor version.
     """
 
     method: str
@@ -31,22 +32,22 @@ class Route:
     query: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
     wrapper: str = ""
-    long: bool = False
+    starts_operation: bool = False
     since: int = _OPERATORS
-    later: Mapping[str, int] = field(default_factory=dict)
+    added_in: Mapping[str, int] = field(default_factory=dict)
 
     def url(self, *keys: str) -> str:
-        """The path with its keys, each of them one segment whatever is in it."""
+        """Return the path with its keys; each key is quoted to be one segment."""
         return self.path.format(*(quote(key, safe="") for key in keys))
 
-    def chosen(self, names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the names that were given a value."""
-        return {name: given[name] for name in names if given.get(name) is not None}
+    def select(self, names: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of these names, without those that are None."""
+        return {name: values[name] for name in names if values.get(name) is not None}
 
-    def needs(self, given: Mapping[str, Any]) -> int:
-        """The least minor version for a request with these values."""
-        sent = self.chosen((*self.query, *self.body), given)
-        return max([self.since, *(minor for name, minor in self.later.items() if name in sent)])
+    def minimum_version(self, values: Mapping[str, Any]) -> int:
+        """Return the lowest minor version that accepts a request with these values."""
+        names = self.select((*self.query, *self.body), values)
+        return max([self.since, *(minor for name, minor in self.added_in.items() if name in names)])
 
 
 ROUTES: Final[Mapping[str, Route]] = {
@@ -59,13 +60,13 @@ ROUTES: Final[Mapping[str, Route]] = {
     "service-show": Route("GET", "/services/{}"),
     "service-enable": Route("PATCH", "/services/{}", body=("status",)),
     "service-disable": Route("PATCH", "/services/{}", body=("status", "disabled_reason")),
-    "service-delete": Route("DELETE", "/services/{}", long=True),
+    "service-delete": Route("DELETE", "/services/{}", starts_operation=True),
     "backend-list": Route(
         "GET",
         "/backends",
         query=("host", "driver", "name", "capability", *PAGING),
         wrapper="backends",
-        later={"capability": _VIEWS},
+        added_in={"capability": _VIEWS},
     ),
     "backend-show": Route("GET", "/backends/{}"),
     "driver-list": Route(
@@ -73,26 +74,32 @@ ROUTES: Final[Mapping[str, Route]] = {
     ),
     "driver-show": Route("GET", "/drivers/{}"),
     "install-driver": Route(
-        "POST", "/drivers", query=("wait",), body=("driver", "hosts", "options"), long=True
+        "POST",
+        "/drivers",
+        query=("wait",),
+        body=("driver", "hosts", "options"),
+        starts_operation=True,
     ),
-    "uninstall-driver": Route("DELETE", "/drivers/{}", query=("wait", "drain"), long=True),
+    "uninstall-driver": Route(
+        "DELETE", "/drivers/{}", query=("wait", "drain"), starts_operation=True
+    ),
     "update-driver": Route(
-        "PATCH", "/drivers/{}", query=("wait",), body=("options", "enabled"), long=True
+        "PATCH", "/drivers/{}", query=("wait",), body=("options", "enabled"), starts_operation=True
     ),
     "discover-services": Route(
         "POST",
         "/services/discover",
         query=("wait",),
         body=("hosts", "driver", "setup"),
-        long=True,
-        later={"setup": _VIEWS},
+        starts_operation=True,
+        added_in={"setup": _VIEWS},
     ),
     "hardware-list": Route(
         "GET",
         "/hardware",
         query=("host", "driver", "type", "setup_required", "remote", "capability", *PAGING),
         wrapper="hardware",
-        later={"remote": _VIEWS, "capability": _VIEWS},
+        added_in={"remote": _VIEWS, "capability": _VIEWS},
     ),
     "hardware-show": Route("GET", "/hardware/{}"),
     "accelerator-list": Route(
@@ -113,7 +120,7 @@ ROUTES: Final[Mapping[str, Route]] = {
         ),
         wrapper="devices",
         since=_BASE,
-        later={"health": _VIEWS},
+        added_in={"health": _VIEWS},
     ),
     "accelerator-show": Route("GET", "/devices/{}", since=_BASE),
     "accelerator-create": Route(
@@ -131,13 +138,13 @@ ROUTES: Final[Mapping[str, Route]] = {
             "handles",
             "labels",
         ),
-        long=True,
+        starts_operation=True,
     ),
     "accelerator-update": Route(
         "PATCH",
         "/devices/{}",
         body=("status", "status_reason", "labels", "model", "traits"),
-        later={"status_reason": _VIEWS},
+        added_in={"status_reason": _VIEWS},
     ),
     "accelerator-delete": Route("DELETE", "/devices/{}"),
     "profile-list": Route(
@@ -169,10 +176,10 @@ ROUTES: Final[Mapping[str, Route]] = {
     ),
     "operation-show": Route("GET", "/operations/{}"),
     "attach-instance": Route(
-        "POST", "/instances/{}/accelerators", body=("device_profile",), long=True
+        "POST", "/instances/{}/accelerators", body=("device_profile",), starts_operation=True
     ),
-    "detach-instance": Route("DELETE", "/instances/{}/accelerators", long=True),
-    "detach-accelerator": Route("DELETE", "/instances/{}/accelerators/{}", long=True),
+    "detach-instance": Route("DELETE", "/instances/{}/accelerators", starts_operation=True),
+    "detach-accelerator": Route("DELETE", "/instances/{}/accelerators/{}", starts_operation=True),
     "event-list": Route(
         "GET",
         "/events",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services: the processes of Cyborg, and what runs on accelerator backends."""
+"""Commands for services: the processes of Cyborg, and the services on accelerator backends."""
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,188 +8,213 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from cyborg import exception
-from cyborg.cli.base import List, Long, Several, Show, given, shown
+from cyborg.cli.base import (
+    ListCommand,
+    MultipleTargets,
+    OperationCommand,
+    ShowCommand,
+    column_paths,
+    provided_values,
+)
 from cyborg.cli.client import Client
 
 AGENT = "cyborg-agent"
 
 
-class ServiceList(List):
+class ServiceList(ListCommand):
     """List services: Cyborg's own processes, and the services found on attached backends."""
 
     route = "service-list"
-    columns = shown(
+    columns = column_paths(
         *("uuid", "kind", "host", "binary", "driver", "backend", "name"),
         *("state", "status", "listening", "cause"),
     )
     essential = ("host", "binary", "state", "status")
-    empty = (
+    empty_message = (
         "There are no services: no cyborg-conductor and no cyborg-agent ever reported. Start them, "
         "and check transport_url and the database connection of cyborg-conductor."
     )
-    more = shown(
+    long_columns = column_paths(
         *("remedy", "bus_error", "bus_error_since", "disabled_reason"),
         *("version", "endpoint", "last_seen_at", "last_discovered_at"),
     )
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Filters, and the file of the hosts that there should be."""
-        parser.add_argument("--kind", choices=("process", "backend"), help="only this kind")
-        parser.add_argument("--host", help="only those on this host")
-        parser.add_argument("--driver", help="only those of this driver's backends")
-        parser.add_argument("--backend", help="only those of this backend")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the filters, and the file of the expected hosts."""
+        parser.add_argument(
+            "--kind", choices=("process", "backend"), help="Show only services of this kind."
+        )
+        parser.add_argument("--host", help="Show only services on this host.")
+        parser.add_argument("--driver", help="Show only services of this driver's backends.")
+        parser.add_argument("--backend", help="Show only services of this backend.")
         parser.add_argument(
             "--expect",
             metavar="FILE",
             type=Path,
-            help="fail if an agent never reported from a host named in FILE (one in a line)",
+            help="File with the names of expected hosts, one per line. The command fails if the "
+            "agent of one of them never reported. Use it after a deployment.",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """List, and look for who is missing."""
-        shown = super().take_action(parsed_args)
+        """List the services, and report expected hosts without an agent."""
+        table = super().take_action(parsed_args)
         if parsed_args.expect:
-            missing = _absent(self.client, parsed_args.expect)
+            missing = _missing_hosts(self.client, parsed_args.expect)
             if missing:
-                self.complain(
-                    f"Never reported: {', '.join(missing)}. Is cyborg-agent running there, with "
-                    "the transport_url and the host of its configuration right?"
+                self.report_error(
+                    f"Never reported: {', '.join(missing)}. Check that cyborg-agent runs there, "
+                    "and transport_url and host in its configuration."
                 )
-        return shown
+        return table
 
 
-class ServiceShow(Show):
+class ServiceShow(ShowCommand):
     """Show one service."""
 
     route = "service-show"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<service>", help="its UUID, or its host")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the service."""
+        parser.add_argument(
+            "key",
+            metavar="<service>",
+            help="UUID of the service, or its host if the host has only one service.",
+        )
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """The service."""
-        return self.one(self.client.ask(self.route, _service(self.client, parsed.key)))
+        """Return the service."""
+        return self.unwrap(self.client.request(self.route, _service_uuid(self.client, parsed.key)))
 
 
-class ServiceEnable(Several):
-    """Put the hosts of agents back into service."""
+class ServiceEnable(MultipleTargets):
+    """Enable the agents of hosts; Placement offers their accelerators again."""
 
     route = "service-enable"
-    status_word: ClassVar[str] = "enabled"
+    new_status: ClassVar[str] = "enabled"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The hosts."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the hosts."""
         parser.add_argument(
             "keys",
             metavar="<host>",
             nargs="+",
-            help="a host, or the UUID of its cyborg-agent in service-list",
+            help="A host, or the UUID of its cyborg-agent in service-list.",
         )
 
-    def change(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
+    def update(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """Change the agent of one host."""
-        uuid = _service(self.client, key, binary=AGENT)
-        wish = given(parsed) | {"status": self.status_word}
-        return self.one(self.client.ask(self.route, uuid, given=wish))
+        uuid = _service_uuid(self.client, key, binary=AGENT)
+        values = provided_values(parsed) | {"status": self.new_status}
+        return self.unwrap(self.client.request(self.route, uuid, values=values))
 
 
 class ServiceDisable(ServiceEnable):
-    """Take the hosts of agents out of service; instances keep the accelerators that they have."""
+    """Disable the agents of hosts; instances keep the accelerators that they use."""
 
     route = "service-disable"
-    status_word = "disabled"
+    new_status = "disabled"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The hosts, and the reason."""
-        super().arguments(parser)
-        parser.add_argument("--reason", dest="disabled_reason", help="the reason, for colleagues")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the hosts, and the reason."""
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--reason",
+            dest="disabled_reason",
+            help="Reason, a text for other operators; service-list --long shows it.",
+        )
 
 
-class ServiceDelete(Long):
-    """Forget a service; with a host's agent its devices go from database and Placement, too."""
+class ServiceDelete(OperationCommand):
+    """Delete a service; with an agent, its host's devices leave database and Placement, too."""
 
     route = "service-delete"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which one."""
-        parser.add_argument("key", metavar="<service>", help="its UUID, or its host")
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the service."""
+        parser.add_argument(
+            "key",
+            metavar="<service>",
+            help="UUID of the service, or its host if the host has only one service.",
+        )
 
-    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """The UUID of the service that is meant."""
-        return (_service(self.client, parsed.key),)
+    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """Return the UUID of the service."""
+        return (_service_uuid(self.client, parsed.key),)
 
 
-class Discover(Long):
-    """Have hosts discover their accelerators and backends now."""
+class ServiceDiscover(OperationCommand):
+    """Discover the accelerators and backends of hosts now."""
 
     route = "discover-services"
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Where, and with which driver."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the hosts, the driver and ``--setup``."""
         parser.add_argument(
             "--host",
             dest="hosts",
             metavar="HOST",
             action="append",
-            help="only there; may be repeated",
+            help="Host to discover (default: all hosts that are up). Repeat the option for more "
+            "hosts.",
         )
-        parser.add_argument("--driver", help="only with this driver")
+        parser.add_argument("--driver", help="Discover with this driver only (default: all).")
         parser.add_argument(
             "--setup",
             action="store_const",
             const=True,
-            help="set up the devices that the driver finds and that need it (requires --driver)",
+            help="Also set up the devices that the driver finds and that need set-up before use. "
+            "It requires --driver.",
         )
 
-    def keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """None: it is about all hosts."""
+    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
+        """Return no key: the body names the hosts."""
         if parsed.setup and not parsed.driver:
             raise exception.CommandFailed(
-                reason="--setup sets up the devices of one driver: name it with --driver."
+                reason="--setup sets up the devices of one driver. Name the driver with --driver."
             )
         return ()
 
 
-def _service(client: Client, key: str, binary: str | None = None) -> str:
-    """The UUID of a service that was named by UUID or, if there is one only, by host.
+def _service_uuid(client: Client, key: str, binary: str | None = None) -> str:
+    """Return the UUID of a service that is given by UUID, or by host if it is the only one there.
 
-    With ``binary`` only the services of that program count.
+    With ``binary`` only services of that program count.
     """
     try:
         return str(UUID(key))
     except ValueError:
-        services = client.ask("service-list", given={"kind": "process", "host": key})
-    found = [item for item in services if binary in (None, item["binary"])]
-    if services and not found:
+        services = client.request("service-list", values={"kind": "process", "host": key})
+    matches = [service for service in services if binary in (None, service["binary"])]
+    if services and not matches:
+        others = ", ".join(service["binary"] for service in services)
         raise exception.CommandFailed(
-            reason=f"Host {key} has no {binary}: {', '.join(one['binary'] for one in services)} "
-            "gives out no units and cannot be disabled or enabled."
+            reason=f"Host {key} has no {binary}, only {others}. Only {binary} can be enabled or "
+            "disabled."
         )
-    if len(found) == 1:
-        return str(found[0]["uuid"])
-    if not found:
+    if len(matches) == 1:
+        return str(matches[0]["uuid"])
+    if not matches:
         raise exception.CommandFailed(
-            reason=f"No service of host {key} is known; service-list shows all."
+            reason=f"Host {key} has no services. Run cyborg service-list to see all services."
         )
-    choice = ", ".join(f"{one['binary']} is {one['uuid']}" for one in found)
+    choices = ", ".join(f"{service['binary']} is {service['uuid']}" for service in matches)
     raise exception.CommandFailed(
-        reason=f"Host {key} has several services; name one of them by its UUID: {choice}."
+        reason=f"Host {key} has several services. Give the UUID of one of them: {choices}."
     )
 
 
-def _absent(client: Client, path: Path) -> list[str]:
-    """The hosts named in a file from which no agent ever reported, in the file's order."""
+def _missing_hosts(client: Client, path: Path) -> list[str]:
+    """Return the hosts in a file whose agent never reported, in the order of the file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as fault:
+    except (OSError, UnicodeDecodeError) as error:
         raise exception.CommandFailed(
-            reason=f"The hosts to expect cannot be read: {fault}"
-        ) from fault
+            reason=f"The file of expected hosts cannot be read: {error}"
+        ) from error
     expected = [host for line in lines if (host := line.partition("#")[0].strip())]
-    known = {
-        one["host"]
-        for one in client.ask("service-list", given={"kind": "process"})
-        if one["binary"] == AGENT and one.get("last_seen_at")
+    reported = {
+        service["host"]
+        for service in client.request("service-list", values={"kind": "process"})
+        if service["binary"] == AGENT and service.get("last_seen_at")
     }
-    return [host for host in dict.fromkeys(expected) if host not in known]
+    return [host for host in dict.fromkeys(expected) if host not in reported]

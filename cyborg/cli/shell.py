@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg: what operators and users do with accelerators, from a shell.
+"""The ``cyborg`` program: the commands for operators and users of accelerators.
 
-Ends with 0 when everything that was asked for was done, with 1 when something failed (an operation
-on one of its hosts, too), with 2 for a wrong command line.
+Exit status: 0 for success, 1 if something failed (also an operation on one of its hosts), 2 for a
+wrong command line, 130 for an interrupted command.
 """
 
 import argparse
@@ -21,21 +21,21 @@ from openstack.config import OpenStackConfig
 from cyborg import exception, version
 from cyborg.cli import faults
 from cyborg.cli.catalogue import COMMANDS
-from cyborg.cli.client import SERVICE_TYPE, Client, chosen_version
+from cyborg.cli.client import SERVICE_TYPE, Client, requested_microversion
 
 PROG: Final = "cyborg"
 _LEVELS: Final = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 
-class Manager:
-    """What commands look for their client at."""
+class ClientManager:
+    """The object at which commands look up their client, in the attribute CLIENT_ATTRIBUTE."""
 
     def __init__(self, client: Client) -> None:
         self.cyborg = client
 
 
 class Shell(App):
-    """The program; accounts are given as all OpenStack clients take them."""
+    """The program; it takes clouds and credentials like other OpenStack clients."""
 
     NAME = PROG
     LOG = logging.getLogger(PROG)
@@ -52,12 +52,12 @@ class Shell(App):
         self._config = OpenStackConfig(app_name=PROG, app_version=version.installed())
         self._argv = list(argv)
         self._handlers: list[logging.Handler] = []
-        self.client_manager = Manager(Client(self._connect, pause=pause))
+        self.client_manager = ClientManager(Client(self._connect, pause=pause))
         commands = CommandManager("cyborg.cli", convert_underscores=False)
         for name, entry in COMMANDS.items():
-            commands.add_command(name, entry.kind)
+            commands.add_command(name, entry.command)
         super().__init__(
-            "Accelerators in OpenStack clouds.",
+            "Manage accelerators in OpenStack clouds.",
             version.installed(),
             commands,
             stdout=stdout,
@@ -71,13 +71,13 @@ class Shell(App):
         version: str | None,
         argparse_kwargs: dict[str, Any] | None = None,
     ) -> argparse.ArgumentParser:
-        """cliff's options, and those of clouds and accounts."""
+        """Return the parser with cliff's options and those for clouds and credentials."""
         parser = super().build_option_parser(description, version, argparse_kwargs)
         self._config.register_argparse_arguments(parser, self._argv, [SERVICE_TYPE])
         return parser
 
     def configure_logging(self) -> None:
-        """Warnings and errors to the error output; more with every ``-v``."""
+        """Log warnings and errors to the error output, and more with each ``-v``."""
         level = _LEVELS[min(self.options.verbose_level, len(_LEVELS) - 1)]
         if self.options.debug:
             level = logging.DEBUG
@@ -95,11 +95,11 @@ class Shell(App):
             root.addHandler(handler)
 
     def interact(self) -> None:
-        """There is no dialogue: say what could be asked."""
+        """Print the help: the program has no interactive mode."""
         self.run_subcommand(["help"])
 
-    def silence(self) -> None:
-        """Give the log of the process back as it was."""
+    def remove_log_handlers(self) -> None:
+        """Remove the handlers that configure_logging added to the root logger."""
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
             handler.close()
@@ -114,7 +114,7 @@ class Shell(App):
             endpoint_override=region.get_endpoint(SERVICE_TYPE)
             or region.config.get("endpoint_override"),
         )
-        return adapter, chosen_version(region)
+        return adapter, requested_microversion(region)
 
 
 def main(
@@ -124,18 +124,18 @@ def main(
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
-    """Run one command; answers the exit status."""
-    given = list(sys.argv[1:] if argv is None else argv)
+    """Run one command; return the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        shell = Shell(given, pause=pause, stdout=stdout, stderr=stderr)
-    except sdk_exceptions.ConfigException as fault:
-        failed: exception.CommandFailed = faults.no_account(fault)
-        (stderr or sys.stderr).write(f"{failed}\n")
+        shell = Shell(arguments, pause=pause, stdout=stdout, stderr=stderr)
+    except sdk_exceptions.ConfigException as error:
+        failure: exception.CommandFailed = faults.unusable_credentials(error)
+        (stderr or sys.stderr).write(f"{failure}\n")
         return 1
     try:
-        return shell.run(given)
+        return shell.run(arguments)
     finally:
-        shell.silence()
+        shell.remove_log_handlers()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values look: colours of states on a terminal, text of what is nested in tables."""
+"""How values are shown: colours of states on a terminal, and text for nested values in tables."""
 
 import json
 import os
@@ -27,18 +27,18 @@ _COLOURS: Final = {
     ),
     **dict.fromkeys(("down", "failed", "lost", "bindfailed", "unbindfailed"), _RED),
 }
-#: Columns whose words are states.
-_STATES: Final = frozenset({"state", "status"})
-#: Formats that hold objects and lists as they are.
-_STRUCTURED: Final = frozenset({"json", "yaml"})
+#: Columns whose values are states.
+_STATE_COLUMNS: Final = frozenset({"state", "status"})
+#: Formats that can represent objects and lists.
+_STRUCTURED_FORMATS: Final = frozenset({"json", "yaml"})
 #: Fields that users write as ``key=value``.
-_PAIRS: Final = frozenset({"labels", "options", "groups"})
-#: How many hosts a subject names.
-_NAMED: Final = 3
+_PAIR_COLUMNS: Final = frozenset({"labels", "options", "groups"})
+#: The maximum number of host names in a subject.
+_MAX_HOSTS: Final = 3
 
 
 class State(FormattableColumn[str]):
-    """A word that has a colour for people; no word at all sorts last."""
+    """A state that a table shows in colour; an empty state sorts last."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, State):
@@ -46,12 +46,12 @@ class State(FormattableColumn[str]):
         return (not self._value, self._value) < (not other._value, other._value)
 
     def human_readable(self) -> str:
-        """The word between the sequences of its colour."""
-        return paint(self._value)
+        """Return the state with its colour."""
+        return colour_state(self._value)
 
 
 class Absent:
-    """No value: an empty cell in a table, and the last one when its column is sorted."""
+    """A missing value: an empty cell in a table that sorts after all other cells."""
 
     def __str__(self) -> str:
         return ""
@@ -63,51 +63,51 @@ class Absent:
         return True
 
 
-def coloured(stream: TextIO) -> bool:
-    """Whether colours are wanted there: on a terminal, unless NO_COLOR is set."""
+def supports_colours(stream: TextIO) -> bool:
+    """Return whether to write colours to a stream: on a terminal, unless NO_COLOR is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def paint(word: str) -> str:
-    """The word in the colour of what it means."""
-    colour = _COLOURS.get(word.lower())
-    return f"\033[{colour}m{word}\033[0m" if colour else word
+def colour_state(state: str) -> str:
+    """Return the state with the escape sequences of its colour, if it has one."""
+    colour = _COLOURS.get(state.lower())
+    return f"\033[{colour}m{state}\033[0m" if colour else state
 
 
-def cell(name: str, value: Any, formatter: str, *, colours: bool) -> Any:
-    """A value as the formatter should get it; nested ones as text where nothing nests."""
-    if formatter in _STRUCTURED:
+def format_cell(name: str, value: Any, formatter: str, *, colours: bool) -> Any:
+    """Return a value in the form for a formatter; nested values as text if it cannot nest."""
+    if formatter in _STRUCTURED_FORMATS:
         return value
     if formatter == "table":
-        if name in _STATES and colours:
+        if name in _STATE_COLUMNS and colours:
             return State(value or "")
         if value is None:
             return Absent()
-        if name in _SENTENCES:
-            return _SENTENCES[name](value)
-        if name in _PAIRS:
-            return _pairs(value)
-        return _lines(value)
+        if name in _FORMATTERS:
+            return _FORMATTERS[name](value)
+        if name in _PAIR_COLUMNS:
+            return _format_pairs(value)
+        return _format_lines(value)
     return json.dumps(value) if isinstance(value, Mapping | list) else value
 
 
 def result_line(result: Mapping[str, Any], *, colours: bool = False) -> str:
-    """The outcome of an operation on one host, as a sentence without its full stop."""
+    """Return the result of an operation on one host as a line: host, state, details."""
     state = str(result.get("state"))
-    line = f"{result.get('host') or '-'}: {paint(state) if colours else state}"
-    detail = result.get("error") or _outcome(result.get("result") or {})
+    line = f"{result.get('host') or '-'}: {colour_state(state) if colours else state}"
+    detail = result.get("error") or _format_outcome(result.get("result") or {})
     return f"{line}, {detail}" if detail else line
 
 
-def _outcome(result: Mapping[str, Any]) -> str:
-    """What an operation did on a host, in words; the keys are those of the verbs' results."""
-    parts = [_findings(one) for one in result.get("drivers") or ()]
+def _format_outcome(result: Mapping[str, Any]) -> str:
+    """Return what an operation changed on a host; the keys of the result depend on its verb."""
+    parts = [_format_discovery(driver) for driver in result.get("drivers") or ()]
     for key, value in result.items():
         if key == "installing":
             if value:
                 parts.append(f"being set up: {', '.join(value)}")
         elif key == "devices":
-            parts.append(f"{_number(value, 'device')} removed")
+            parts.append(f"{_count(value, 'device')} removed")
         elif key == "arqs":
             parts.append(f"accelerator requests {', '.join(value)}" if value else "nothing to do")
         elif key != "drivers":
@@ -115,97 +115,98 @@ def _outcome(result: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _findings(driver: Mapping[str, Any]) -> str:
-    """What one driver found in a discovery, in words."""
+def _format_discovery(driver: Mapping[str, Any]) -> str:
+    """Return what one driver found in a discovery."""
     name = driver.get("name")
     if driver.get("error"):
         return f"{name} failed: {driver['error']}"
     changes = [
-        f"{driver[word]} {said}"
-        for word, said in (
+        f"{driver[key]} {adjective}"
+        for key, adjective in (
             ("added", "new"),
             ("changed", "changed"),
             ("lost", "lost"),
             ("failed", "refused"),
         )
-        if driver.get(word)
+        if driver.get(key)
     ]
     details = f" ({', '.join(changes)})" if changes else ""
-    line = f"{name} found {_number(driver.get('found') or 0, 'device')}{details}"
+    line = f"{name} found {_count(driver.get('found') or 0, 'device')}{details}"
     backends = [
-        f"backend {one.get('name')} is {one.get('state')}" for one in driver.get("backends") or ()
+        f"backend {backend.get('name')} is {backend.get('state')}"
+        for backend in driver.get("backends") or ()
     ]
     return ", ".join([line, *backends])
 
 
-def _subject(subject: Mapping[str, Any]) -> str:
-    """The subject of an operation, in words: what, and on which hosts."""
+def _format_subject(subject: Mapping[str, Any]) -> str:
+    """Return the object of an operation and its hosts."""
     hosts = subject.get("hosts") or []
-    what = [f"{_words(key)} {one}" for key, one in subject.items() if key != "hosts"]
-    named = ", ".join(hosts[:_NAMED])
-    if len(hosts) > _NAMED:
-        named += f" and {len(hosts) - _NAMED} more hosts"
-    return " on ".join(part for part in (", ".join(what), named) if part)
+    fields = [f"{_words(key)} {value}" for key, value in subject.items() if key != "hosts"]
+    host_names = ", ".join(hosts[:_MAX_HOSTS])
+    if len(hosts) > _MAX_HOSTS:
+        host_names += f" and {len(hosts) - _MAX_HOSTS} more hosts"
+    return " on ".join(part for part in (", ".join(fields), host_names) if part)
 
 
-def _accepted(options: list[Mapping[str, Any]]) -> str:
-    """The options of a driver, a line for each, with the key that ``--option`` takes."""
+def _format_accepted_options(options: list[Mapping[str, Any]]) -> str:
+    """Return a line for each option of a driver, with the key that ``--option`` takes."""
     return "\n".join(
-        f"{one.get('group')}.{one.get('name')} ({one.get('type')}, "
-        f"default {one.get('default') or 'none'}): {one.get('help')}"
-        for one in options
+        f"{option.get('group')}.{option.get('name')} ({option.get('type')}, "
+        f"default {option.get('default') or 'none'}): {option.get('help')}"
+        for option in options
     )
 
 
-def _steps(steps: list[Mapping[str, Any]]) -> str:
-    return "\n".join(f"{_words(str(one.get('name')))} at {one.get('at')}" for one in steps)
+def _format_steps(steps: list[Mapping[str, Any]]) -> str:
+    return "\n".join(f"{_words(str(step.get('name')))} at {step.get('at')}" for step in steps)
 
 
-def _results(results: list[Mapping[str, Any]]) -> str:
-    return "\n".join(result_line(one) for one in results)
+def _format_results(results: list[Mapping[str, Any]]) -> str:
+    return "\n".join(result_line(result) for result in results)
 
 
-def _pairs(value: Any) -> str:
-    """What users write as ``key=value``: a line for each pair, or for each object of a list."""
+def _format_pairs(value: Any) -> str:
+    """Return a line ``key=value`` for each pair of an object, or for each object of a list."""
     if isinstance(value, list):
-        return "\n".join(_pairs(item).replace("\n", ", ") for item in value)
+        return "\n".join(_format_pairs(item).replace("\n", ", ") for item in value)
     return "\n".join(f"{key}={item}" for key, item in value.items())
 
 
-def _address(info: Any) -> Any:
-    """Where an attach handle is: a PCI address as it is written, anything else in lines."""
+def _format_address(info: Any) -> Any:
+    """Return the address of an attach handle: a PCI address in its usual form, else lines."""
     parts = ("domain", "bus", "device", "function")
-    if not isinstance(info, Mapping) or not all(isinstance(info.get(one), str) for one in parts):
-        return _lines(info)
+    if not isinstance(info, Mapping) or not all(isinstance(info.get(part), str) for part in parts):
+        return _format_lines(info)
     address = "{domain}:{bus}:{device}.{function}".format(**info).replace("0x", "")
-    more = _brief({key: one for key, one in info.items() if key not in parts})
-    return f"{address}, {more}" if more else address
+    rest = _brief({key: value for key, value in info.items() if key not in parts})
+    return f"{address}, {rest}" if rest else address
 
 
-def _units(counts: Mapping[str, Any]) -> str:
-    """How many units are free, used and out of service, in words."""
+def _format_units(counts: Mapping[str, Any]) -> str:
+    """Return how many units are free, used and out of service."""
     line = f"{counts.get('free')} of {counts.get('total')} free, {counts.get('used')} used"
-    reasons = _reasons(counts.get("reasons") or {})
+    reasons = _format_reasons(counts.get("reasons") or {})
     return f"{line}, {counts.get('out_of_service')} out of service: {reasons}" if reasons else line
 
 
-def _reasons(reasons: Mapping[str, Any]) -> str:
-    """Why units are out of service, each reason with its number of units."""
+def _format_reasons(reasons: Mapping[str, Any]) -> str:
+    """Return each reason why units are out of service, with its number of units."""
     return ", ".join(f"{_words(reason)} {count}" for reason, count in reasons.items())
 
 
-def _events(events: list[Mapping[str, Any]]) -> str:
-    """A line for each event: when, what, to which object, why and by which request."""
+def _format_events(events: list[Mapping[str, Any]]) -> str:
+    """Return a line for each event: time, object, action, reason and API request."""
     lines = []
     for event in events:
         subject = f" {event.get('noun')} {event.get('subject_uuid')}" if event.get("noun") else ""
         line = f"{event.get('at') or event.get('time')}{subject}: {event.get('action')}"
-        more = [event.get("reason"), event.get("request_id")]
-        lines.append(", ".join([line, *(str(part) for part in more if part)]))
+        details = [event.get("reason"), event.get("request_id")]
+        lines.append(", ".join([line, *(str(detail) for detail in details if detail)]))
     return "\n".join(lines)
 
 
-def _number(count: Any, noun: str) -> str:
+def _count(count: Any, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -214,43 +215,43 @@ def _words(name: str) -> str:
 
 
 def _brief(value: Any) -> str:
-    """An object in a line: its name, and in parentheses the rest that has a value."""
+    """Return a value in one line: an object as its name, and its other fields in parentheses."""
     if isinstance(value, Mapping):
         name = str(value.get("name") or "")
         fields = [
-            f"{_words(key)} {_brief(one)}"
-            for key, one in value.items()
-            if key != "name" and one not in (None, {}, [])
+            f"{_words(key)} {_brief(item)}"
+            for key, item in value.items()
+            if key != "name" and item not in (None, {}, [])
         ]
         if set(value) == {"name", "state"}:
             return f"{name}: {value['state']}"
         return f"{name} ({', '.join(fields)})" if name and fields else name or ", ".join(fields)
     if isinstance(value, list):
-        return ", ".join(_brief(one) for one in value)
+        return ", ".join(_brief(item) for item in value)
     return str(value)
 
 
-def _lines(value: Any) -> Any:
-    """A list or an object with a line for each of its members; anything else as it is."""
+def _format_lines(value: Any) -> Any:
+    """Return a list or an object with a line for each member; any other value unchanged."""
     if isinstance(value, list):
-        return "\n".join(_brief(one) for one in value)
+        return "\n".join(_brief(item) for item in value)
     if isinstance(value, Mapping):
         return "\n".join(
-            f"{_words(key)}: {_brief(one)}"
-            for key, one in value.items()
-            if one not in (None, {}, [])
+            f"{_words(key)}: {_brief(item)}"
+            for key, item in value.items()
+            if item not in (None, {}, [])
         )
     return value
 
 
-#: Fields whose values are told in sentences.
-_SENTENCES: Final[Mapping[str, Callable[[Any], str]]] = {
-    "steps": _steps,
-    "results": _results,
-    "subject": _subject,
-    "attach_handle_info": _address,
-    "options_accepted": _accepted,
-    "units": _units,
-    "reasons": _reasons,
-    "events": _events,
+#: The functions for fields that a table shows in a form of their own.
+_FORMATTERS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "steps": _format_steps,
+    "results": _format_results,
+    "subject": _format_subject,
+    "attach_handle_info": _format_address,
+    "options_accepted": _format_accepted_options,
+    "units": _format_units,
+    "reasons": _format_reasons,
+    "events": _format_events,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work: seen to its end, with a line for every host whose state changed."""
+"""Wait for the end of an operation, and report each host whose state changes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -7,87 +7,83 @@ from typing import Any, Final
 from cyborg import exception
 from cyborg.cli.client import Client
 
-#: A thing as the service shows it.
-Thing = Mapping[str, Any]
+#: An object as the service returns it.
+Resource = Mapping[str, Any]
 
 RUNNING: Final = "running"
 FAILED: Final = "failed"
-#: Seconds between two looks: soon at first, then less often.
-_FIRST: Final = 0.25
-_LONGEST: Final = 3.0
-#: How many looks in a row may stay without an answer; a conductor may be restarting.
-_PATIENCE: Final = 10
+#: The interval between two polls, in seconds: at first, and at most.
+_FIRST_INTERVAL: Final = 0.25
+_LONGEST_INTERVAL: Final = 3.0
+#: How many polls in a row may fail; a conductor may be restarting.
+_MAX_FAILED_POLLS: Final = 10
 
 
-def until(
-    look: Callable[[], Thing],
-    ended: Callable[[Thing], bool],
+def poll(
+    fetch: Callable[[], Resource],
+    is_finished: Callable[[Resource], bool],
     pause: Callable[[float], object],
-) -> Thing:
-    """Look, less and less often, until it has ended; what was seen last.
+) -> Resource:
+    """Fetch an object at growing intervals until it is finished, and return it.
 
-    Raises exception.CommandFailed when the service stays silent, or refuses.
+    Raises exception.CommandFailed for an error that is not transient, and for a transient one
+    after _MAX_FAILED_POLLS of them in a row.
     """
-    seconds, silent = _FIRST, 0
+    seconds, failed_polls = _FIRST_INTERVAL, 0
     while True:
         try:
-            seen = look()
-        except exception.CommandFailed as fault:
-            silent += 1
-            if not fault.fields.get("passing") or silent > _PATIENCE:
+            resource = fetch()
+        except exception.CommandFailed as error:
+            failed_polls += 1
+            if not error.fields.get("transient") or failed_polls > _MAX_FAILED_POLLS:
                 raise
         else:
-            silent = 0
-            if ended(seen):
-                return seen
+            failed_polls = 0
+            if is_finished(resource):
+                return resource
         pause(seconds)
-        seconds = min(seconds * 1.5, _LONGEST)
+        seconds = min(seconds * 1.5, _LONGEST_INTERVAL)
 
 
 def follow(
-    client: Client, operation: Thing, say: Callable[[Mapping[str, Any]], object]
+    client: Client, operation: Resource, on_result: Callable[[Mapping[str, Any]], object]
 ) -> Mapping[str, Any]:
-    """Ask until the operation has ended, and return how it did.
+    """Poll an operation until it ends, and return it.
 
-    ``say`` gets the result of each host whenever it is another one than before.
-    Raises exception.CommandFailed, naming the operation, when the service stays silent.
+    ``on_result`` is called with the result of a host each time it changes. Raises
+    exception.CommandFailed, with the UUID of the operation, when the service stops answering.
     """
-    seen: dict[str, Mapping[str, Any]] = {}
-    known: list[Thing] = [operation]
+    results: dict[str, Mapping[str, Any]] = {}
+    unread: list[Resource] = [operation]
 
-    def look() -> Thing:
-        # What the verb was answered is the first look.
-        found: Thing = known.pop() if known else client.ask("operation-show", operation["uuid"])
-        _tell(found, seen, say)
-        return found
+    def fetch() -> Resource:
+        # The answer to the request that started the operation counts as the first poll.
+        current: Resource = (
+            unread.pop() if unread else client.request("operation-show", operation["uuid"])
+        )
+        for result in current.get("results") or []:
+            if results.get(result["host"]) != result:
+                results[result["host"]] = result
+                on_result(result)
+        return current
 
     try:
-        return until(look, lambda one: one["state"] != RUNNING, client.pause)
-    except exception.CommandFailed as fault:
+        return poll(fetch, lambda current: current["state"] != RUNNING, client.pause)
+    except exception.CommandFailed as error:
         raise exception.CommandFailed(
-            reason=f"{fault} The work goes on without this command: see operation "
+            reason=f"{error} The operation continues without this command: see operation "
             f"{operation['uuid']}."
-        ) from fault
+        ) from error
 
 
-def faults_of(operation: Mapping[str, Any]) -> list[str]:
-    """What failed, a sentence each; nothing when all went well or is still under way."""
-    found = [
-        f"{one.get('host') or 'The service'}: {one.get('error') or 'failed without a reason'}"
-        for one in operation.get("results") or []
-        if one.get("state") == FAILED
+def failures(operation: Mapping[str, Any]) -> list[str]:
+    """Return a message for the operation and for each host that failed; empty if none did."""
+    messages = [
+        f"{result.get('host') or 'The service'}: "
+        f"{result.get('error') or 'The host reported no reason.'}"
+        for result in operation.get("results") or []
+        if result.get("state") == FAILED
     ]
-    if operation["state"] == FAILED and (operation.get("error") or not found):
-        found.insert(0, operation.get("error") or "It failed without a reason.")
-    return found
-
-
-def _tell(
-    operation: Mapping[str, Any],
-    seen: dict[str, Mapping[str, Any]],
-    say: Callable[[Mapping[str, Any]], object],
-) -> None:
-    for result in operation.get("results") or []:
-        if seen.get(result["host"]) != result:
-            seen[result["host"]] = result
-            say(result)
+    if operation["state"] == FAILED and (operation.get("error") or not messages):
+        messages.insert(0, operation.get("error") or "The operation failed without a reason.")
+    return messages

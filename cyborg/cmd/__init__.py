@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition roots: each program of this service reads its configuration here, and only here."""
+"""Composition roots: the only place where each program of the service reads its configuration."""

@@ -21,11 +21,11 @@ from cyborg.rpc.transport import Bus
 
 
 def settings(conf: cfg.ConfigOpts) -> app.Settings:
-    """The agent's values from the configuration."""
-    names = (conf.agent.resource_provider_name, conf.host)
+    """Return the agent's settings from the configuration."""
+    provider_names = (conf.agent.resource_provider_name, conf.host)
     return app.Settings(
         host=conf.host,
-        provider_names=tuple(dict.fromkeys(names)),
+        provider_names=tuple(dict.fromkeys(provider_names)),
         version=version.installed(),
         heartbeat=conf.agent.heartbeat_interval,
         scan=conf.periodic_interval,
@@ -37,14 +37,14 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
     )
 
 
-def _drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.Loaded]:
-    """The enabled drivers, and the others that are installed; raises ConfigError."""
+def _load_drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.Loaded]:
+    """Return the enabled drivers and the other installed drivers; raises ConfigError."""
     enabled = loader.load(conf.agent.enabled_drivers, host, conf)
-    return enabled + loader.load_others([one.name for one in enabled], host, conf)
+    return enabled + loader.load_others([driver.name for driver in enabled], host, conf)
 
 
 def main() -> int:
-    """Run until told to end; answers the exit status."""
+    """Run until the process receives a signal to stop; return the exit status."""
     conf = cfg.CONF
     try:
         configuration.prepare(sys.argv[1:], prog=AGENT, conf=conf)
@@ -57,7 +57,7 @@ def main() -> int:
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf),
-                loaded=_drivers(conf, machine),
+                loaded=_load_drivers(conf, machine),
                 placement=Placement(placement),
                 load=lambda name, options: loader.load_with(name, machine, conf, options=options),
                 glance=lambda: Glance(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``cyborg-api`` process: the REST API behind a small threaded server, for small set-ups.
+"""The ``cyborg-api`` process: the REST API on a small threaded server, for small deployments.
 
-Large set-ups run ``cyborg.wsgi.api:application`` in a server of their choice.
+Large deployments run ``cyborg.wsgi.api:application`` in another WSGI server.
 """
 
 import logging
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Run until told to end; answers the exit status."""
+    """Run until the process receives a signal to stop; return the exit status."""
     conf = cfg.CONF
     try:
         configuration.prepare(sys.argv[1:], prog=API, conf=conf)

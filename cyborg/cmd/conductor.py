@@ -21,11 +21,11 @@ from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 
-_DAY = 24 * 3600.0
+_SECONDS_PER_DAY = 24 * 3600.0
 
 
 def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
-    """The conductor's values from the configuration."""
+    """Return the conductor's settings from the configuration."""
     return app.Settings(
         host=conf.host,
         process=process,
@@ -37,8 +37,8 @@ def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
         threads=conf.thread_pool_size,
         audit_interval=conf.audit.interval,
         audit_changes=conf.audit.max_changes,
-        lost_retention=conf.conductor.lost_retention * _DAY,
-        history_retention=conf.conductor.history_retention * _DAY,
+        lost_retention=conf.conductor.lost_retention * _SECONDS_PER_DAY,
+        history_retention=conf.conductor.history_retention * _SECONDS_PER_DAY,
         agent_grace=conf.conductor.agent_grace,
         auto_enable=frozenset(conf.conductor.auto_enable),
         instance_refresh=conf.conductor.instance_refresh,
@@ -46,7 +46,7 @@ def settings(conf: cfg.ConfigOpts, *, process: str) -> app.Settings:
 
 
 def main() -> int:
-    """Run until told to end; answers the exit status."""
+    """Run until the process receives a signal to stop; return the exit status."""
     conf = cfg.CONF
     try:
         configuration.prepare(sys.argv[1:], prog=CONDUCTOR, conf=conf)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-dbsync: makes and upgrades the database schema, and deletes old history.
+"""The ``cyborg-dbsync`` program: create and upgrade the database schema, and delete old history.
 
-Ends with 0 when what was asked is done, 1 with one sentence when it cannot be done, 2 for a wrong
-command line or an online data migration that failed.
+Exit status: 0 for success, 1 with an error message for a failure, 2 for a wrong command line or a
+failed online data migration.
 """
 
 import argparse
@@ -29,12 +29,14 @@ PROG = "cyborg-dbsync"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command; answers the exit status."""
+    """Run one command; return the exit status."""
     conf = cfg.ConfigOpts()
     conf.register_cli_opt(
-        cfg.SubCommandOpt("command", title="commands", handler=_add_commands, help="What to do.")
+        cfg.SubCommandOpt(
+            "command", title="commands", handler=_add_commands, help="The command to run."
+        )
     )
-    # Standard output is for the answer: without this, oslo.log would write there.
+    # Keep the log off standard output, which holds the result of the command.
     log.register_options(conf)
     conf.set_default("use_stderr", True)
     try:
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             conf=conf,
         )
         db = Database.from_conf(conf)
-        # Where everything starts together, the database may be the last one to be up.
+        # When all services start at the same time, the database may be the last one to be ready.
         db.wait(conf.database.max_retries, conf.database.retry_interval)
         run: Callable[[Database, cfg.ConfigOpts], int] = conf.command.run
         return run(db, conf)
@@ -55,34 +57,45 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_commands(subparsers: Subparsers) -> None:
     upgrade = subparsers.add_parser("upgrade", help="Upgrade the schema to the newest revision.")
-    upgrade.add_argument("--revision", default="head", help="Stop at this revision.")
+    upgrade.add_argument(
+        "--revision", default="head", help="Revision to upgrade to (default: head, the newest one)."
+    )
     upgrade.set_defaults(run=_upgrade)
-    revision = subparsers.add_parser("revision", help="Write a new revision (for developers).")
-    revision.add_argument("-m", "--message", help="What the revision does.")
+    revision = subparsers.add_parser("revision", help="Create a new revision (for developers).")
+    revision.add_argument("-m", "--message", help="Title of the revision.")
     revision.add_argument(
-        "--autogenerate", action="store_true", help="Fill it from the difference to the models."
+        "--autogenerate",
+        action="store_true",
+        help="Generate the revision from the difference between the database and the models.",
     )
     revision.set_defaults(run=_revision)
-    stamp = subparsers.add_parser("stamp", help="Note a revision without running it.")
-    stamp.add_argument("--revision", help="The revision; without it the note is cleared.")
+    stamp = subparsers.add_parser("stamp", help="Record a revision as current without running it.")
+    stamp.add_argument(
+        "--revision",
+        help="Revision to record (default: none, which removes the recorded revision).",
+    )
     stamp.set_defaults(run=_stamp)
     subparsers.add_parser("version", help="Print the revision of the database.").set_defaults(
         run=_version
     )
-    subparsers.add_parser("create_schema", help="Make all tables at once.").set_defaults(
-        run=_create_schema
-    )
     subparsers.add_parser(
-        "online_data_migrations", help="Fill what an upgrade left; services may run."
+        "create_schema", help="Create all tables of an empty database at once."
+    ).set_defaults(run=_create_schema)
+    subparsers.add_parser(
+        "online_data_migrations", help="Fill in data that an upgrade left open. Services may run."
     ).set_defaults(run=_online_data_migrations)
-    purge = subparsers.add_parser("purge", help="Delete old history; services may run.")
+    purge = subparsers.add_parser("purge", help="Delete old history. Services may run.")
     purge.add_argument(
         "--older-than",
         type=_days,
         metavar="DAYS",
-        help="What is older goes; [conductor] history_retention unless given.",
+        help="Age in days; older history is deleted (default: [conductor] history_retention).",
     )
-    purge.add_argument("--dry-run", action="store_true", help="Only say how much would go.")
+    purge.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="Print the number of rows to delete, and delete nothing.",
+    )
     purge.set_defaults(run=_purge)
 
 
@@ -116,14 +129,14 @@ def _online_data_migrations(db: Database, conf: cfg.ConfigOpts) -> int:
     sessions = Sessions(conf)
 
     def project_of(instance: str) -> str | None:
-        # The account is looked at only when there is something to ask for.
+        # The session is created here because [nova] may be missing when there is nothing to ask.
         return Nova(sessions.nova()).server_project(instance)
 
     return online_data_migrations(db, project_of)
 
 
 def online_data_migrations(db: Database, project_of: Callable[[str], str | None]) -> int:
-    """Run both steps, whatever becomes of the first; answers the exit status."""
+    """Run both migrations, the second also if the first fails; return the exit status."""
     status = 0
     try:
         print(f"Migrated {backfill.project_ids(db, project_of)} ARQ(s)")
@@ -131,8 +144,8 @@ def online_data_migrations(db: Database, project_of: Callable[[str], str | None]
         print(f"Failed to migrate the project ids of ARQs: {error}")
         status = 2
     try:
-        filled, needed = backfill.device_states(db)
-        print(f"Backfilled device_state on {filled}/{needed} devices")
+        filled, total = backfill.device_states(db)
+        print(f"Backfilled device_state on {filled}/{total} devices")
     except exception.CyborgError as error:
         print(f"Failed to backfill device_state: {error}")
         status = 2
@@ -142,29 +155,31 @@ def online_data_migrations(db: Database, project_of: Callable[[str], str | None]
 def _days(word: str) -> int:
     days = int(word)
     if days < 1:
-        raise argparse.ArgumentTypeError("at least one day is kept")
+        raise argparse.ArgumentTypeError("must be at least 1 day")
     return days
 
 
 def _purge(db: Database, conf: cfg.ConfigOpts) -> int:
     days = conf.command.older_than or conf.conductor.history_retention
     if not days:
-        print("Nothing is deleted: [conductor] history_retention is 0. See --older-than.")
+        print(
+            "Nothing is deleted: [conductor] history_retention is 0. Set an age with --older-than."
+        )
         return 0
     schema.check(db)
     before = history.cutoff(db, days * history.DAY_MS)
-    found = history.count(db, before)
+    old_rows = history.count(db, before)
     if conf.command.dry_run:
-        for kept, count in found.items():
-            print(f"{kept}: {count} older than {days} day(s) would be deleted")
+        for table, count in old_rows.items():
+            print(f"{table}: {count} older than {days} day(s) would be deleted")
         return 0
 
-    def progress(kept: history.Kept, so_far: int) -> None:
-        # Not to standard output: that is for the answer.
-        print(f"{kept}: {so_far} of {found[kept]}", file=sys.stderr)
+    def progress(table: history.Kept, deleted: int) -> None:
+        # Standard output holds the result only.
+        print(f"{table}: {deleted} of {old_rows[table]}", file=sys.stderr)
 
-    for kept, count in history.purge(db, before, history.Purge(tell=progress)).items():
-        print(f"{kept}: {count} older than {days} day(s) deleted")
+    for table, count in history.purge(db, before, history.Purge(tell=progress)).items():
+        print(f"{table}: {count} older than {days} day(s) deleted")
     return 0
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cyborg-status asks Nova and Placement: what our accounts may do, and which servers are gone.
+"""Upgrade checks of Nova and Placement: permissions of our accounts, and deleted servers.
 
-A peer that does not answer, or for which no account is configured, is a WARNING that says what was
-not checked: the rest of an upgrade does not wait for it.
+If one of them does not answer or has no account in the configuration, the result is a WARNING that
+says what was not checked: this does not prevent an upgrade.
 """
 
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from keystoneauth1.adapter import Adapter
 from oslo_upgradecheck.upgradecheck import Result
 
 from cyborg import exception
-from cyborg.clients import permissions
+from cyborg.clients import permissions as rights
 from cyborg.clients.nova import Servers
 from cyborg.clients.permissions import Answer, Permission
-from cyborg.cmd.audit import ages
-from cyborg.cmd.site_checks import SUCCESS, Site, failure, warning
+from cyborg.cmd.audit import audit_ages
+from cyborg.cmd.site_checks import SUCCESS, Deployment, failure, warning
 from cyborg.db import snapshot
 from cyborg.db.engine import Reader
-from cyborg.model.audit_findings import Finding, Kind
+from cyborg.model.audit_findings import Kind
 from cyborg.model.audit_rules import check, confirmed
 from cyborg.model.audit_views import AuditViews
 
-#: Of all that an audit finds, what holds a unit for nobody, or a request that will not get one.
-_ORPHANS = frozenset(
+#: Findings about units that are held without a user, and about requests that get no unit.
+_ORPHAN_KINDS = frozenset(
     {
         Kind.VANISHED_INSTANCE,
         Kind.LEAKED_HANDLE,
@@ -36,100 +36,109 @@ _ORPHANS = frozenset(
         Kind.CLOSED_INSTANCE,
     }
 )
-_SHOWN = 20
+_MAX_FINDINGS = 20
 
 
-def orphans(site: Site) -> Result:
-    """No ARQ and no unit is left of a server that is gone.
+def orphans(deployment: Deployment) -> Result:
+    """Check for ARQs and units of servers that do not exist any more.
 
-    WARNING: the conductors repair most of it by themselves, and cyborg-audit on demand.
+    WARNING, because the conductors repair most of these findings, and cyborg-audit on demand.
     """
-    return site.ask(lambda db: _orphans(site, db))
+    return deployment.check_rows(lambda db: _check_orphans(deployment, db))
 
 
-def nova_account(site: Site) -> Result:
-    """The account of ``[nova]`` may tell Nova how binds end, and list all projects' servers.
+def nova_account(deployment: Deployment) -> Result:
+    """Check that the account of ``[nova]`` may send events to Nova and list all projects' servers.
 
-    FAILURE without the first: each boot with an accelerator would wait for an event that never
-    comes. WARNING without the second: units of servers that are gone would stay taken.
+    FAILURE without the first permission: each boot with an accelerator would wait for an event that
+    never comes. WARNING without the second: units of deleted servers would stay in use.
     """
-    adapter = _adapter(site.sessions.nova)
+    adapter = _adapter(deployment.sessions.nova)
     if isinstance(adapter, Result):
         return adapter
-    told, listed = permissions.telling(adapter), permissions.listing(adapter)
-    if told.answer is Answer.REFUSED:
+    send_events, list_servers = rights.telling(adapter), rights.listing(adapter)
+    if send_events.answer is Answer.REFUSED:
         return failure(
-            f"The account of [nova]{_roles(told)} may not send server external events, so no boot "
-            f"with an accelerator would end well. {told.reason}. {_grant('service')}, or "
-            "admin where Nova is older."
+            f"The account of [nova]{_roles(send_events)} may not send server external events, so "
+            "no instance with an accelerator could boot. "
+            f"{send_events.reason}. {_grant('service')}, or role admin for an older Nova."
         )
-    if listed.answer is Answer.REFUSED:
+    if list_servers.answer is Answer.REFUSED:
         return warning(
-            f"The account of [nova]{_roles(listed)} may not list the servers of all projects, so "
-            f"nobody notices which are gone. {listed.reason}. {_grant('admin')}, or allow "
-            "os_compute_api:servers:index:get_all_tenants and os_compute_api:servers:show to it in "
+            f"The account of [nova]{_roles(list_servers)} may not list the servers of all "
+            "projects, so deleted servers are not detected. "
+            f"{list_servers.reason}. {_grant('admin')}, or allow the account "
+            "os_compute_api:servers:index:get_all_tenants and os_compute_api:servers:show in "
             "Nova's policy file."
         )
-    return _unless_known("[nova]", told, listed)
+    return _warn_if_unknown("[nova]", send_events, list_servers)
 
 
-def placement_account(site: Site) -> Result:
-    """The account of ``[placement]`` may write providers; FAILURE: else no device is offered."""
-    adapter = _adapter(site.sessions.placement)
+def placement_account(deployment: Deployment) -> Result:
+    """Check that the account of ``[placement]`` may write resource providers.
+
+    FAILURE if not: no device would be offered.
+    """
+    adapter = _adapter(deployment.sessions.placement)
     if isinstance(adapter, Result):
         return adapter
-    right = permissions.publishing(adapter)
-    if right.answer is Answer.REFUSED:
+    write_providers = rights.publishing(adapter)
+    if write_providers.answer is Answer.REFUSED:
         return failure(
-            f"The account of [placement]{_roles(right)} may not write resource providers, so no "
-            f"device would be offered. {right.reason}. {_grant('service')}, or admin "
-            "where Placement is older."
+            f"The account of [placement]{_roles(write_providers)} may not write resource "
+            "providers, so no device would be offered. "
+            f"{write_providers.reason}. {_grant('service')}, or role admin for an older Placement."
         )
-    return _unless_known("[placement]", right)
+    return _warn_if_unknown("[placement]", write_providers)
 
 
-def _orphans(site: Site, db: Reader) -> Result:
-    """As an audit looks: Nova is asked between two looks, and what only one shows is on its way."""
+def _check_orphans(deployment: Deployment, db: Reader) -> Result:
+    """Check like an audit: query Nova between two snapshots, and ignore what only one shows."""
     first = snapshot.take(db)
-    named = {one.instance_uuid for one in first.arqs if one.instance_uuid is not None}
-    peers, unasked = AuditViews(), ""
+    instances = {arq.instance_uuid for arq in first.arqs if arq.instance_uuid is not None}
+    peers, not_checked = AuditViews(), ""
     try:
-        peers = AuditViews(vanished=Servers(site.sessions.nova()).vanished(named))
+        peers = AuditViews(vanished=Servers(deployment.sessions.nova()).vanished(instances))
     except exception.CyborgError as error:
-        unasked = f"Not checked whether Nova has all servers of {len(named)} instance(s): {error}."
-    limits = ages(site.conf)
-    found = confirmed(check(first, peers, limits), check(snapshot.take(db), peers, limits))
-    lines = [_line(one) for one in found if one.kind in _ORPHANS]
-    if len(lines) > _SHOWN:
-        lines[_SHOWN:] = [f"And {len(lines) - _SHOWN} more: see cyborg-audit."]
-    if unasked and named:
-        lines.append(unasked)
+        not_checked = (
+            f"Not checked whether Nova has all servers of {len(instances)} instance(s): {error}."
+        )
+    ages = audit_ages(deployment.conf)
+    findings = confirmed(check(first, peers, ages), check(snapshot.take(db), peers, ages))
+    lines = [
+        f"{finding.noun} {finding.key}: {finding.cause} {finding.remedy}"
+        for finding in findings
+        if finding.kind in _ORPHAN_KINDS
+    ]
+    if len(lines) > _MAX_FINDINGS:
+        lines[_MAX_FINDINGS:] = [f"And {len(lines) - _MAX_FINDINGS} more: see cyborg-audit."]
+    if not_checked and instances:
+        lines.append(not_checked)
     return warning(" ".join(lines)) if lines else SUCCESS
-
-
-def _line(one: Finding) -> str:
-    return f"{one.noun} {one.key}: {one.cause} {one.remedy}"
 
 
 def _adapter(make: Callable[[], Adapter]) -> Adapter | Result:
     try:
         return make()
     except exception.ConfigError as error:
-        return warning(f"Not checked: {error} Run this where the conductor's configuration is.")
+        return warning(
+            f"Not checked: {error} Run the check on a host with the conductor's configuration."
+        )
 
 
-def _unless_known(group: str, *found: Permission) -> Result:
-    for one in found:
-        if one.answer is Answer.UNKNOWN:
+def _warn_if_unknown(group: str, *permissions: Permission) -> Result:
+    for permission in permissions:
+        if permission.answer is Answer.UNKNOWN:
             return warning(
-                f"Not checked what the account of {group} may do: {one.reason}. See that the "
-                "service runs and that this group leads to it, then check again."
+                f"The permissions of the account of {group} were not checked: {permission.reason}. "
+                "Make sure that the service runs and that this group points to it, then check "
+                "again."
             )
     return SUCCESS
 
 
-def _roles(right: Permission) -> str:
-    return f" (its roles: {', '.join(right.roles)})" if right.roles else ""
+def _roles(permission: Permission) -> str:
+    return f" (its roles: {', '.join(permission.roles)})" if permission.roles else ""
 
 
 def _grant(role: str) -> str:

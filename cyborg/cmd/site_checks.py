@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cyborg-status looks at here: policy file, database, and the rows of running processes.
+"""Upgrade checks of the policy file, the database, and the rows of the running processes.
 
-A check is a FAILURE when this release could not work, or would harm, if it were started now; a
-WARNING when it would work and somebody should look all the same. Which and why stands with each.
+The result of a check is FAILURE if this release would not work or would do damage if it were
+started now, and WARNING if it would work but an operator should look into the finding. The
+docstring of each check says which result it gives, and why.
 """
 
 import re
@@ -18,18 +19,19 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 from cyborg import exception, version
 from cyborg.api.middleware import heartbeat
 from cyborg.clients.keystone import Sessions
-from cyborg.cmd.audit import ages
+from cyborg.cmd.audit import audit_ages
 from cyborg.db import backfill, schema, services
 from cyborg.db.engine import Reader
 from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.policy import Policy
 
 SUCCESS = Result(Code.SUCCESS)
-_MISSING = (exception.CyborgError, sa.exc.SQLAlchemyError, db_exc.DBError)
-_LISTED = 20
+_DATABASE_ERRORS = (exception.CyborgError, sa.exc.SQLAlchemyError, db_exc.DBError)
+#: The maximum number of items in a list within a message.
+_MAX_ITEMS = 20
 
 
-class Site(UpgradeCommands):
+class Deployment(UpgradeCommands):
     """The deployment that ``conf`` describes, for all checks of one run."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -37,86 +39,89 @@ class Site(UpgradeCommands):
 
     @cached_property
     def db(self) -> Reader:
-        """Its database; raises exception.ConfigError."""
+        """Return its database; raises exception.ConfigError."""
         return Reader.from_conf(self.conf)
 
     @cached_property
     def sessions(self) -> Sessions:
-        """Its accounts at other services."""
+        """Return the sessions of its accounts at other services."""
         return Sessions(self.conf)
 
     @cached_property
-    def trouble(self) -> str:
-        """What keeps the database from being asked about its rows, a sentence; empty if nothing."""
+    def database_problem(self) -> str:
+        """Return why the rows of the database cannot be read; empty if they can."""
         try:
             schema.check(self.db)
-        except _MISSING as error:
-            return sentence(error)
+        except _DATABASE_ERRORS as error:
+            return first_line(error)
         return ""
 
-    def ask(self, look: Callable[[Reader], Result]) -> Result:
-        """What ``look`` finds in the database, a warning when it cannot be asked.
+    def check_rows(self, check: Callable[[Reader], Result]) -> Result:
+        """Return the result of a check of the database, a warning if rows cannot be read.
 
-        (The check of the schema fails then: one failure for one fault is enough.)
+        The check of the schema fails in this case; one failure for one problem is enough.
         """
-        return warning(f"Not checked: {self.trouble}") if self.trouble else look(self.db)
+        if self.database_problem:
+            return warning(f"Not checked: {self.database_problem}")
+        return check(self.db)
 
 
-def policy_file(site: Site) -> Result:
-    """The policy file is YAML; FAILURE, as in every OpenStack service."""
-    return common_checks.check_policy_json(site, site.conf)
+def policy_file(deployment: Deployment) -> Result:
+    """Check that the policy file is YAML; FAILURE if not, as in every OpenStack service."""
+    return common_checks.check_policy_json(deployment, deployment.conf)
 
 
-def policy_rules(site: Site) -> Result:
-    """The policy file says what its author means.
+def policy_rules(deployment: Deployment) -> Result:
+    """Check that the policy file can be used and that all of its rules have an effect.
 
-    FAILURE when it cannot be used, or refers to a rule that is not there: the API does not start,
-    or refuses people. WARNING for rules that nothing asks for: what they should allow or forbid
-    goes by the defaults instead.
+    FAILURE if it cannot be used, or refers to a rule that does not exist: the API does not start,
+    or rejects requests. WARNING for rules that nothing uses, for example because of a wrong name:
+    the default of the intended rule applies instead.
     """
     try:
-        enforcer = Policy(site.conf).enforcer
+        enforcer = Policy(deployment.conf).enforcer
     except exception.ConfigError as error:
-        return failure(sentence(error))
-    named = {name: _references(rule.check) for name, rule in enforcer.file_rules.items()}
-    missing = sorted(set().union(*named.values()) - (enforcer.rules or {}).keys())
+        return failure(first_line(error))
+    references = {name: _references(rule.check) for name, rule in enforcer.file_rules.items()}
+    missing = sorted(set().union(*references.values()) - (enforcer.rules or {}).keys())
     if missing:
         return failure(
-            f"The policy file refers to rules that there are not: {_listed(missing)}. Define them "
-            "there, or use those that oslopolicy-list-rules shows."
+            f"The policy file refers to rules that do not exist: {_listed(missing)}. Define them "
+            "in the file, or refer to rules that oslopolicy-list-rules shows."
         )
-    asked = enforcer.registered_rules.keys() | set().union(*named.values())
-    unknown = sorted(named.keys() - asked)
-    if unknown:
+    used = enforcer.registered_rules.keys() | set().union(*references.values())
+    unused = sorted(references.keys() - used)
+    if unused:
         return warning(
-            f"The policy file has rules that nothing asks for: {_listed(unknown)}. Correct their "
-            "names (see oslopolicy-sample-generator --namespace cyborg.api), or remove them."
+            f"The policy file has rules that nothing uses: {_listed(unused)}. Correct their names "
+            "(see oslopolicy-sample-generator --namespace cyborg.api), or remove them."
         )
     return SUCCESS
 
 
-def schema_at_head(site: Site) -> Result:
-    """The schema is the one that this release works on; FAILURE, nothing starts on another."""
-    return failure(site.trouble) if site.trouble else SUCCESS
+def schema_at_head(deployment: Deployment) -> Result:
+    """Check that the schema is that of this release; FAILURE if not: no process would start."""
+    problem = deployment.database_problem
+    return failure(problem) if problem else SUCCESS
 
 
-def duplicates(site: Site) -> Result:
-    """No row keeps ``cyborg-dbsync upgrade`` from setting its unique keys; FAILURE: it refuses."""
+def duplicates(deployment: Deployment) -> Result:
+    """Check that ``cyborg-dbsync upgrade`` can set its unique keys; FAILURE if it would fail."""
     try:
-        problems = schema.preflight(site.db)
-    except _MISSING as error:
-        return warning(f"Not checked: {sentence(error)}")
+        problems = schema.preflight(deployment.db)
+    except _DATABASE_ERRORS as error:
+        return warning(f"Not checked: {first_line(error)}")
     if problems:
-        return failure("cyborg-dbsync upgrade would refuse. " + _listed(problems, " "))
+        return failure("cyborg-dbsync upgrade would fail. " + _listed(problems, " "))
     return SUCCESS
 
 
-def device_states(site: Site) -> Result:
-    """No device waits for its ``device_state``; FAILURE as in the existing service."""
+def device_states(deployment: Deployment) -> Result:
+    """Check that every device has a ``device_state``; FAILURE as in the existing service."""
     try:
-        waiting = backfill.stateless_devices(site.db)
-    except _MISSING as error:
-        return failure(f"devices.device_state cannot be read: {sentence(error)}")
+        waiting = backfill.stateless_devices(deployment.db)
+    except _DATABASE_ERRORS as error:
+        return failure(f"devices.device_state cannot be read: {first_line(error)}")
     if waiting:
         return failure(
             f"{waiting} device(s) have no device_state: run 'cyborg-dbsync online_data_migrations'."
@@ -124,115 +129,121 @@ def device_states(site: Site) -> Result:
     return SUCCESS
 
 
-def waiting_devices(site: Site) -> Result:
-    """No device waits for an operator while none is enabled by itself; WARNING: it may be meant."""
+def waiting_devices(deployment: Deployment) -> Result:
+    """Check for devices that wait to be enabled while ``auto_enable`` is empty.
 
-    def look(db: Reader) -> Result:
+    WARNING, because this may be intended.
+    """
+
+    def check(db: Reader) -> Result:
         waiting = backfill.inactive_devices(db)
-        if not waiting or site.conf.conductor.auto_enable:
+        if not waiting or deployment.conf.conductor.auto_enable:
             return SUCCESS
         return warning(
-            f"{waiting} device(s) wait to be enabled, and [conductor] auto_enable is empty: enable "
-            "them by the API, and name the drivers there whose devices need no operator's word."
+            f"{waiting} device(s) wait to be enabled, and [conductor] auto_enable is empty. Enable "
+            "them through the API, or add the drivers whose devices the conductor should enable to "
+            "auto_enable."
         )
 
-    return site.ask(look)
+    return deployment.check_rows(check)
 
 
-def releases(site: Site) -> Result:
-    """The processes that live understand each other.
+def releases(deployment: Deployment) -> Result:
+    """Check that all running processes and this release can exchange messages.
 
-    WARNING for several releases, as in the middle of an upgrade. FAILURE for one that is two
-    releases or more from this one: their words on the bus are not known to each other.
+    WARNING for several releases, as during an upgrade. FAILURE for a release that is two or more
+    releases away from this one: the two do not support each other's messages.
     """
-    return site.ask(lambda db: _releases(_seen(site, db)))
+    return deployment.check_rows(lambda db: _check_releases(_process_rows(deployment, db)))
 
 
-def silent_services(site: Site) -> Result:
-    """Every process that was there is there, while any is; WARNING, a host may be off on purpose.
+def silent_services(deployment: Deployment) -> Result:
+    """Check for processes without a heartbeat; WARNING, because a host may be off on purpose.
 
-    A process counts with those of its kind on its host. That all are silent is how an upgrade
-    with stopped services looks.
+    Several rows of one program on one host count as one process. If all processes are silent, the
+    services are stopped for an upgrade, and the check succeeds.
     """
-    return site.ask(lambda db: _silent(_seen(site, db)))
+    return deployment.check_rows(lambda db: _check_heartbeats(_process_rows(deployment, db)))
 
 
-def _releases(seen: list[services.Seen]) -> Result:
-    found: dict[str, list[str]] = {}
-    for one in seen:
-        if one.up:
-            found.setdefault(one.process.version, []).append(_name(one))
-    here = version.installed()
-    listing = "; ".join(f"{release}: {_listed(found[release])}" for release in sorted(found))
-    if any(abs(_major(release) - _major(here)) > 1 for release in found):
+def _check_releases(rows: list[services.Seen]) -> Result:
+    by_release: dict[str, list[str]] = {}
+    for row in rows:
+        if row.up:
+            by_release.setdefault(row.process.version, []).append(_name(row))
+    installed = version.installed()
+    listing = "; ".join(
+        f"{release}: {_listed(names)}" for release, names in sorted(by_release.items())
+    )
+    if any(abs(_major(release) - _major(installed)) > 1 for release in by_release):
         return failure(
-            f"Services run that are more than one release away from {here}. {listing}. Stop them, "
-            "or upgrade by each release in between."
+            f"Some running services are more than one release away from {installed}. {listing}. "
+            "Stop them, or upgrade to each release in between."
         )
-    if len(found) > 1:
+    if len(by_release) > 1:
         return warning(
-            f"Services of several releases are running. {listing}. Upgrade those that are behind; "
-            "until then keep the pins of [upgrade_levels]."
+            f"Services of several releases are running. {listing}. Upgrade the older ones, "
+            "and keep the pins of [upgrade_levels] until then."
         )
     return SUCCESS
 
 
-def _silent(seen: list[services.Seen]) -> Result:
-    alive = {_name(one) for one in seen if one.up}
+def _check_heartbeats(rows: list[services.Seen]) -> Result:
+    up = {_name(row) for row in rows if row.up}
     silent = {
-        name: one.silent_ms // 60_000 for one in seen if (name := _name(one)) and name not in alive
+        name: row.silent_ms // 60_000 for row in rows if (name := _name(row)) and name not in up
     }
-    if not alive or not silent:
+    if not up or not silent:
         return SUCCESS
     listing = _listed([f"{name} (for {minutes} minutes)" for name, minutes in silent.items()])
     return warning(
         f"No heartbeat of {listing}. Run 'cyborg-status check' for the likely cause, then start "
-        "what is down. A process that will not come back is removed with "
+        "the processes that are down. Remove a process that will not return with "
         "'openstack accelerator service delete' (its uuid: 'openstack accelerator service list')."
     )
 
 
-def _seen(site: Site, db: Reader) -> list[services.Seen]:
-    known = ages(site.conf)
+def _process_rows(deployment: Deployment, db: Reader) -> list[services.Seen]:
+    ages = audit_ages(deployment.conf)
     down_after = {
-        AGENT: known.agent_silence,
+        AGENT: ages.agent_silence,
         API: int(3 * heartbeat.INTERVAL * 1000),
-        CONDUCTOR: known.conductor_silence,
+        CONDUCTOR: ages.conductor_silence,
     }
     with db.reader() as tx:
         return services.listed(tx, db.now, down_after)
 
 
-def _name(one: services.Seen) -> str:
-    return f"{one.process.binary} on {one.process.host}"
+def _name(row: services.Seen) -> str:
+    return f"{row.process.binary} on {row.process.host}"
 
 
 def _major(release: str) -> int:
-    found = re.match(r"\d+", release)
-    return int(found[0]) if found else 0
+    number = re.match(r"\d+", release)
+    return int(number[0]) if number else 0
 
 
 def _references(check: object) -> set[str]:
     return set(re.findall(r"\brule:([^\s()]+)", str(check)))
 
 
-def _listed(words: list[str], separator: str = ", ") -> str:
-    """All of them, or as many as a screen takes."""
-    rest = len(words) - _LISTED
+def _listed(items: list[str], separator: str = ", ") -> str:
+    """Return the items in one string, at most _MAX_ITEMS of them."""
+    rest = len(items) - _MAX_ITEMS
     more = [f"and {rest} more"] if rest > 0 else []
-    return separator.join([*words[:_LISTED], *more])
+    return separator.join([*items[:_MAX_ITEMS], *more])
 
 
 def failure(details: str) -> Result:
-    """It has to be mended first."""
+    """Return the result for a problem that must be solved before the upgrade."""
     return Result(Code.FAILURE, details)
 
 
 def warning(details: str) -> Result:
-    """Somebody should look at it."""
+    """Return the result for a finding that an operator should look into."""
     return Result(Code.WARNING, details)
 
 
-def sentence(error: Exception) -> str:
-    """What an error says, without the statement and its parameters, which say nothing here."""
+def first_line(error: Exception) -> str:
+    """Return the first line of an error: its message without the SQL statement and parameters."""
     return str(error).split("\n", maxsplit=1)[0]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-status: the state of a deployment, and whether it may run the installed release.
+"""The ``cyborg-status`` program: the health of a deployment, and its readiness for an upgrade.
 
-``check`` asks every process and peer how it is. It ends with 0 (all well), 1 (warnings), 2 (the
-service does not work as a whole) or 255 (the configuration cannot be used). ``upgrade check``
-ends with 0 (go on), 1 (go on, but read the warnings), 2 (mend it first) or 255 (the checks
-themselves failed), as oslo.upgradecheck has it.
+``check`` shows the health of every process and of the services that Cyborg uses. Its exit status
+is 0 (no problem), 1 (warnings), 2 (failures: the service as a whole does not work) or 255 (the
+configuration cannot be used). The exit status of ``upgrade check`` is, as oslo.upgradecheck
+defines it, 0 (continue), 1 (continue, but read the warnings), 2 (solve the failures first) or 255
+(a check could not run).
 """
 
 import argparse
@@ -23,7 +24,7 @@ from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.api.observing import Observer
 from cyborg.cmd import peer_checks, site_checks
-from cyborg.cmd.site_checks import Site
+from cyborg.cmd.site_checks import Deployment
 from cyborg.db.engine import Reader
 from cyborg.model.health_view import Component, Level, worst
 from cyborg.rpc.conductor import ConductorClient
@@ -35,12 +36,11 @@ else:
     Subparsers = object
 
 PROG = "cyborg-status"
-_FAILED = 255
-_WORDS: Final = {Level.OK: "All well.", Level.WARNING: "Warnings.", Level.FAILURE: "Failures."}
+_UNUSABLE = 255
+_SUMMARIES: Final = {Level.OK: "All well.", Level.WARNING: "Warnings.", Level.FAILURE: "Failures."}
 
-
-#: All checks in the order in which an upgrade goes; scripts know them by these names.
-CHECKS: Final[tuple[tuple[str, Callable[[Site], upgradecheck.Result]], ...]] = (
+#: All checks in the order of the steps of an upgrade. Scripts use these names.
+CHECKS: Final[tuple[tuple[str, Callable[[Deployment], upgradecheck.Result]], ...]] = (
     ("Policy File JSON to YAML Migration", site_checks.policy_file),
     ("Policy rules", site_checks.policy_rules),
     ("Duplicate rows", site_checks.duplicates),
@@ -55,47 +55,58 @@ CHECKS: Final[tuple[tuple[str, Callable[[Site], upgradecheck.Result]], ...]] = (
 )
 
 
-class Checks(Site):
+class Checks(Deployment):
     """The command that oslo.upgradecheck runs."""
 
     _upgrade_checks = CHECKS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; answers the exit status."""
+    """Run one command; return the exit status."""
     conf = cfg.ConfigOpts()
     checks = Checks(conf)
 
     def add_commands(subparsers: Subparsers) -> None:
-        check = subparsers.add_parser("check", help="Ask every process and peer how it is.")
-        check.add_argument("--format", choices=("table", "json"), default="table")
-        # The arguments of oslo.upgradecheck, beside a command of ours.
-        upgrade = subparsers.add_parser("upgrade", help="Check before an upgrade.")
+        check = subparsers.add_parser(
+            "check", help="Show the health of every process and of the services that Cyborg uses."
+        )
+        check.add_argument(
+            "--format",
+            choices=("table", "json"),
+            default="table",
+            help="Output format (default: table). Use json for scripts.",
+        )
+        # oslo.upgradecheck adds these arguments in its own main(), which has no other command.
+        upgrade = subparsers.add_parser(
+            "upgrade", help="Check whether this release can run on this deployment."
+        )
         upgrade.add_argument("check")
-        upgrade.add_argument("--json", action="store_true", help="print the results as JSON")
+        upgrade.add_argument(
+            "--json", action="store_true", help="Print the results as JSON. Use it in scripts."
+        )
         upgrade.set_defaults(action_fn=checks.check)
 
     command = cfg.SubCommandOpt("command", title="commands", handler=add_commands)
     conf.register_cli_opt(command)
-    # Standard output is for the answer: without this, oslo.log would write there.
+    # Keep the log off standard output, which holds the result of the command.
     log.register_options(conf)
     conf.set_default("use_stderr", True)
     try:
         configuration.prepare(sys.argv[1:] if argv is None else argv, prog=PROG, conf=conf)
-        # Most checks need the database, and none of them could say so as clearly.
+        # Most checks need the database; report here if its configuration cannot be used.
         _ = checks.db
         if conf.command.name == "check":
-            return health(_for_messaging(conf), conf.command.format)
+            return print_health(_read_into_global(conf), conf.command.format)
     except exception.ConfigError as error:
         print(f"{PROG}: {configuration.explained(error, conf)}", file=sys.stderr)
-        return _FAILED
-    # Its own main() would set this; --json is looked up there.
+        return _UNUSABLE
+    # oslo.upgradecheck's own main() would set this; its run() reads --json there.
     upgradecheck.CONF = conf
     return int(upgradecheck.run(conf))
 
 
-def _for_messaging(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """The same files, read into the global object: oslo.messaging works with no other."""
+def _read_into_global(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
+    """Read the same files into the global object, the only one that oslo.messaging can use."""
     files = [f"--config-file={name}" for name in conf.config_file or ()]
     directories = [f"--config-dir={name}" for name in conf.config_dir or ()]
     cfg.CONF.clear()
@@ -104,8 +115,8 @@ def _for_messaging(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     return configuration.prepare([*files, *directories], prog=PROG)
 
 
-def health(conf: cfg.ConfigOpts, form: str) -> int:
-    """Show the state of every process and peer as ``table`` or ``json``; answers the exit status.
+def print_health(conf: cfg.ConfigOpts, output_format: str) -> int:
+    """Print the health of every component as ``table`` or ``json``; return the exit status.
 
     Raises exception.ConfigError.
     """
@@ -113,24 +124,24 @@ def health(conf: cfg.ConfigOpts, form: str) -> int:
     conductor = ConductorClient(bus, timeout=conf.rpc_response_timeout)
     components = Observer(conf, reader=reader, conductor=conductor).components()
     conductor.close()
-    if form == "json":
+    if output_format == "json":
         document = {
             "level": worst(components).name.lower(),
-            "components": [one.document for one in components],
+            "components": [component.document for component in components],
         }
         print(json.dumps(document, indent=2))
     else:
-        show(components, sys.stdout, width=shutil.get_terminal_size().columns)
+        print_table(components, sys.stdout, width=shutil.get_terminal_size().columns)
     reader.close()
     return int(worst(components))
 
 
-def show(components: Sequence[Component], out: TextIO, *, width: int) -> None:
-    """A line for each component, with cause and remedy below it where something is wrong."""
-    names = max(len(one.name) for one in components)
-    for one in components:
-        print(f"{one.name.ljust(names)}  {one.state}", file=out)
-        for text in (one.cause, one.remedy):
+def print_table(components: Sequence[Component], out: TextIO, *, width: int) -> None:
+    """Print a line for each component, with cause and remedy below it if there is a problem."""
+    name_width = max(len(component.name) for component in components)
+    for component in components:
+        print(f"{component.name.ljust(name_width)}  {component.state}", file=out)
+        for text in (component.cause, component.remedy):
             indent = "    "
             wrapped = textwrap.wrap(
                 text,
@@ -142,7 +153,7 @@ def show(components: Sequence[Component], out: TextIO, *, width: int) -> None:
             )
             for line in wrapped:
                 print(line, file=out)
-    print(_WORDS[worst(components)], file=out)
+    print(_SUMMARIES[worst(components)], file=out)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 """The parts of the chaos run that need no daemons: what is asked, written down, and shown."""
 
 import importlib.metadata
-import os
 import io
+import os
 from pathlib import Path
 
 import pytest

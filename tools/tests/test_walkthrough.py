@@ -16,11 +16,11 @@ from cyborg_tools.walkthrough import options, servers
 from cyborg_tools.walkthrough.operator import Operator
 from cyborg_tools.walkthrough.stage import Place
 
+_COMMAND = Path(__file__).parents[1] / "walkthrough"
+
 from cyborg import exception
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.unit.cli.service import AGENT, Answer, Service, fault
-
-_COMMAND = Path(__file__).parents[1] / "walkthrough"
+from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_the_operator_reads_what_came_back(
 
 
 def test_another_end_than_expected_fails_the_step(operator: Operator, service: Service):
-    service.answers["/drivers"] = [Answer(409, fault("It is in use."))] * 3
+    service.answers["/drivers"] = [Answer(409, error_body("It is in use."))] * 3
     with pytest.raises(StepFailed, match="status 1 came back, and 0 was expected"):
         operator.does("driver-list")
     operator.is_refused("driver-list", "It is in use")

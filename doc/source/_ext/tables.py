@@ -110,10 +110,10 @@ class Commands(Written):
         os.environ["COLUMNS"] = "90"  # the same pages on every machine
         program = Shell([], pause=float, stdout=None, stderr=None)
         for name, entry in sorted(COMMANDS.items()):
-            yield from (name, "=" * len(name), "", str(entry.kind.__doc__), "")
-            if entry.plugin:
-                yield from (f"``openstack {entry.plugin}`` is the same.", "")
-            parser = entry.kind(program, None, cmd_name=name).get_parser(f"cyborg {name}")
+            yield from (name, "=" * len(name), "", str(entry.command.__doc__), "")
+            if entry.openstack_name:
+                yield from (f"``openstack {entry.openstack_name}`` is the same.", "")
+            parser = entry.command(program, None, cmd_name=name).get_parser(f"cyborg {name}")
             yield from (".. code-block:: text", "")
             yield from (f"   {line}" for line in parser.format_help().splitlines())
             yield ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cyborg-audit as an operator runs it, on a database that was damaged by hand."""
+"""The cyborg-audit program on a database with inconsistencies."""
 
 import io
 import json
@@ -53,7 +53,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(cloud: SmallCloud, quiet_url: str, tmp_path: Path) -> Run:
-    """Run the command; gives exit status, standard output and standard error."""
+    """Return a function that runs the command and returns status, output and error output."""
 
     def run(*words: str, **values: str) -> tuple[int, str, str]:
         peers = {
@@ -64,7 +64,7 @@ def run(cloud: SmallCloud, quiet_url: str, tmp_path: Path) -> Run:
         }
         config = tmp_path / "cyborg.conf"
         config.write_text(_CONF.format(**(peers | values)))
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "cyborg.cmd.audit", "--config-file", str(config), *words],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
@@ -72,7 +72,7 @@ def run(cloud: SmallCloud, quiet_url: str, tmp_path: Path) -> Run:
             timeout=120,
             check=False,
         )
-        return done.returncode, done.stdout, done.stderr
+        return process.returncode, process.stdout, process.stderr
 
     return run
 
@@ -82,12 +82,12 @@ def document(out: str) -> list[dict[str, Any]]:
     return findings
 
 
-def test_nothing_wrong(cloud: SmallCloud, run: Run) -> None:
+def test_audit_of_consistent_cloud_finds_nothing(cloud: SmallCloud, run: Run) -> None:
     cloud.bind(cloud.host())
     assert run()[:2] == (0, "Nothing found.\n")
 
 
-def test_a_table_then_the_repair_then_nothing(cloud: SmallCloud, run: Run) -> None:
+def test_fix_repairs_the_finding_of_the_table(cloud: SmallCloud, run: Run) -> None:
     handle = leak_handle(cloud, cloud.host())
     status, out, err = run()
     head, line, summary = out.splitlines()
@@ -105,21 +105,21 @@ def test_a_table_then_the_repair_then_nothing(cloud: SmallCloud, run: Run) -> No
     assert run()[:2] == (0, "Nothing found.\n")
 
 
-def test_json_and_one_host(cloud: SmallCloud, run: Run) -> None:
+def test_host_limits_the_json_report(cloud: SmallCloud, run: Run) -> None:
     host, other = cloud.host(), cloud.host()
     kill_agent(cloud, host)
     leak_handle(cloud, other)
     status, out, _ = run("--host", host, "--format", "json")
     assert status == 1
-    (found,) = document(out)
-    assert found == {
+    (finding,) = document(out)
+    assert finding == {
         "severity": "warning",
         "invariant": "parts-work",
         "kind": "silent-agent",
         "host": host,
         "noun": "host",
         "key": host,
-        "cause": found["cause"],
+        "cause": finding["cause"],
         "remedy": f"Start cyborg-agent on {host}. If it runs, its log says why it cannot "
         "reach the message bus.",
         "fix": None,
@@ -130,78 +130,84 @@ def test_json_and_one_host(cloud: SmallCloud, run: Run) -> None:
     assert err == "cyborg-audit: Host nowhere could not be found.\n"
 
 
-def test_what_cannot_be_repaired_stays_an_error(cloud: SmallCloud, run: Run) -> None:
+def test_fix_exits_with_2_when_an_error_has_no_repair(cloud: SmallCloud, run: Run) -> None:
     host = cloud.host()
     instance, provider = delete_server(cloud, host), add_orphan(cloud, host)
-    # It was no boot that has just begun.
+    # Make the events old enough to rule out a boot in progress.
     cloud.execute(sa.update(Event).values(at_ms=1))
     status, out, _ = run("--fix", "--format", "json")
     assert status == 2
-    outcomes = {one["key"]: one["outcome"] for one in document(out)}
+    outcomes = {finding["key"]: finding["outcome"] for finding in document(out)}
     assert outcomes == {instance: "repaired", provider: None}
 
 
-def test_what_differs_in_placement_is_given_to_the_agent(cloud: SmallCloud, run: Run) -> None:
+def test_fix_gives_difference_in_placement_to_the_agent(cloud: SmallCloud, run: Run) -> None:
     host = cloud.host()
     delete_traits(cloud, host)
-    # The agent had time enough.
+    # The difference is older than the time that the agent has to publish.
     cloud.execute(sa.update(Host).values(updated_ms=1))
     before = cloud.generation(host)
     status, out, _ = run("--fix", "--format", "json")
-    assert (status, [one["outcome"] for one in document(out)]) == (0, ["given to its agent"])
+    assert (status, [finding["outcome"] for finding in document(out)]) == (
+        0,
+        ["given to its agent"],
+    )
     assert cloud.generation(host) == before + 1
     cloud.publish(host)
     assert run()[:2] == (0, "Nothing found.\n")
 
 
-def test_nobody_is_touched_while_a_peer_is_away(cloud: SmallCloud, run: Run) -> None:
+def test_fix_repairs_nothing_when_nova_does_not_answer(cloud: SmallCloud, run: Run) -> None:
     handle = leak_handle(cloud, cloud.host())
     status, out, err = run("--fix", "--format", "json", nova="http://127.0.0.1:9/v2.1")
     assert status == 3
-    assert [(one["key"], one["outcome"]) for one in document(out)] == [(handle, None)]
+    assert [(finding["key"], finding["outcome"]) for finding in document(out)] == [(handle, None)]
     assert json.loads(out)["unasked"][0].startswith("Nova is not available")
     assert err.splitlines()[-1] == "cyborg-audit: Nothing was repaired."
     assert {kind.value for kind, _ in cloud.found()} == {"leaked-handle"}
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("values", "message"),
     [
         ({"database": "sqlite:////nowhere/at/all/cyborg.sqlite"}, "The database is not available"),
         ({"nova": "x\nauth_type = nonsense"}, "[nova]"),
     ],
 )
-def test_what_cannot_begin_says_why(run: Run, values: dict[str, str], sentence: str) -> None:
+def test_audit_exits_with_3_and_reason_when_it_cannot_start(
+    run: Run, values: dict[str, str], message: str
+) -> None:
     status, out, err = run(**values)
     assert (status, out) == (3, "")
-    assert err.startswith(f"cyborg-audit: {sentence}")
+    assert err.startswith(f"cyborg-audit: {message}")
     assert "Traceback" not in err
 
 
-def test_a_schema_of_another_release(run: Run, tmp_path: Path) -> None:
+def test_audit_exits_with_3_when_schema_is_not_of_this_release(run: Run, tmp_path: Path) -> None:
     status, _, err = run(database=f"sqlite:///{tmp_path}/empty.sqlite")
     assert status == 3
     assert "cyborg-dbsync upgrade" in err
 
 
-def test_wrong_usage(run: Run) -> None:
+def test_wrong_command_line_exits_with_2(run: Run) -> None:
     assert run("--format", "xml")[0] == 2
 
 
 class Terminal(io.StringIO):
-    """Standard output with somebody in front of it."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
-        """Yes."""
         return True
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
+def test_table_has_colours_on_a_terminal_without_no_color(
+    monkeypatch: pytest.MonkeyPatch, no_color: str
+) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
-    one = Finding(Kind.DRIFT, "provider", "p", "It differs.", host="h")
+    finding = Finding(Kind.DRIFT, "provider", "p", "It differs.", host="h")
     out = Terminal()
-    command.show_table(command.Report(Verdict((one,))), out)
+    command.print_table(command.Report(Verdict((finding,))), out)
     lines = out.getvalue().splitlines()
     assert ("\033[33mwarning \033[0m" in lines[1]) is (not no_color)
     plain = [re.sub(r"\033\[\d+m", "", line) for line in lines]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the command line with the real service, and inside the ``openstack`` client."""
+"""Tests of the commands with the real API, and as a plug-in of the ``openstack`` client."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands inside the ``openstack`` client: the same requests, the same ends."""
+"""The commands in the ``openstack`` client: same requests, results and errors as the program."""
 
 import json
 import os
@@ -14,34 +14,34 @@ import cyborg
 from cyborg.cli.catalogue import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.functional.keystone.shell import Shell
-from cyborg.tests.unit.cli.service import Answer, Service, fault, operation, result
+from cyborg.tests.unit.cli.service import Answer, Service, error_body, operation, result
 from cyborg.tests.unit.cli.test_requests import SENT
 
 ROOT = str(Path(cyborg.__file__).resolve().parent.parent)
-#: The command lines of the other program that this one has, too, with their names here.
+#: The command line in the ``openstack`` client for each line of the program that has one.
 LINES = {
-    line: f"{COMMANDS[name].plugin} {rest}"
+    line: f"{COMMANDS[name].openstack_name} {rest}"
     for line, (name, _, rest) in ((line, line.partition(" ")) for line in SENT)
-    if COMMANDS[name].plugin
+    if COMMANDS[name].openstack_name
 }
 
 
 @pytest.fixture(scope="module")
 def service() -> Service:
-    """What the commands talk to."""
+    """Return the fake service."""
     return Service()
 
 
 @pytest.fixture(scope="module")
 def url(service: Service) -> Iterator[str]:
-    """Where it listens."""
+    """Return the URL of the fake service."""
     with Loopback(service) as loopback:
         yield f"{loopback.url}/v2"
 
 
 @pytest.fixture(scope="module")
 def openstack(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A shell whose client finds the package that is tested."""
+    """Return a shell whose ``openstack`` client uses the package under test."""
     options = ["--os-auth-type", "none", "--os-endpoint", url]
     home = tmp_path_factory.mktemp("home")
     with Shell(home, options, overlook="cyborgclient", PYTHONPATH=ROOT) as shell:
@@ -49,17 +49,19 @@ def openstack(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sh
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_it_sends_what_the_program_sends(line: str, openstack: Shell, service: Service):
-    service.asked.clear()
+def test_plugin_sends_the_same_request_as_the_program(
+    line: str, openstack: Shell, service: Service
+):
+    service.requests.clear()
     status, out, err = openstack.run(LINES[line])
     assert status == 0, out + err
-    (asked,) = service.asked
-    assert (asked.method, asked.path, asked.query, asked.body) == SENT[line]
-    assert asked.version == "accelerator 2.5"
+    (request,) = service.requests
+    assert (request.method, request.path, request.query, request.body) == SENT[line]
+    assert request.version == "accelerator 2.5"
 
 
-def test_every_command_of_the_issue_is_there():
-    assert {entry.plugin for entry in COMMANDS.values() if entry.plugin} >= {
+def test_plugin_has_the_main_operator_commands():
+    assert {entry.openstack_name for entry in COMMANDS.values() if entry.openstack_name} >= {
         "accelerator service list",
         "accelerator driver install",
         "accelerator discover",
@@ -69,42 +71,47 @@ def test_every_command_of_the_issue_is_there():
     }
 
 
-def test_a_host_that_failed_fails_the_command(openstack: Shell, service: Service):
-    usual = service.course
-    service.course = [operation("failed", result("b", "failed", error="not installed"))]
-    complaint = openstack.fails("accelerator driver install fake_driver")
-    service.course = usual
-    assert "b: not installed" in complaint
+def test_plugin_command_fails_when_one_host_failed(openstack: Shell, service: Service):
+    default_states = service.operation_states
+    service.operation_states = [operation("failed", result("b", "failed", error="not installed"))]
+    message = openstack.fails("accelerator driver install fake_driver")
+    service.operation_states = default_states
+    assert "b: not installed" in message
 
 
-def test_the_service_and_the_command_say_what_is_wrong(openstack: Shell, service: Service):
-    service.answers["/drivers"] = [Answer(403, fault("Not yours."))]
-    complaint = openstack.fails("accelerator driver list")
-    assert "Not yours (HTTP 403)." in complaint
-    assert "accelerator_operator" in complaint
+def test_plugin_error_shows_service_message_and_advice(openstack: Shell, service: Service):
+    service.answers["/drivers"] = [Answer(403, error_body("Not yours."))]
+    message = openstack.fails("accelerator driver list")
+    assert "Not yours (HTTP 403)." in message
+    assert "accelerator_operator" in message
 
 
-def test_lists_are_lists(openstack: Shell):
-    (one,) = openstack.show("accelerator driver list")
-    assert one["name"] == "fake_driver"
+def test_plugin_list_returns_the_objects(openstack: Shell):
+    (driver,) = openstack.show("accelerator driver list")
+    assert driver["name"] == "fake_driver"
 
 
-def test_both_programs_start_from_a_real_shell(url: str, tmp_path: Path):
+def test_both_programs_start_as_processes_with_equal_output(url: str, tmp_path: Path):
     options = ["--os-auth-type", "none", "--os-endpoint", url]
-    bare = {"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": ROOT, "LC_ALL": "C.UTF-8"}
-    shown = []
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": os.defpath,
+        "PYTHONPATH": ROOT,
+        "LC_ALL": "C.UTF-8",
+    }
+    outputs = []
     for module, command in (
         ("cyborg.cli.shell", "driver-list"),
         ("openstackclient.shell", "accelerator driver list"),
     ):
-        ran = subprocess.run(
+        outcome = subprocess.run(
             [sys.executable, "-P", "-m", module, *options, *command.split(), "-f", "json"],
-            env=bare,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-        assert (ran.returncode, ran.stderr) == (0, "")
-        shown.append(json.loads(ran.stdout))
-    assert shown[0] == shown[1]
+        assert (outcome.returncode, outcome.stderr) == (0, "")
+        outputs.append(json.loads(outcome.stdout))
+    assert outputs[0] == outputs[1]

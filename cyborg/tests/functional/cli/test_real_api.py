@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for what has been there before, against the real API, conductor and agent."""
+"""Commands against the real API, conductor and agent."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ import pytest
 from cyborg.testing import servers
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
-from cyborg.tests.functional.cli.conftest import Seat
+from cyborg.tests.functional.cli.conftest import UserCommand
 from cyborg.tests.functional.conftest import Compute
 from cyborg.tests.functional.life.http import Client, bind_body
 from cyborg.tests.functional.life.made import Bench
@@ -23,98 +23,116 @@ GROUPS = ("--group", ",".join(f"{key}={value}" for key, value in GROUP.items()))
 
 @pytest.fixture
 def name() -> str:
-    """A name for a profile that no other test has."""
+    """Return a unique name for a device profile."""
     return f"profile-{uuid4().hex}"
 
 
-def test_the_life_of_a_profile(seat: Callable[..., Seat], name: str):
-    admin, reader = seat("admin"), seat("reader")
-    made = admin(f"profile-create {name} --description d -f json", *GROUPS).shown
-    UUID(made["uuid"])
-    assert (made["name"], made["groups"], made["description"]) == (name, [GROUP], "d")
-    for key in (name, made["uuid"]):
-        assert reader(f"profile-show {key} -f json").shown == made
-    (listed,) = reader(f"profile-list --name {name} -f json").shown
-    assert listed == {key: made[key] for key in ("uuid", "name", "groups", "description")}
-    again = admin(f"profile-create {name}", *GROUPS)
-    assert again.status == 1
-    assert name in again.err
-    assert "(HTTP 409)" in again.err
+def test_profile_is_created_shown_listed_and_deleted(
+    as_user: Callable[..., UserCommand], name: str
+):
+    admin, reader = as_user("admin"), as_user("reader")
+    created = admin(f"profile-create {name} --description d -f json", *GROUPS).json
+    UUID(created["uuid"])
+    assert (created["name"], created["groups"], created["description"]) == (name, [GROUP], "d")
+    for key in (name, created["uuid"]):
+        assert reader(f"profile-show {key} -f json").json == created
+    (listed,) = reader(f"profile-list --name {name} -f json").json
+    assert listed == {key: created[key] for key in ("uuid", "name", "groups", "description")}
+    duplicate = admin(f"profile-create {name}", *GROUPS)
+    assert duplicate.status == 1
+    assert name in duplicate.err
+    assert "(HTTP 409)" in duplicate.err
     assert admin(f"profile-delete {name}").status == 0
-    gone = reader(f"profile-show {name}")
-    assert (gone.status, gone.out) == (1, "")
-    assert "could not be found" in gone.err
+    deleted = reader(f"profile-show {name}")
+    assert (deleted.status, deleted.out) == (1, "")
+    assert "could not be found" in deleted.err
 
 
 @pytest.mark.parametrize("role", ["manager", "member", "reader"])
-def test_who_may_not_is_told_who_may(role: str, seat: Callable[..., Seat], name: str):
-    ran = seat(role)(f"profile-create {name}", *GROUPS)
-    assert ran.status == 1
-    assert "(HTTP 403)" in ran.err
-    assert "accelerator_operator" in ran.err
-    assert seat("admin")(f"profile-list --name {name} -f json").shown == []
-
-
-def test_a_wrong_group_is_named(seat: Callable[..., Seat], name: str):
-    ran = seat("admin")(f"profile-create {name} --group resources:FPGA=many")
-    assert ran.status == 1
-    assert "resources:FPGA" in ran.err
-    assert "(HTTP 400)" in ran.err
-
-
-def test_accelerators(seat: Callable[..., Seat], compute: Callable[..., Compute]):
-    host, admin = compute(), seat("admin")
-    (found,) = admin(f"accelerator-list --host {host.name} --long -f json").shown
-    assert (found["type"], found["vendor"], found["hostname"]) == ("FPGA", "0xABCD", host.name)
-    shown = admin(f"accelerator-show {found['uuid']} -f json").shown
-    assert shown["uuid"] == found["uuid"]
-    assert "links" not in shown
-    assert admin("accelerator-list --vendor none -f json").shown == []
-    ran = admin("accelerator-show", str(uuid4()))
-    assert ran.status == 1
-    assert "could not be found" in ran.err
-
-
-def test_requests_are_seen_by_their_project(
-    seat: Callable[..., Seat], compute: Callable[..., Compute], profile: Callable[..., str], app
+def test_profile_create_names_the_needed_role_when_forbidden(
+    role: str, as_user: Callable[..., UserCommand], name: str
 ):
-    host, wanted, instance = compute(), profile(GROUP), str(uuid4())
+    outcome = as_user(role)(f"profile-create {name}", *GROUPS)
+    assert outcome.status == 1
+    assert "(HTTP 403)" in outcome.err
+    assert "accelerator_operator" in outcome.err
+    assert as_user("admin")(f"profile-list --name {name} -f json").json == []
+
+
+def test_profile_create_fails_and_names_invalid_group(
+    as_user: Callable[..., UserCommand], name: str
+):
+    outcome = as_user("admin")(f"profile-create {name} --group resources:FPGA=many")
+    assert outcome.status == 1
+    assert "resources:FPGA" in outcome.err
+    assert "(HTTP 400)" in outcome.err
+
+
+def test_accelerator_list_and_show_return_discovered_device(
+    as_user: Callable[..., UserCommand], compute: Callable[..., Compute]
+):
+    host, admin = compute(), as_user("admin")
+    (device,) = admin(f"accelerator-list --host {host.name} --long -f json").json
+    assert (device["type"], device["vendor"], device["hostname"]) == ("FPGA", "0xABCD", host.name)
+    details = admin(f"accelerator-show {device['uuid']} -f json").json
+    assert details["uuid"] == device["uuid"]
+    assert "links" not in details
+    assert admin("accelerator-list --vendor none -f json").json == []
+    outcome = admin("accelerator-show", str(uuid4()))
+    assert outcome.status == 1
+    assert "could not be found" in outcome.err
+
+
+def test_arqs_are_visible_to_members_of_their_project_only(
+    as_user: Callable[..., UserCommand],
+    compute: Callable[..., Compute],
+    profile: Callable[..., str],
+    app,
+):
+    host, profile_name, instance = compute(), profile(GROUP), str(uuid4())
     nova = Client(app, role="member", project="blue", service=True)
-    arqs = nova.post("/accelerator_requests", {"device_profile_name": wanted})["arqs"]
+    arqs = nova.post("/accelerator_requests", {"device_profile_name": profile_name})["arqs"]
     nova.patch("/accelerator_requests", bind_body(arqs, host.name, host.fake_provider, instance))
-    (found,) = seat("member")(f"arq-list --instance {instance} -f json").shown
-    assert (found["uuid"], found["state"]) == (arqs[0]["uuid"], "Bound")
-    assert isinstance(found["attach_handle_info"], dict)
-    shown = seat("reader")(f"arq-show {found['uuid']} -f json").shown
-    assert shown["device_profile_name"] == wanted
-    (device,) = seat("member")(f"accelerator-list --instance {instance} --long -f json").shown
+    (arq,) = as_user("member")(f"arq-list --instance {instance} -f json").json
+    assert (arq["uuid"], arq["state"]) == (arqs[0]["uuid"], "Bound")
+    assert isinstance(arq["attach_handle_info"], dict)
+    details = as_user("reader")(f"arq-show {arq['uuid']} -f json").json
+    assert details["device_profile_name"] == profile_name
+    (device,) = as_user("member")(f"accelerator-list --instance {instance} --long -f json").json
     assert (device["instance_name"], device["instance_status"]) == (["unknown"], ["unknown"])
     assert (device["holder"], device["resource_classes"]) == (["unknown"], ["FPGA"])
     assert (device["hostname"], device["address"], device["provider"]) == (None, None, None)
-    (listed,) = seat("admin")(f"accelerator-list --instance {instance} --long -f json").shown
+    (listed,) = as_user("admin")(f"accelerator-list --instance {instance} --long -f json").json
     assert (listed["hostname"], listed["instances"][0]["uuid"]) == (host.name, instance)
-    stranger = seat("member", "green")
-    assert stranger(f"accelerator-list --instance {instance} -f json").shown == []
-    assert stranger(f"arq-list --instance {instance} -f json").shown == []
-    ran = stranger(f"arq-show {found['uuid']}")
-    assert (ran.status, ran.out) == (1, "")
+    other_project = as_user("member", "green")
+    assert other_project(f"accelerator-list --instance {instance} -f json").json == []
+    assert other_project(f"arq-list --instance {instance} -f json").json == []
+    outcome = other_project(f"arq-show {arq['uuid']}")
+    assert (outcome.status, outcome.out) == (1, "")
     nova.delete(f"/accelerator_requests?instance={instance}")
 
 
-def test_operators_read_the_history_of_a_card(
-    seat: Callable[..., Seat], compute: Callable[..., Compute], profile: Callable[..., str], app
+def test_operators_read_events_and_usage_of_a_device(
+    as_user: Callable[..., UserCommand],
+    compute: Callable[..., Compute],
+    profile: Callable[..., str],
+    app,
 ):
-    host, wanted, instance = compute(), profile(GROUP), str(uuid4())
+    host, profile_name, instance = compute(), profile(GROUP), str(uuid4())
     nova = Client(app, role="member", project="blue", service=True)
-    arqs = nova.post("/accelerator_requests", {"device_profile_name": wanted})["arqs"]
+    arqs = nova.post("/accelerator_requests", {"device_profile_name": profile_name})["arqs"]
     nova.patch("/accelerator_requests", bind_body(arqs, host.name, host.fake_provider, instance))
-    operator = seat("operator")
-    (card,) = operator(f"accelerator-list --host {host.name} -f json").shown
-    assert (card["free"], card["total"], card["holder"]) == (card["total"] - 1, 16, ["unknown"])
-    shown = operator(f"accelerator-show {card['uuid']} -f json").shown
-    assert shown["providers"][0]["uuid"] == host.fake_provider
-    assert shown["address"] == card["address"]
-    bound, discovered = operator(f"event-list --device {card['uuid']} -f json").shown
+    operator = as_user("operator")
+    (device,) = operator(f"accelerator-list --host {host.name} -f json").json
+    assert (device["free"], device["total"], device["holder"]) == (
+        device["total"] - 1,
+        16,
+        ["unknown"],
+    )
+    details = operator(f"accelerator-show {device['uuid']} -f json").json
+    assert details["providers"][0]["uuid"] == host.fake_provider
+    assert details["address"] == device["address"]
+    bound, discovered = operator(f"event-list --device {device['uuid']} -f json").json
     assert [bound["action"], discovered["action"]] == ["Bound", "discovered"]
     assert bound["at"].endswith("+00:00")
     for name, value in (
@@ -123,54 +141,58 @@ def test_operators_read_the_history_of_a_card(
         ("arq", f"{arqs[0]['uuid']} --limit 1"),
         ("host", f"{host.name} --since {bound['at'].replace('+00:00', 'Z')}"),
     ):
-        assert operator(f"event-list --{name} {value} -f json").shown == [bound]
-    (counts,) = operator(f"usage-show --by host --host {host.name} -f json").shown
+        assert operator(f"event-list --{name} {value} -f json").json == [bound]
+    (counts,) = operator(f"usage-show --by host --host {host.name} -f json").json
     assert (counts["resource_class"], counts["total"], counts["used"]) == ("FPGA", 16, 1)
-    for refused in ("reader", "member", "manager"):
-        ran = seat(refused)("event-list")
-        assert (ran.status, "cyborg:event:get_all" in ran.err) == (1, True)
+    for role in ("reader", "member", "manager"):
+        outcome = as_user(role)("event-list")
+        assert (outcome.status, "cyborg:event:get_all" in outcome.err) == (1, True)
     nova.delete(f"/accelerator_requests?instance={instance}")
 
 
-def test_pages(seat: Callable[..., Seat]):
-    admin = seat("admin")
+def test_marker_continues_after_limit(as_user: Callable[..., UserCommand]):
+    admin = as_user("admin")
     names = [f"page-{index}-{uuid4().hex}" for index in range(3)]
-    for one in names:
-        assert admin(f"profile-create {one}", *GROUPS).status == 0
-    everything = admin("profile-list -f value -c uuid").out.split()
+    for name in names:
+        assert admin(f"profile-create {name}", *GROUPS).status == 0
+    uuids = admin("profile-list -f value -c uuid").out.split()
     first = admin("profile-list --limit 2 -f value -c uuid").out.split()
     rest = admin(f"profile-list --marker {first[-1]} -f value -c uuid").out.split()
     assert len(first) == 2
-    assert first + rest == everything
+    assert first + rest == uuids
     admin("profile-delete", *names)
-    assert admin("profile-list -f json").shown == []
+    assert admin("profile-list -f json").json == []
 
 
-def test_an_accelerator_is_created_changed_and_deleted(
-    seat: Callable[..., Seat], stack: Stack, placement: PlacementService, tmp_path: Path
+def test_accelerator_is_created_changed_and_deleted(
+    as_user: Callable[..., UserCommand], stack: Stack, placement: PlacementService, tmp_path: Path
 ):
     own = replace(stack, times=replace(stack.times, agent_heartbeat=0.2), _endings=[])
     bench = Bench(fresh_host("shell"), servers.server(), own, tmp_path, "CUSTOM_SHELL")
     placement.make_compute(bench.name)
     bench.start("left")
-    admin = seat("admin")
+    admin = as_user("admin")
     listing = f"accelerator-list --host {bench.name} -f json"
-    eventually(lambda: len(admin(listing).shown) == 1, timeout=60.0)
-    order = (
+    eventually(lambda: len(admin(listing).json) == 1, timeout=60.0)
+    create = (
         f"accelerator-create --host {bench.name} --driver generic_driver --model soft --type FPGA "
         "--resource-class CUSTOM_SHELL --trait CUSTOM_SOFT --label rack=7 -f json"
     )
     (creates,) = admin(f"backend-list --host {bench.name} -f value -c creates").out.split()
     assert creates == "TEST_PCI"
-    ran = admin(f"{order} --backend left --units 2")
-    uuid = ran.shown["uuid"]
-    assert (ran.status, ran.shown["labels"], ran.shown["model"]) == (0, {"rack": "7"}, "soft")
+    outcome = admin(f"{create} --backend left --units 2")
+    uuid = outcome.json["uuid"]
+    assert (outcome.status, outcome.json["labels"], outcome.json["model"]) == (
+        0,
+        {"rack": "7"},
+        "soft",
+    )
     assert admin(f"accelerator-update {uuid} --model softer -f value -c model").out == "softer\n"
-    refused = admin(f"{order} --backend middle")
+    refused = admin(f"{create} --backend middle")
     assert (refused.status, refused.out) == (1, "")
     assert "Backend middle could not be found" in refused.err
-    may_not = seat("member")(f"{order} --backend left")
-    assert "accelerator_operator" in may_not.err
+    forbidden = as_user("member")(f"{create} --backend left")
+    assert "accelerator_operator" in forbidden.err
     assert admin(f"accelerator-delete {uuid}").status == 0
-    eventually(lambda: len(admin(listing).shown) == 1)
+    eventually(lambda: len(admin(listing).json) == 1)
     own.stop()

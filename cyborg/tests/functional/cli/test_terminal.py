@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both programs write on a real terminal of 80 columns, and into a pipe."""
+"""The output of both programs on a terminal of 80 columns and in a pipe."""
 
 import contextlib
 import fcntl
@@ -21,18 +21,18 @@ import pytest
 
 import cyborg
 from cyborg.cli import shell
-from cyborg.cli.base import List
+from cyborg.cli.base import ListCommand
 from cyborg.cli.catalogue import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
 from cyborg.tests.unit.cli.service import (
     ARQ,
+    BACKEND,
     DEVICE,
     DRIVER,
-    ENGINE,
     INSTANCE,
     OPERATION,
-    THINGS,
+    RESOURCES,
     Answer,
     Service,
     operation,
@@ -40,11 +40,11 @@ from cyborg.tests.unit.cli.service import (
 )
 
 ROOT = str(Path(cyborg.__file__).resolve().parent.parent)
-LISTS = [name for name, entry in COMMANDS.items() if issubclass(entry.kind, List)]
+LISTS = [name for name, entry in COMMANDS.items() if issubclass(entry.command, ListCommand)]
 SHOWS = [
     f"service-show {SERVICE}",
     f"driver-show {DRIVER}",
-    f"backend-show {ENGINE}",
+    f"backend-show {BACKEND}",
     f"hardware-show {DEVICE}",
     f"accelerator-show {DEVICE}",
     f"arq-show {ARQ}",
@@ -53,16 +53,16 @@ SHOWS = [
 ]
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 COLOUR = re.compile(r"\x1b\[[0-9]*m")
-FINDINGS = {
+DISCOVERY_RESULT = {
     "drivers": [
         {"name": "generic_driver", "state": "READY", "found": 12, "added": 2, "error": None},
         {"name": "fake_driver", "state": "READY", "found": 1, "added": 0, "error": None},
     ],
     "installing": [DEVICE],
 }
-DONE = operation(
+ENDED_OPERATION = operation(
     "failed",
-    result("compute-1.region-one.example.org", "succeeded", result=FINDINGS),
+    result("compute-1.region-one.example.org", "succeeded", result=DISCOVERY_RESULT),
     result("compute-2", "failed", error="The agent of compute-2 did not answer within an hour."),
     steps=[{"name": "begun", "at": "2026-11-01T10:00:00.000+00:00"}],
     subject={"driver": "generic_driver", "hosts": ["compute-1.region-one.example.org"]},
@@ -70,8 +70,8 @@ DONE = operation(
 
 
 @dataclass(frozen=True)
-class Written:
-    """The end of a program; ``lines`` are without colours."""
+class Output:
+    """Exit status and output of a program; ``lines`` are without colours."""
 
     status: int
     lines: list[str]
@@ -79,66 +79,66 @@ class Written:
 
     @property
     def text(self) -> str:
-        """The whole output."""
+        """Return the whole output."""
         return "\n".join(self.lines)
 
 
-class Screen:
-    """A pseudo-terminal of 24 lines; what is written to ``slave`` can be read afterwards."""
+class PseudoTerminal:
+    """A pseudo-terminal of 24 lines; the lines written to ``slave`` can be read afterwards."""
 
     def __init__(self, columns: int) -> None:
         self._master, self.slave = pty.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self._output = b""
-        # A terminal holds some kilobytes only: what is written must be read meanwhile.
+        # The buffer of a terminal is a few kilobytes, so a thread must read it all the time.
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
-        # Linux ends the reading with an error when the last writer has closed.
+        # On Linux, read fails when the last writer has closed the terminal.
         with contextlib.suppress(OSError):
             while part := os.read(self._master, 65536):
                 self._output += part
 
     def type(self, text: str) -> None:
-        """Press these keys."""
+        """Send these characters to the terminal as input."""
         os.write(self._master, text.encode())
 
     def lines(self) -> list[str]:
-        """The lines that were written; the slave must be closed everywhere."""
+        """Return the lines written; every process must have closed the slave."""
         self._reader.join()
         os.close(self._master)
         return COLOUR.sub("", self._output.decode()).replace("\r\n", "\n").splitlines()
 
 
 @dataclass(frozen=True)
-class Seat:
-    """A place from which the service is reached; ``home`` is the user's directory."""
+class ProgramRunner:
+    """Runs the programs against a service; ``home`` is the home directory of the user."""
 
     url: str
     home: Path
 
     @property
-    def account(self) -> tuple[str, ...]:
-        """The options that stand before the command."""
+    def global_options(self) -> tuple[str, ...]:
+        """Return the options before the command."""
         return ("--os-auth-type", "none", "--os-endpoint", self.url)
 
-    def terminal(self, *arguments: str, columns: int = 80) -> Written:
+    def terminal(self, *arguments: str, columns: int = 80) -> Output:
         """Run the program with a terminal as its output."""
-        screen, errors = Screen(columns), io.StringIO()
-        with open(screen.slave, "w", encoding="utf-8") as out:
-            status = shell.main((*self.account, *arguments), stdout=out, stderr=errors)
-        return Written(status, screen.lines(), errors.getvalue())
+        terminal, errors = PseudoTerminal(columns), io.StringIO()
+        with open(terminal.slave, "w", encoding="utf-8") as out:
+            status = shell.main((*self.global_options, *arguments), stdout=out, stderr=errors)
+        return Output(status, terminal.lines(), errors.getvalue())
 
-    def pipe(self, *arguments: str) -> Written:
+    def pipe(self, *arguments: str) -> Output:
         """Run the program with an output that is not a terminal."""
         out, errors = io.StringIO(), io.StringIO()
-        status = shell.main((*self.account, *arguments), stdout=out, stderr=errors)
-        return Written(status, out.getvalue().splitlines(), errors.getvalue())
+        status = shell.main((*self.global_options, *arguments), stdout=out, stderr=errors)
+        return Output(status, out.getvalue().splitlines(), errors.getvalue())
 
-    def process(self, module: str, *arguments: str, typed: str = "") -> Written:
+    def process(self, module: str, *arguments: str, typed: str = "") -> Output:
         """Run a module as a process of its own, on a terminal of 80 columns."""
-        screen = Screen(80)
+        terminal = PseudoTerminal(80)
         environment = {
             "HOME": str(self.home),
             "PATH": os.defpath,
@@ -147,44 +147,46 @@ class Seat:
             "TERM": "xterm",
         }
         process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", module, *self.account, *arguments],
-            stdin=screen.slave,
-            stdout=screen.slave,
-            stderr=screen.slave,
+            [sys.executable, "-P", "-W", "ignore", "-m", module, *self.global_options, *arguments],
+            stdin=terminal.slave,
+            stdout=terminal.slave,
+            stderr=terminal.slave,
             env=environment,
             start_new_session=True,
         )
-        os.close(screen.slave)
-        screen.type(typed)
-        return Written(process.wait(timeout=120), screen.lines())
+        os.close(terminal.slave)
+        terminal.type(typed)
+        return Output(process.wait(timeout=120), terminal.lines())
 
 
 @pytest.fixture
 def service() -> Service:
-    """What the commands talk to."""
+    """Return the fake service, whose operation has ended."""
     service = Service()
-    service.course = [DONE]
+    service.operation_states = [ENDED_OPERATION]
     return service
 
 
 @pytest.fixture
-def seat(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seat]:
-    """A place from which the service is reached."""
+def runner(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ProgramRunner]:
+    """Return a runner for the programs."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
     with Loopback(service) as loopback:
-        yield Seat(f"{loopback.url}/v2", tmp_path)
+        yield ProgramRunner(f"{loopback.url}/v2", tmp_path)
 
 
 @pytest.mark.parametrize("line", [*LISTS, *(f"{name} --long" for name in LISTS), *SHOWS])
-def test_a_table_fits_80_columns_with_every_value_and_whole_uuids(line: str, seat: Seat):
+def test_table_fits_80_columns_with_all_values_and_whole_uuids(line: str, runner: ProgramRunner):
     if line == "usage-show --long":
         line = "usage-show"
-    shown = seat.terminal(*line.split())
-    piped = seat.pipe(*line.split(), "-f", "json")
-    assert max(map(len, shown.lines)) <= 80, shown.text
+    output = runner.terminal(*line.split())
+    piped = runner.pipe(*line.split(), "-f", "json")
+    assert max(map(len, output.lines)) <= 80, output.text
     rows = json.loads(piped.text)
-    text = shown.text
+    text = output.text
     for row in rows if isinstance(rows, list) else [rows]:
         for uuid in UUID.findall(json.dumps(row)):
             assert uuid in text
@@ -193,38 +195,38 @@ def test_a_table_fits_80_columns_with_every_value_and_whole_uuids(line: str, sea
                 assert name in text
 
 
-def test_a_wide_terminal_has_wide_tables(seat: Seat):
-    narrow = seat.terminal("accelerator-list", "--long")
-    wide = seat.terminal("accelerator-list", "--long", columns=400)
+def test_wide_terminal_shows_wide_tables(runner: ProgramRunner):
+    narrow = runner.terminal("accelerator-list", "--long")
+    wide = runner.terminal("accelerator-list", "--long", columns=400)
     assert max(map(len, wide.lines)) > 200
     assert len(wide.lines) < len(narrow.lines)
 
 
-def test_a_terminal_narrower_than_a_uuid_does_not_break_it(seat: Seat):
-    shown = seat.terminal("driver-list", columns=30)
-    assert shown.status == 0
-    assert any(DRIVER in line for line in shown.lines)
+def test_uuid_is_not_broken_on_narrow_terminal(runner: ProgramRunner):
+    output = runner.terminal("driver-list", columns=30)
+    assert output.status == 0
+    assert any(DRIVER in line for line in output.lines)
 
 
-def test_a_column_without_values_goes_unless_it_is_named(seat: Seat, service: Service):
-    driver = THINGS["drivers"][0] | {"type": None, "error": None}
+def test_column_without_values_is_omitted_unless_selected(runner: ProgramRunner, service: Service):
+    driver = RESOURCES["drivers"][0] | {"type": None, "error": None}
     service.answers["/drivers"] = [Answer(200, {"drivers": [driver]}) for _ in range(3)]
-    assert "error" not in seat.terminal("driver-list", "--long").text
-    assert "error" in seat.terminal("driver-list", "--long", "-c", "error").text
-    assert "error" in seat.pipe("driver-list", "--long").lines[1]
+    assert "error" not in runner.terminal("driver-list", "--long").text
+    assert "error" in runner.terminal("driver-list", "--long", "-c", "error").text
+    assert "error" in runner.pipe("driver-list", "--long").lines[1]
 
 
-def test_a_pipe_gets_every_column_in_one_line_for_each_object(seat: Seat):
-    lines = seat.pipe("accelerator-list", "--long").lines
+def test_pipe_gets_all_columns_with_one_line_per_object(runner: ProgramRunner):
+    lines = runner.pipe("accelerator-list", "--long").lines
     assert "status_reason" in lines[1]
     assert "vendor_board_info" in lines[1]
-    (row,) = seat.pipe("arq-list", "-f", "value").lines
+    (row,) = runner.pipe("arq-list", "-f", "value").lines
     assert ARQ in row
     assert INSTANCE in row
 
 
-def test_an_operation_reads_as_sentences(seat: Seat):
-    text = seat.terminal("operation-show", OPERATION, columns=200).text
+def test_operation_fields_are_shown_as_text(runner: ProgramRunner):
+    text = runner.terminal("operation-show", OPERATION, columns=200).text
     assert "begun at 2026-11-01T10:00:00.000+00:00" in text
     assert "generic_driver found 12 devices (2 new); fake_driver found 1 device" in text
     assert f"being set up: {DEVICE}" in text
@@ -233,7 +235,7 @@ def test_an_operation_reads_as_sentences(seat: Seat):
 
 
 @pytest.mark.parametrize("line", LISTS)
-def test_an_empty_list_says_what_to_do(line: str, seat: Seat, service: Service):
+def test_empty_list_prints_what_to_do_next(line: str, runner: ProgramRunner, service: Service):
     for path, key in (
         ("/services", "services"),
         ("/drivers", "drivers"),
@@ -247,16 +249,16 @@ def test_an_empty_list_says_what_to_do(line: str, seat: Seat, service: Service):
         ("/events", "events"),
     ):
         service.answers[path] = [Answer(200, {key: []}) for _ in range(3)]
-    piped = seat.pipe(line, "-f", "json")
+    piped = runner.pipe(line, "-f", "json")
     assert (piped.status, piped.lines) == (0, ["[]"])
     assert "There are no" in piped.errors
-    assert (seat.pipe("-q", line, "-f", "value").errors) == ""
-    assert "There are no" in seat.terminal(line).errors
+    assert (runner.pipe("-q", line, "-f", "value").errors) == ""
+    assert "There are no" in runner.terminal(line).errors
 
 
-def test_a_filter_that_matches_nothing_is_named_as_the_reason(seat: Seat, service: Service):
+def test_empty_list_with_filter_advises_to_remove_filters(runner: ProgramRunner, service: Service):
     service.answers["/drivers"] = [Answer(200, {"drivers": []})]
-    assert "Leave filters out" in seat.pipe("driver-list", "--host", "nowhere").errors
+    assert "Remove filters" in runner.pipe("driver-list", "--host", "nowhere").errors
 
 
 @pytest.mark.parametrize(
@@ -267,18 +269,18 @@ def test_a_filter_that_matches_nothing_is_named_as_the_reason(seat: Seat, servic
         ("openstackclient.shell", f"accelerator operation show {OPERATION}"),
     ],
 )
-def test_both_programs_fit_a_real_terminal(module: str, line: str, seat: Seat):
-    shown = seat.process(module, *line.split())
-    assert max(map(len, shown.lines)) <= 80, shown.text
-    assert (DEVICE if "list" in line else OPERATION) in shown.text
+def test_both_programs_fit_tables_to_a_terminal(module: str, line: str, runner: ProgramRunner):
+    output = runner.process(module, *line.split())
+    assert max(map(len, output.lines)) <= 80, output.text
+    assert (DEVICE if "list" in line else OPERATION) in output.text
 
 
 @pytest.mark.parametrize(("typed", "status"), [("1\n", 0), ("y\n", 0), ("n\n", 1), ("\n", 1)])
-def test_a_terminal_is_asked_before_selected_accelerators_change(
-    typed: str, status: int, seat: Seat, service: Service
+def test_accelerator_update_by_selection_asks_on_a_terminal(
+    typed: str, status: int, runner: ProgramRunner, service: Service
 ):
     line = "accelerator-update --driver fake_driver --status maintaining"
-    shown = seat.process("cyborg.cli.shell", *line.split(), typed=typed)
-    assert "Change 1 accelerator with driver fake_driver? [y/N or 1]" in shown.text
-    assert shown.status == status, shown.text
-    assert [one.method for one in service.asked] == ["GET", "PATCH"][: 2 - status]
+    output = runner.process("cyborg.cli.shell", *line.split(), typed=typed)
+    assert "Change 1 accelerator with driver fake_driver? [y/N or 1]" in output.text
+    assert output.status == status, output.text
+    assert [request.method for request in service.requests] == ["GET", "PATCH"][: 2 - status]

@@ -24,7 +24,7 @@ from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.shell import Shell
 from cyborg.tests.functional.life.steps import eventually, eventually_offered
-from cyborg.tests.unit.cli.conftest import Ran
+from cyborg.tests.unit.cli.conftest import CommandResult
 
 ROOT: Final = str(Path(cyborg.__file__).resolve().parent.parent)
 V24: Final = "2.4"
@@ -46,23 +46,25 @@ class Seats:
     tokens: dict[str, str]
     openstack: Mapping[str, Shell]
 
-    def cyborg(self, who: str, command: str, *arguments: str) -> Ran:
+    def cyborg(self, who: str, command: str, *arguments: str) -> CommandResult:
         """One command of the ``cyborg`` program, in this process."""
         out, err = io.StringIO(), io.StringIO()
         line = ["--os-cloud", who, *command.split(), *arguments]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = shell.main(line, stdout=out, stderr=err)
-        return Ran(status, out.getvalue(), err.getvalue())
+        return CommandResult(status, out.getvalue(), err.getvalue())
 
-    def plugin(self, who: str, command: str, *arguments: str) -> Ran:
+    def plugin(self, who: str, command: str, *arguments: str) -> CommandResult:
         """The same command as one of the ``openstack`` client, in a process for each of them."""
         name, _, rest = command.partition(" ")
-        status, out, err = self.openstack[who].run(f"{COMMANDS[name].plugin} {rest}", *arguments)
-        return Ran(status or 0, out, err)
+        status, out, err = self.openstack[who].run(
+            f"{COMMANDS[name].openstack_name} {rest}", *arguments
+        )
+        return CommandResult(status or 0, out, err)
 
     def do(self, command: str, *arguments: str) -> Any:
         """What an operator's command shows; it must succeed."""
-        return self.cyborg("operator", f"{command} -f json", *arguments).shown
+        return self.cyborg("operator", f"{command} -f json", *arguments).json
 
     def rows(self, noun: str, **terms: Any) -> list[dict[str, Any]]:
         """What the API lists to the administrator, as far as it has these values."""

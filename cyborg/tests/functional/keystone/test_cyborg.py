@@ -13,9 +13,9 @@ import pytest
 from cyborg.cli import shell
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.shell import write_clouds
-from cyborg.tests.unit.cli.conftest import Ran
+from cyborg.tests.unit.cli.conftest import CommandResult
 
-Run = Callable[..., Ran]
+Run = Callable[..., CommandResult]
 GROUP = ("--group", "resources:FPGA=1,trait:CUSTOM_FAKE_DEVICE=required")
 
 
@@ -30,20 +30,20 @@ def cyborg(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
         "OS_CLIENT_CONFIG_FILE", str(tmp_path / ".config" / "openstack" / "clouds.yaml")
     )
 
-    def run(who: str, command: str, *more: str) -> Ran:
+    def run(who: str, command: str, *more: str) -> CommandResult:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = shell.main(
                 ["--os-cloud", who, *command.split(), *more], stdout=out, stderr=err
             )
-        return Ran(status, out.getvalue(), err.getvalue())
+        return CommandResult(status, out.getvalue(), err.getvalue())
 
     return run
 
 
 def test_the_catalogue_leads_to_the_service(cyborg: Run, cloud: Cloud):
-    (found,) = cyborg("admin", f"accelerator-list --host {cloud.host} -f json").shown
-    assert cyborg("admin", f"accelerator-show {found['uuid']} -f json").shown["type"] == "FPGA"
+    (found,) = cyborg("admin", f"accelerator-list --host {cloud.host} -f json").json
+    assert cyborg("admin", f"accelerator-show {found['uuid']} -f json").json["type"] == "FPGA"
 
 
 def test_everybody_does_what_the_role_allows(cyborg: Run):
@@ -54,14 +54,14 @@ def test_everybody_does_what_the_role_allows(cyborg: Run):
         assert "accelerator_operator" in ran.err
     assert cyborg("admin", f"profile-create {name}", *GROUP).status == 0
     for who in ("manager", "member", "reader", "stranger"):
-        assert cyborg(who, f"profile-show {name} -f json").shown["name"] == name
+        assert cyborg(who, f"profile-show {name} -f json").json["name"] == name
     assert cyborg("admin", f"profile-delete {name}").status == 0
 
 
 def test_a_wrong_password(cyborg: Run):
     ran = cyborg("forgetful", "profile-list")
     assert ran.status == 1
-    assert ran.err.startswith("Keystone refuses the account")
+    assert ran.err.startswith("Keystone rejects the credentials")
 
 
 def test_a_region_that_there_is_not(cyborg: Run):

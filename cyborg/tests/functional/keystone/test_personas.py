@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from cyborg.cli.base import List, Show
+from cyborg.cli.base import ListCommand, ShowCommand
 from cyborg.cli.catalogue import COMMANDS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
 from cyborg.tests.functional.keystone.seats import HELD, SPARE, Scene, Seats, seated, staged
 from cyborg.tests.functional.life.steps import eventually, everything
-from cyborg.tests.unit.cli.conftest import Ran
+from cyborg.tests.unit.cli.conftest import CommandResult
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
 
 TABLE = table()
@@ -56,7 +56,7 @@ def unmake(scene: Scene) -> None:
     """Delete what was created, and wait until it is gone."""
 
     def made() -> list[str]:
-        found = scene.seats.cyborg("admin", "accelerator-list -f json").shown
+        found = scene.seats.cyborg("admin", "accelerator-list -f json").json
         return [one["uuid"] for one in found if one["model"] == "made"]
 
     scene.seats.cyborg("admin", f"accelerator-delete {' '.join(made())}")
@@ -123,7 +123,7 @@ TRIED = [
     pytest.param(program, command, id=f"{program} {command}")
     for program in SEATS
     for command in LINES
-    if program == "cyborg" or COMMANDS[command].plugin
+    if program == "cyborg" or COMMANDS[command].openstack_name
 ]
 
 
@@ -167,7 +167,7 @@ def test_who_may(scene: Scene, program: str, command: str) -> None:
             LINES[command].tidy(scene)
 
 
-def tried(scene: Scene, program: str, command: str, who: str, *, own: bool) -> Ran:
+def tried(scene: Scene, program: str, command: str, who: str, *, own: bool) -> CommandResult:
     """Run it; whoever fails has changed nothing.
 
     Work in the background may still change something, but not each time.
@@ -175,7 +175,7 @@ def tried(scene: Scene, program: str, command: str, who: str, *, own: bool) -> R
     line = LINES[command]
     run = scene.seats.cyborg if program == "cyborg" else scene.seats.plugin
     words = (line.own if own else line.arguments)(scene)
-    shows = issubclass(COMMANDS[command].kind, List | Show)
+    shows = issubclass(COMMANDS[command].command, ListCommand | ShowCommand)
     before = after = everything(scene.seats.cloud.database)
     for _ in range(_TRIES):
         ran = run(who, f"{command} {words}", *(("-f", "json") if shows else ()))
@@ -186,7 +186,7 @@ def tried(scene: Scene, program: str, command: str, who: str, *, own: bool) -> R
     return ran
 
 
-def is_refused(command: str, ran: Ran) -> None:
+def is_refused(command: str, ran: CommandResult) -> None:
     """403, with the rule and what to do."""
     assert (ran.status, ran.out) == (1, ""), ran.out
     assert TABLE[command].rule in ran.err
@@ -194,16 +194,16 @@ def is_refused(command: str, ran: Ran) -> None:
     assert "accelerator_operator" in ran.err
 
 
-def is_empty_handed(command: str, ran: Ran) -> None:
+def is_empty_handed(command: str, ran: CommandResult) -> None:
     """A list of nothing, or 404."""
-    if issubclass(COMMANDS[command].kind, List):
+    if issubclass(COMMANDS[command].command, ListCommand):
         assert (ran.status, json.loads(ran.out)) == (0, []), ran.err
         return
     assert (ran.status, ran.out) == (1, "")
     assert "could not be found (HTTP 404)" in ran.err
 
 
-def keeps_quiet(scene: Scene, command: str, who: str, ran: Ran) -> None:
+def keeps_quiet(scene: Scene, command: str, who: str, ran: CommandResult) -> None:
     """No secrets for anybody, and no places for those who only use accelerators."""
     said = ran.out + ran.err
     people = vars(scene.seats.cloud.people).values()
@@ -217,9 +217,9 @@ def keeps_quiet(scene: Scene, command: str, who: str, ran: Ran) -> None:
 
 @pytest.mark.parametrize("who", ["member", "reader"])
 def test_what_a_project_sees_of_its_devices(scene: Scene, who: str) -> None:
-    (listed,) = scene.seats.cyborg(who, "accelerator-list -f json").shown
+    (listed,) = scene.seats.cyborg(who, "accelerator-list -f json").json
     assert (listed["uuid"], listed["hostname"]) == (scene.held, None)
-    one = scene.seats.cyborg(who, f"accelerator-show {scene.held} -f json").shown
+    one = scene.seats.cyborg(who, f"accelerator-show {scene.held} -f json").json
     assert [each["uuid"] for each in one["instances"]] == [scene.server.uuid]
     places = {"hostname", "backend", "std_board_info", "vendor_board_info", "address", "numa_node"}
     assert one.keys().isdisjoint({*places, "providers", "units", "events"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program, in this process, in front of a service on a real port."""
+"""Fixtures that run the program in this process against a fake service on a real port."""
 
 import contextlib
 import io
@@ -18,46 +18,46 @@ from cyborg.tests.unit.cli.service import Service
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How a command ended."""
+class CommandResult:
+    """Exit status and output of a command."""
 
     status: int
     out: str
     err: str
 
     @property
-    def shown(self) -> Any:
-        """What it printed, as JSON."""
+    def json(self) -> Any:
+        """Return the output, parsed as JSON; the command must have succeeded."""
         assert self.status == 0, self.err
         return json.loads(self.out)
 
 
-class Screen(io.StringIO):
-    """A stream that is a terminal."""
+class TerminalStream(io.StringIO):
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-Run = Callable[..., Ran]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def service() -> Service:
-    """What the commands talk to."""
+    """Return the fake service."""
     return Service()
 
 
 @pytest.fixture
 def url(service: Service) -> Iterator[str]:
-    """Where it listens."""
+    """Return the URL of the fake service."""
     with Loopback(service) as loopback:
         yield loopback.url
 
 
 @pytest.fixture(autouse=True)
-def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variables and no files of whoever runs the tests."""
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Remove the variables and files of the user who runs the tests."""
     for name in [name for name in os.environ if name.startswith(("OS_", "CLIFF_"))]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -67,35 +67,37 @@ def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def pauses() -> list[float]:
-    """How long commands wanted to wait, in seconds; nobody does."""
+    """Return the pauses of the commands, in seconds; no command really waits."""
     return []
 
 
 @pytest.fixture
 def program(pauses: list[float]) -> Run:
-    """Run the program with these arguments and no others."""
+    """Return a function that runs the program with its arguments only."""
 
     def run(
         *arguments: str,
         terminal: bool = False,
         pause: Callable[[float], object] = pauses.append,
-    ) -> Ran:
-        out, err = (Screen(), Screen()) if terminal else (io.StringIO(), io.StringIO())
+    ) -> CommandResult:
+        out, err = (
+            (TerminalStream(), TerminalStream()) if terminal else (io.StringIO(), io.StringIO())
+        )
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 status = shell.main(arguments, pause=pause, stdout=out, stderr=err)
-            except SystemExit as ended:
-                status = int(ended.code or 0)
-        return Ran(status, out.getvalue(), err.getvalue())
+            except SystemExit as error:
+                status = int(error.code or 0)
+        return CommandResult(status, out.getvalue(), err.getvalue())
 
     return run
 
 
 @pytest.fixture
 def cyborg(program: Run, url: str) -> Run:
-    """Run a command against the service, which asks for no token."""
+    """Return a function that runs a command against the fake service, without Keystone."""
 
-    def run(command: str, *arguments: str, terminal: bool = False) -> Ran:
+    def run(command: str, *arguments: str, terminal: bool = False) -> CommandResult:
         options = ("--os-auth-type", "none", "--os-endpoint", f"{url}/v2")
         return program(*options, *command.split(), *arguments, terminal=terminal)
 

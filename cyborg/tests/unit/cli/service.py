@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An accelerator service that answers as the REST API does, and remembers what it was asked."""
+"""A fake accelerator service that answers like the REST API and records the requests."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from uuid import uuid4
 
 AGENT = "11111111-1111-4111-8111-111111111111"
-ENGINE = "22222222-2222-4222-8222-222222222222"
+BACKEND = "22222222-2222-4222-8222-222222222222"
 DRIVER = "33333333-3333-4333-8333-333333333333"
 DEVICE = "44444444-4444-4444-8444-444444444444"
 PROFILE = "55555555-5555-4555-8555-555555555555"
@@ -30,11 +30,11 @@ PROCESS: dict[str, Any] = {
     "endpoint": "cyborg-agent@compute-1",
     "last_seen_at": "2026-11-01T10:00:00Z",
 }
-THINGS: dict[str, list[dict[str, Any]]] = {
+RESOURCES: dict[str, list[dict[str, Any]]] = {
     "services": [
         PROCESS,
         {
-            "uuid": ENGINE,
+            "uuid": BACKEND,
             "kind": "backend",
             "host": "compute-1",
             "driver": "generic_driver",
@@ -62,7 +62,7 @@ THINGS: dict[str, list[dict[str, Any]]] = {
     ],
     "backends": [
         {
-            "uuid": ENGINE,
+            "uuid": BACKEND,
             "host": "compute-1",
             "driver": "generic_driver",
             "name": "a",
@@ -228,12 +228,12 @@ THINGS: dict[str, list[dict[str, Any]]] = {
         }
     ],
 }
-#: Path of a collection → its key in THINGS, where the two differ.
+#: Path of a collection → its key in RESOURCES, if the two differ.
 COLLECTIONS = {"accelerator_requests": "arqs"}
 
 
 def operation(state: str, *results: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """An operation as the service shows it."""
+    """Return an operation as the service shows it."""
     return {
         "uuid": OPERATION,
         "verb": "discover",
@@ -251,31 +251,31 @@ def operation(state: str, *results: Mapping[str, Any], **more: Any) -> dict[str,
 
 
 def result(host: str, state: str, **more: Any) -> dict[str, Any]:
-    """What an operation did on a host."""
+    """Return the result of an operation on one host."""
     return {"host": host, "state": state, "result": None, "error": None} | more
 
 
-def fault(sentence: str) -> dict[str, Any]:
-    """The body of an error."""
-    said = {"faultcode": "Client", "faultstring": sentence, "debuginfo": None}
-    return {"error_message": json.dumps(said)}
+def error_body(message: str) -> dict[str, Any]:
+    """Return the body of an error."""
+    error = {"faultcode": "Client", "faultstring": message, "debuginfo": None}
+    return {"error_message": json.dumps(error)}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request that came in."""
+class ReceivedRequest:
+    """A request that the service received; ``request_key`` is its idempotency key."""
 
     method: str
     path: str
     query: Mapping[str, str]
     body: Any
     version: str | None
-    operation: str | None
+    request_key: str | None
 
 
 @dataclass
 class Answer:
-    """What goes out instead of the thing itself; ``body`` bytes go as they are."""
+    """An answer to send instead of the usual one; a ``body`` of bytes is sent unchanged."""
 
     status: int
     body: Any = None
@@ -283,27 +283,28 @@ class Answer:
 
 
 class Service:
-    """A WSGI application; ``answers`` are taken first, for a path below ``/v2``, in order.
+    """A WSGI application.
 
-    ``course`` is how the operation of any long verb goes on, look by look.
+    ``answers`` maps a path below ``/v2`` to the answers of the next requests for it. The states of
+    an operation, poll by poll, are ``operation_states``; the last one is repeated.
     """
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.answers: dict[str, list[Answer]] = {}
-        self.course: list[dict[str, Any]] = [
+        self.operation_states: list[dict[str, Any]] = [
             operation("succeeded", result("compute-1", "succeeded", result={"found": 2}))
         ]
 
     @property
-    def last(self) -> Asked:
-        """The request that came last."""
-        return self.asked[-1]
+    def last(self) -> ReceivedRequest:
+        """Return the last request."""
+        return self.requests[-1]
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
-        asked = _asked(environ)
-        self.asked.append(asked)
-        answer = self._answer(asked)
+        request = _parse_request(environ)
+        self.requests.append(request)
+        answer = self._answer(request)
         body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         if answer.body is None:
             body = b""
@@ -312,65 +313,71 @@ class Service:
         start_response(f"{answer.status} {reason}", list((headers | dict(answer.headers)).items()))
         return [body]
 
-    def _answer(self, asked: Asked) -> Answer:
-        if queue := self.answers.get(asked.path):
+    def _answer(self, request: ReceivedRequest) -> Answer:
+        if queue := self.answers.get(request.path):
             return queue.pop(0)
-        collection, _, rest = asked.path.removeprefix("/").partition("/")
+        collection, _, rest = request.path.removeprefix("/").partition("/")
         if collection == "operations" and rest:
-            return Answer(200, self.course.pop(0) if len(self.course) > 1 else self.course[0])
+            return Answer(200, self._next_state())
         if collection == "operations":
-            return Answer(200, {"operations": [self.course[-1]]})
-        if self._long(asked, collection):
-            return Answer(202, self.course.pop(0) if len(self.course) > 1 else self.course[0])
-        return Answer(*_plain(asked, collection, rest))
+            return Answer(200, {"operations": [self.operation_states[-1]]})
+        if _starts_operation(request, collection):
+            return Answer(202, self._next_state())
+        return Answer(*_resource_answer(request, collection, rest))
 
-    @staticmethod
-    def _long(asked: Asked, collection: str) -> bool:
-        return asked.method != "GET" and (
-            collection in {"drivers", "instances"}
-            or asked.path == "/services/discover"
-            or (asked.method, asked.path) == ("POST", "/devices")
-            or (asked.method, collection) == ("DELETE", "services")
-        )
+    def _next_state(self) -> dict[str, Any]:
+        states = self.operation_states
+        return states.pop(0) if len(states) > 1 else states[0]
 
 
-def _plain(asked: Asked, collection: str, rest: str) -> tuple[int, Any]:
-    """A thing, a list of things, or nothing for what was deleted."""
-    things = THINGS.get(COLLECTIONS.get(collection, collection))
-    if things is None:
-        return 404, fault(f"There is no {asked.path}.")
-    if asked.method == "DELETE":
+def _starts_operation(request: ReceivedRequest, collection: str) -> bool:
+    return request.method != "GET" and (
+        collection in {"drivers", "instances"}
+        or request.path == "/services/discover"
+        or (request.method, request.path) == ("POST", "/devices")
+        or (request.method, collection) == ("DELETE", "services")
+    )
+
+
+def _resource_answer(request: ReceivedRequest, collection: str, rest: str) -> tuple[int, Any]:
+    """Return status and body: an object, a list of objects, or no body for a deletion."""
+    key = COLLECTIONS.get(collection, collection)
+    resources = RESOURCES.get(key)
+    if resources is None:
+        return 404, error_body(f"There is no {request.path}.")
+    if request.method == "DELETE":
         return 204, None
-    if asked.method == "POST":
-        sent = asked.body[0] if isinstance(asked.body, list) else asked.body
-        return 201, things[0] | {"uuid": str(uuid4())} | sent
+    if request.method == "POST":
+        body = request.body[0] if isinstance(request.body, list) else request.body
+        return 201, resources[0] | {"uuid": str(uuid4())} | body
     if not rest:
-        return 200, {COLLECTIONS.get(collection, collection): list(_fitting(things, asked.query))}
-    found = [one for one in things if rest in {one["uuid"], one.get("name")}]
-    if not found:
-        return 404, fault(f"{collection} {rest} could not be found.")
-    shown = found[0] | (asked.body or {})
-    return 200, {"device_profile": shown} if _wrapped(asked, collection) else shown
+        return 200, {key: list(_filtered(resources, request.query))}
+    matches = [
+        resource for resource in resources if rest in {resource["uuid"], resource.get("name")}
+    ]
+    if not matches:
+        return 404, error_body(f"{collection} {rest} could not be found.")
+    resource = matches[0] | (request.body or {})
+    wrapped = collection == "device_profiles" and request.method == "GET"
+    return 200, {"device_profile": resource} if wrapped else resource
 
 
-def _wrapped(asked: Asked, collection: str) -> bool:
-    return collection == "device_profiles" and asked.method == "GET"
-
-
-def _fitting(
-    things: Iterable[dict[str, Any]], query: Mapping[str, str]
+def _filtered(
+    resources: Iterable[dict[str, Any]], query: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    wanted = {name: query[name] for name in ("kind", "host") if name in query}
-    yield from (one for one in things if all(one.get(n) == value for n, value in wanted.items()))
+    filters = {name: query[name] for name in ("kind", "host") if name in query}
+    for resource in resources:
+        if all(resource.get(name) == value for name, value in filters.items()):
+            yield resource
 
 
-def _asked(environ: Any) -> Asked:
+def _parse_request(environ: Any) -> ReceivedRequest:
     raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    return Asked(
+    return ReceivedRequest(
         method=environ["REQUEST_METHOD"],
         path=environ["PATH_INFO"].removeprefix("/v2"),
         query=dict(parse_qsl(environ["QUERY_STRING"])),
         body=json.loads(raw) if raw else None,
         version=environ.get("HTTP_OPENSTACK_API_VERSION"),
-        operation=environ.get("HTTP_IDEMPOTENCY_KEY"),
+        request_key=environ.get("HTTP_IDEMPOTENCY_KEY"),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of both programs are the same, and stand beside what others bring."""
+"""The catalogue of commands: both programs have the same ones, without conflicts with others."""
 
 import configparser
 import importlib.metadata
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import cyborg
 from cyborg.cli import plugin, shell
-from cyborg.cli.base import Long
+from cyborg.cli.base import OperationCommand
 from cyborg.cli.catalogue import COMMANDS
 from cyborg.cli.routes import ROUTES
 
 ROOT = Path(cyborg.__file__).resolve().parent.parent
 
 
-def test_the_entry_points_of_the_plug_in_are_those_of_the_catalogue():
+def test_plugin_entry_points_match_the_catalogue():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     group = f"openstack.{plugin.API_NAME}.v{plugin.DEFAULT_API_VERSION}"
@@ -24,55 +24,58 @@ def test_the_entry_points_of_the_plug_in_are_those_of_the_catalogue():
         for name, _, target in (line.partition("=") for line in lines)
     }
     assert declared == {
-        entry.plugin: f"{entry.kind.__module__}:{entry.kind.__name__}"
+        entry.openstack_name: f"{entry.command.__module__}:{entry.command.__name__}"
         for entry in COMMANDS.values()
-        if entry.plugin
+        if entry.openstack_name
     }
     assert lines == sorted(lines)
 
 
-def test_no_command_of_others_is_shadowed():
+def test_plugin_command_names_do_not_shadow_other_plugins():
     others = {
         entry.name.replace("_", " ")
         for entry in importlib.metadata.entry_points(group="openstack.accelerator.v2")
     }
     assert "accelerator device list" in others
-    assert others.isdisjoint(entry.plugin for entry in COMMANDS.values())
+    assert others.isdisjoint(entry.openstack_name for entry in COMMANDS.values())
 
 
 def test_every_command_has_a_route_and_every_route_a_command():
-    assert {entry.kind.route for entry in COMMANDS.values()} <= set(ROUTES)
-    assert set(ROUTES) - {entry.kind.route for entry in COMMANDS.values()} == {
-        "detach-accelerator"  # the second one of detach-instance
+    assert {entry.command.route for entry in COMMANDS.values()} <= set(ROUTES)
+    assert set(ROUTES) - {entry.command.route for entry in COMMANDS.values()} == {
+        "detach-accelerator"  # the second route of detach-instance
     }
 
 
-def test_long_commands_are_those_whose_routes_are_long():
+def test_operation_commands_are_those_whose_routes_start_operations():
     for name, entry in COMMANDS.items():
-        assert issubclass(entry.kind, Long) is ROUTES[entry.kind.route].long, name
+        assert (
+            issubclass(entry.command, OperationCommand)
+            is ROUTES[entry.command.route].starts_operation
+        ), name
 
 
-def test_commands_are_named_after_their_routes():
-    assert all(entry.kind.route == name for name, entry in COMMANDS.items())
+def test_command_names_equal_their_route_names():
+    assert all(entry.command.route == name for name, entry in COMMANDS.items())
 
 
-def test_no_option_of_a_command_abbreviates_one_of_the_program():
+def test_command_options_do_not_abbreviate_program_options():
     program = shell.Shell([], pause=float, stdout=None, stderr=None)
     taken = {option for action in program.parser._actions for option in action.option_strings}
     assert "--verbose" in taken
     for name, entry in COMMANDS.items():
-        parser = entry.kind(program, None, name).get_parser(name)
+        parser = entry.command(program, None, name).get_parser(name)
         own = {option for action in parser._actions for option in action.option_strings}
-        swallowed = {
+        abbreviations = {
             option
             for option in own - {"-h", "--help"}
             if any(other.startswith(option) for other in taken)
         }
-        assert swallowed == set(), name
+        assert abbreviations == set(), name
 
 
-def test_every_command_says_what_it_does_in_a_sentence():
+def test_every_command_docstring_is_one_sentence():
     for entry in COMMANDS.values():
-        said = entry.kind.__doc__ or ""
-        assert said.endswith("."), entry.kind
-        assert "\n" not in said, entry.kind
+        docstring = entry.command.__doc__ or ""
+        assert docstring.endswith("."), entry.command
+        assert "\n" not in docstring, entry.command

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever goes wrong: exit status 1, one sentence, and what to do next."""
+"""Errors of commands: exit status 1, a message, and what to do next."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import yaml
 
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.conftest import Run
-from cyborg.tests.unit.cli.service import AGENT, DEVICE, PROCESS, Answer, Service, fault
+from cyborg.tests.unit.cli.service import AGENT, DEVICE, PROCESS, Answer, Service, error_body
 
 
 @pytest.mark.parametrize(
@@ -24,48 +24,54 @@ from cyborg.tests.unit.cli.service import AGENT, DEVICE, PROCESS, Answer, Servic
         (503, "safe"),
     ],
 )
-def test_the_service_says_what_is_wrong_and_the_command_what_to_do(
+def test_error_shows_service_message_and_advice(
     status: int, advice: str, cyborg: Run, service: Service
 ):
-    service.answers["/drivers"] = [Answer(status, fault("The agent on compute-1 is down."))]
-    ran = cyborg("driver-list")
-    assert (ran.status, ran.out) == (1, "")
-    assert ran.err.startswith(f"The agent on compute-1 is down (HTTP {status}).")
-    assert ran.err.count("\n") == 1
-    assert advice in ran.err
+    service.answers["/drivers"] = [Answer(status, error_body("The agent on compute-1 is down."))]
+    outcome = cyborg("driver-list")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err.startswith(f"The agent on compute-1 is down (HTTP {status}).")
+    assert outcome.err.count("\n") == 1
+    assert advice in outcome.err
 
 
-def test_what_the_api_calls_otherwise_is_called_as_the_commands_do(cyborg: Run, service: Service):
-    said = (
+def test_error_names_command_option_instead_of_api_parameter(cyborg: Run, service: Service):
+    message = (
         "It is down. Repeat it when the agent is back, or ask with wait=true to have it done then."
     )
-    service.answers["/services/discover"] = [Answer(503, fault(said))]
-    ran = cyborg("discover-services --host compute-1")
-    assert "or give --no-wait to have it done then (HTTP 503)." in ran.err
+    service.answers["/services/discover"] = [Answer(503, error_body(message))]
+    outcome = cyborg("discover-services --host compute-1")
+    assert "or use --no-wait to have it done then (HTTP 503)." in outcome.err
 
 
-def test_an_unforeseen_fault_names_the_request(cyborg: Run, service: Service):
+def test_internal_server_error_names_the_request_id(cyborg: Run, service: Service):
     headers = {"x-openstack-request-id": "req-42"}
-    service.answers["/drivers"] = [Answer(500, fault("An unexpected error occurred."), headers)]
-    ran = cyborg("driver-list")
-    assert ran.status == 1
-    assert "An unexpected error occurred (HTTP 500)." in ran.err
-    assert "req-42" in ran.err
+    service.answers["/drivers"] = [
+        Answer(500, error_body("An unexpected error occurred."), headers)
+    ]
+    outcome = cyborg("driver-list")
+    assert outcome.status == 1
+    assert "An unexpected error occurred (HTTP 500)." in outcome.err
+    assert "req-42" in outcome.err
 
 
 @pytest.mark.parametrize("maximum", ["2.3", "2.2"])
-def test_a_service_of_older_days(maximum: str, cyborg: Run, service: Service):
+def test_command_fails_when_service_is_older_than_the_needed_microversion(
+    maximum: str, cyborg: Run, service: Service
+):
     headers = {"OpenStack-API-Maximum-Version": maximum}
-    service.answers["/services"] = [Answer(406, fault("Version 2.4 is not supported."), headers)]
-    ran = cyborg("service-list")
-    assert ran.status == 1
-    assert f"up to {maximum}" in ran.err
-    assert "2.4: upgrade cyborg-api" in ran.err
+    service.answers["/services"] = [
+        Answer(406, error_body("Version 2.4 is not supported."), headers)
+    ]
+    outcome = cyborg("service-list")
+    assert outcome.status == 1
+    assert f"up to {maximum}" in outcome.err
+    assert "2.4. Upgrade cyborg-api" in outcome.err
 
 
-def test_not_acceptable_for_another_reason_is_told_as_it_is(cyborg: Run, service: Service):
+def test_not_acceptable_for_another_reason_shows_service_message(cyborg: Run, service: Service):
     headers = {"OpenStack-API-Maximum-Version": "2.5"}
-    service.answers["/services"] = [Answer(406, fault("Only JSON."), headers)]
+    service.answers["/services"] = [Answer(406, error_body("Only JSON."), headers)]
     assert cyborg("service-list").err.startswith("Only JSON (HTTP 406).")
 
 
@@ -80,24 +86,24 @@ def test_not_acceptable_for_another_reason_is_told_as_it_is(cyborg: Run, service
         (200, []),
     ],
 )
-def test_something_else_that_answers_there_is_seen_for_what_it_is(
+def test_answer_of_another_program_is_reported_as_unexpected(
     status: int, body: Any, cyborg: Run, service: Service, url: str
 ):
     service.answers["/drivers"] = [Answer(status, body)]
-    ran = cyborg("driver-list")
-    assert ran.status == 1
-    assert f"{url}/v2/drivers does not answer as the accelerator service does" in ran.err
-    assert "--os-endpoint-override" in ran.err
+    outcome = cyborg("driver-list")
+    assert outcome.status == 1
+    assert f"{url}/v2/drivers does not answer like the accelerator service" in outcome.err
+    assert "--os-endpoint-override" in outcome.err
 
 
-def test_an_answer_without_an_operation_is_foreign(cyborg: Run, service: Service):
+def test_answer_without_an_operation_is_reported_as_unexpected(cyborg: Run, service: Service):
     service.answers["/services/discover"] = [Answer(202, {"ok": True})]
-    ran = cyborg("discover-services")
-    assert ran.status == 1
-    assert "does not answer as" in ran.err
+    outcome = cyborg("discover-services")
+    assert outcome.status == 1
+    assert "does not answer like" in outcome.err
 
 
-def test_keystones_own_refusal_is_understood(cyborg: Run, service: Service):
+def test_error_shows_message_of_keystone_middleware(cyborg: Run, service: Service):
     body = {"error": {"code": 401, "title": "Unauthorized", "message": "Authenticate first."}}
     service.answers["/drivers"] = [Answer(401, body)]
     assert cyborg("driver-list").err.startswith("Authenticate first (HTTP 401).")
@@ -109,79 +115,81 @@ def _closed_port(service: Service) -> str:
 
 
 @pytest.mark.parametrize("command", ["driver-list", "discover-services"])
-def test_nobody_listens(command: str, program: Run, service: Service):
+def test_refused_connection_names_url_and_endpoint_option(
+    command: str, program: Run, service: Service
+):
     url = _closed_port(service)
-    ran = program("--os-auth-type", "none", "--os-endpoint", url, command)
-    assert ran.status == 1
-    assert ran.err == (
-        f"{url}/v2 cannot be reached: Connection refused. Is cyborg-api running there? Another "
-        "place is chosen with --os-endpoint-override URL.\n"
+    outcome = program("--os-auth-type", "none", "--os-endpoint", url, command)
+    assert outcome.status == 1
+    assert outcome.err == (
+        f"No connection to {url}/v2: Connection refused. Check that cyborg-api runs there, or set "
+        "another URL with --os-endpoint-override URL.\n"
     )
 
 
-def test_a_line_that_breaks_leaves_the_outcome_unknown(program: Run):
+def test_broken_connection_names_operation_id_for_repeating(program: Run):
     def hangs_up(environ: Any, start_response: Any) -> list[bytes]:
         environ["wsgi.input"].raw._sock.shutdown(2)
         raise ConnectionResetError
 
     with Loopback(hangs_up) as loopback:
         options = ("--os-auth-type", "none", "--os-endpoint", loopback.url)
-        ran = program(*options, "discover-services")
-    assert ran.status == 1
-    assert "--operation-id" in ran.err
+        outcome = program(*options, "discover-services")
+    assert outcome.status == 1
+    assert "--operation-id" in outcome.err
 
 
-def test_no_account_at_all(program: Run):
-    ran = program("service-list")
-    assert ran.status == 1
-    for way in ("--os-cloud", "OS_AUTH_URL", "--os-auth-type none --os-endpoint"):
-        assert way in ran.err
+def test_missing_credentials_name_all_ways_to_give_them(program: Run):
+    outcome = program("service-list")
+    assert outcome.status == 1
+    for option in ("--os-cloud", "OS_AUTH_URL", "--os-auth-type none --os-endpoint"):
+        assert option in outcome.err
 
 
-def test_a_cloud_that_nobody_knows(program: Run):
-    ran = program("--os-cloud", "cumulus", "service-list")
-    assert ran.status == 1
-    assert "Cloud cumulus was not found" in ran.err
+def test_unknown_cloud_fails(program: Run):
+    outcome = program("--os-cloud", "cumulus", "service-list")
+    assert outcome.status == 1
+    assert "Cloud cumulus was not found" in outcome.err
 
 
-def test_keystone_cannot_be_reached(program: Run, service: Service):
-    where = _closed_port(service)
-    ran = program(
-        *("--os-auth-url", where, "--os-username", "u", "--os-password", "p"), "service-list"
+def test_unreachable_keystone_is_named(program: Run, service: Service):
+    url = _closed_port(service)
+    outcome = program(
+        *("--os-auth-url", url, "--os-username", "u", "--os-password", "p"), "service-list"
     )
-    assert ran.status == 1
-    assert f"Keystone cannot be reached at {where}" in ran.err
-    assert "cyborg-api" not in ran.err
+    assert outcome.status == 1
+    assert f"Keystone at {url} does not answer" in outcome.err
+    assert "cyborg-api" not in outcome.err
 
 
-def test_keystone_away_is_named_when_the_endpoint_is_given(program: Run, url: str):
-    ran = program(
+def test_unreachable_keystone_is_named_when_endpoint_is_overridden(program: Run, url: str):
+    outcome = program(
         *("--os-auth-url", "http://127.0.0.1:9/v3", "--os-username", "u", "--os-password", "p"),
         *("--os-endpoint-override", url, "service-list"),
     )
-    assert ran.status == 1
-    assert "Keystone cannot be reached at http://127.0.0.1:9/v3" in ran.err
-    assert url not in ran.err
+    assert outcome.status == 1
+    assert "Keystone at http://127.0.0.1:9/v3 does not answer" in outcome.err
+    assert url not in outcome.err
 
 
-def test_an_endpoint_that_is_away_is_not_blamed_on_keystone(program: Run, tmp_path: Path):
-    with Loopback(_keystone(_listed("http://127.0.0.1:9"))) as keystone:
+def test_unreachable_endpoint_from_catalog_does_not_name_keystone(program: Run, tmp_path: Path):
+    with Loopback(_keystone(_catalog("http://127.0.0.1:9"))) as keystone:
         _write_cloud(tmp_path, keystone.url)
-        ran = program("--os-cloud", "test", "driver-list")
-    assert ran.status == 1
-    assert "http://127.0.0.1:9/v2 cannot be reached" in ran.err
-    assert "Is cyborg-api running there?" in ran.err
-    assert "Keystone" not in ran.err
+        outcome = program("--os-cloud", "test", "driver-list")
+    assert outcome.status == 1
+    assert "No connection to http://127.0.0.1:9/v2" in outcome.err
+    assert "Check that cyborg-api runs there" in outcome.err
+    assert "Keystone" not in outcome.err
 
 
-def _keystone(catalogue: list[dict[str, Any]], *, known: bool = True) -> Any:
-    """A Keystone that gives everybody a token, or nobody."""
+def _keystone(catalog: list[dict[str, Any]], *, accepts: bool = True) -> Any:
+    """Return a Keystone that gives a token to every user, or to none."""
 
     def application(environ: Any, start_response: Any) -> list[bytes]:
         host = f"http://{environ['HTTP_HOST']}"
         if environ["PATH_INFO"].endswith("/auth/tokens"):
-            status, body = "201 Created", _token(catalogue)
-            if not known:
+            status, body = "201 Created", _token(catalog)
+            if not accepts:
                 status = "401 Unauthorized"
                 body = {"error": {"code": 401, "message": "Wrong password."}}
         else:
@@ -195,7 +203,7 @@ def _keystone(catalogue: list[dict[str, Any]], *, known: bool = True) -> Any:
     return application
 
 
-def _token(catalogue: list[dict[str, Any]]) -> dict[str, Any]:
+def _token(catalog: list[dict[str, Any]]) -> dict[str, Any]:
     domain = {"id": "default", "name": "Default"}
     return {
         "token": {
@@ -205,7 +213,7 @@ def _token(catalogue: list[dict[str, Any]]) -> dict[str, Any]:
             "user": {"id": "u", "name": "u", "domain": domain},
             "project": {"id": "p", "name": "p", "domain": domain},
             "roles": [{"id": "r", "name": "admin"}],
-            "catalog": catalogue,
+            "catalog": catalog,
         }
     }
 
@@ -223,7 +231,7 @@ def _write_cloud(tmp_path: Path, keystone: str) -> None:
     (tmp_path / "clouds.yaml").write_text(yaml.safe_dump(clouds))
 
 
-def _listed(url: str) -> list[dict[str, Any]]:
+def _catalog(url: str) -> list[dict[str, Any]]:
     endpoint = {
         "id": "e",
         "interface": "public",
@@ -235,70 +243,75 @@ def _listed(url: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v2", "/v2/"])
-def test_a_cloud_and_its_catalogue(
+def test_endpoint_from_catalog_works_with_and_without_version_suffix(
     suffix: str, program: Run, url: str, service: Service, tmp_path: Path
 ):
-    with Loopback(_keystone(_listed(url + suffix))) as keystone:
+    with Loopback(_keystone(_catalog(url + suffix))) as keystone:
         _write_cloud(tmp_path, keystone.url)
-        ran = program("--os-cloud", "test", "driver-list", "-f", "value", "-c", "name")
-    assert (ran.status, ran.out) == (0, "fake_driver\n")
+        outcome = program("--os-cloud", "test", "driver-list", "-f", "value", "-c", "name")
+    assert (outcome.status, outcome.out) == (0, "fake_driver\n")
     assert service.last.path == "/drivers"
 
 
-def test_the_catalogue_can_be_overruled(program: Run, url: str, tmp_path: Path):
-    with Loopback(_keystone(_listed("http://127.0.0.1:9"))) as keystone:
+def test_endpoint_override_takes_precedence_over_catalog(program: Run, url: str, tmp_path: Path):
+    with Loopback(_keystone(_catalog("http://127.0.0.1:9"))) as keystone:
         _write_cloud(tmp_path, keystone.url)
         for option in ("--os-endpoint-override", "--os-accelerator-endpoint-override"):
-            ran = program("--os-cloud", "test", option, url, "driver-list")
-            assert ran.status == 0, ran.err
+            outcome = program("--os-cloud", "test", option, url, "driver-list")
+            assert outcome.status == 0, outcome.err
 
 
-def test_a_catalogue_without_the_service(program: Run, tmp_path: Path):
+def test_catalog_without_accelerator_service_fails(program: Run, tmp_path: Path):
     with Loopback(_keystone([])) as keystone:
         _write_cloud(tmp_path, keystone.url)
-        ran = program("--os-cloud", "test", "driver-list")
-    assert ran.status == 1
-    assert "The catalogue names no accelerator service" in ran.err
+        outcome = program("--os-cloud", "test", "driver-list")
+    assert outcome.status == 1
+    assert "The service catalog has no matching accelerator endpoint" in outcome.err
 
 
-def test_a_password_that_is_wrong(program: Run, tmp_path: Path):
-    with Loopback(_keystone([], known=False)) as keystone:
+def test_wrong_password_is_reported_as_rejected_by_keystone(program: Run, tmp_path: Path):
+    with Loopback(_keystone([], accepts=False)) as keystone:
         _write_cloud(tmp_path, keystone.url)
-        ran = program("--os-cloud", "test", "driver-list")
-    assert ran.status == 1
-    assert "Keystone refuses the account: Wrong password" in ran.err
+        outcome = program("--os-cloud", "test", "driver-list")
+    assert outcome.status == 1
+    assert "Keystone rejects the credentials: Wrong password" in outcome.err
 
 
-def test_one_that_cannot_go_does_not_keep_the_others(cyborg: Run, service: Service):
-    service.answers[f"/devices/{DEVICE}"] = [Answer(409, fault("ARQ 1 is bound to it."))]
-    ran = cyborg("accelerator-delete", DEVICE, "another")
-    assert ran.status == 1
-    assert ran.err == f"{DEVICE}: ARQ 1 is bound to it (HTTP 409).\n"
-    assert [one.path for one in service.asked] == [f"/devices/{DEVICE}", "/devices/another"]
+def test_delete_continues_after_one_object_fails(cyborg: Run, service: Service):
+    service.answers[f"/devices/{DEVICE}"] = [Answer(409, error_body("ARQ 1 is bound to it."))]
+    outcome = cyborg("accelerator-delete", DEVICE, "another")
+    assert outcome.status == 1
+    assert outcome.err == f"{DEVICE}: ARQ 1 is bound to it (HTTP 409).\n"
+    assert [request.path for request in service.requests] == [
+        f"/devices/{DEVICE}",
+        "/devices/another",
+    ]
 
 
-def test_a_service_can_be_named_by_its_host(cyborg: Run, service: Service):
-    ran = cyborg("service-disable compute-1 --reason fans -f json")
-    assert ran.shown["status"] == "disabled"
+def test_service_disable_accepts_a_host_name(cyborg: Run, service: Service):
+    outcome = cyborg("service-disable compute-1 --reason fans -f json")
+    assert outcome.json["status"] == "disabled"
     assert service.last.path == f"/services/{AGENT}"
-    assert service.asked[0].query == {"kind": "process", "host": "compute-1"}
+    assert service.requests[0].query == {"kind": "process", "host": "compute-1"}
 
 
 @pytest.mark.parametrize("command", ["service-show", "service-delete"])
-def test_a_host_without_or_with_several_services(command: str, cyborg: Run, service: Service):
-    ran = cyborg(f"{command} elsewhere")
-    assert ran.status == 1
-    assert "No service of host elsewhere is known" in ran.err
+def test_service_command_fails_for_host_without_or_with_several_services(
+    command: str, cyborg: Run, service: Service
+):
+    outcome = cyborg(f"{command} elsewhere")
+    assert outcome.status == 1
+    assert "Host elsewhere has no services" in outcome.err
     other = PROCESS | {"uuid": DEVICE, "binary": "cyborg-api"}
     service.answers["/services"] = [Answer(200, {"services": [PROCESS, other]})]
-    ran = cyborg(f"{command} compute-1")
-    assert ran.status == 1
-    assert f"cyborg-agent is {AGENT}, cyborg-api is {DEVICE}" in ran.err
-    assert {one.path for one in service.asked} == {"/services"}
+    outcome = cyborg(f"{command} compute-1")
+    assert outcome.status == 1
+    assert f"cyborg-agent is {AGENT}, cyborg-api is {DEVICE}" in outcome.err
+    assert {request.path for request in service.requests} == {"/services"}
 
 
 @pytest.mark.parametrize("command", ["service-enable", "service-disable"])
-def test_a_host_stands_for_its_agent_where_services_change(
+def test_service_enable_and_disable_select_the_agent_of_a_host(
     command: str, cyborg: Run, service: Service
 ):
     other = PROCESS | {"uuid": DEVICE, "binary": "cyborg-api"}
@@ -306,83 +319,88 @@ def test_a_host_stands_for_its_agent_where_services_change(
     assert cyborg(f"{command} compute-1").status == 0
     assert service.last.path == f"/services/{AGENT}"
     service.answers["/services"] = [Answer(200, {"services": [other]})]
-    ran = cyborg(f"{command} compute-1")
-    assert ran.status == 1
-    assert ran.err.startswith("Host compute-1 has no cyborg-agent")
+    outcome = cyborg(f"{command} compute-1")
+    assert outcome.status == 1
+    assert outcome.err.startswith("Host compute-1 has no cyborg-agent")
 
 
-def test_several_hosts_are_disabled_and_each_failure_is_named(cyborg: Run, service: Service):
-    ran = cyborg("service-disable compute-1 elsewhere -f json")
-    assert (ran.status, json.loads(ran.out)) == (1, {AGENT: "disabled"})
-    assert ran.err.startswith("elsewhere: No service of host elsewhere is known")
+def test_service_disable_reports_each_failed_host(cyborg: Run, service: Service):
+    outcome = cyborg("service-disable compute-1 elsewhere -f json")
+    assert (outcome.status, json.loads(outcome.out)) == (1, {AGENT: "disabled"})
+    assert outcome.err.startswith("elsewhere: Host elsewhere has no services")
 
 
-def test_several_accelerators_change_and_each_failure_is_named(cyborg: Run, service: Service):
-    service.answers["/devices/other"] = [Answer(404, fault("Device other could not be found."))]
-    ran = cyborg(f"accelerator-update other {DEVICE} {DEVICE} --status ready -f json")
-    assert (ran.status, json.loads(ran.out)) == (1, {DEVICE: "ready"})
-    assert ran.err == "other: Device other could not be found (HTTP 404).\n"
-    assert [one.path for one in service.asked] == ["/devices/other", f"/devices/{DEVICE}"]
+def test_accelerator_update_reports_each_failed_accelerator(cyborg: Run, service: Service):
+    service.answers["/devices/other"] = [
+        Answer(404, error_body("Device other could not be found."))
+    ]
+    outcome = cyborg(f"accelerator-update other {DEVICE} {DEVICE} --status ready -f json")
+    assert (outcome.status, json.loads(outcome.out)) == (1, {DEVICE: "ready"})
+    assert outcome.err == "other: Device other could not be found (HTTP 404).\n"
+    assert [request.path for request in service.requests] == [
+        "/devices/other",
+        f"/devices/{DEVICE}",
+    ]
 
 
-def test_selected_accelerators_change_with_yes_only_where_nobody_can_be_asked(
-    cyborg: Run, service: Service
-):
+def test_accelerator_update_by_selection_needs_yes_without_terminal(cyborg: Run, service: Service):
     line = "accelerator-update --host h --driver d --label rack=7 --status maintaining"
-    ran = cyborg(line)
-    assert (ran.status, [one.method for one in service.asked]) == (1, ["GET"])
-    assert ran.err == (
-        "1 accelerator with hostname h, driver d, labels rack=7 would change; give --yes to change "
+    outcome = cyborg(line)
+    assert (outcome.status, [request.method for request in service.requests]) == (1, ["GET"])
+    assert outcome.err == (
+        "1 accelerator with hostname h, driver d, labels rack=7 would change. Give --yes to change "
         "them without a question.\n"
     )
-    service.asked.clear()
+    service.requests.clear()
     assert cyborg(f"{line} --reason fans --set-label a=1 --yes").status == 0
-    assert service.asked[0].query == {"hostname": "h", "driver": "d", "labels": "rack=7"}
+    assert service.requests[0].query == {"hostname": "h", "driver": "d", "labels": "rack=7"}
     assert service.last.body == {
         "status": "maintaining",
         "status_reason": "fans",
         "labels": {"a": "1"},
     }
-    assert len(service.asked) == 2
+    assert len(service.requests) == 2
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message"),
     [
-        ("--status ready", "No accelerator is named"),
-        ("--label rack=7", "Nothing is to be changed"),
+        ("--status ready", "No accelerator is given"),
+        ("--label rack=7", "No change is given"),
         (f"{DEVICE} --host h --status ready", "but not both"),
         (f"{DEVICE} --label a=1 --unset-label a", "Label a is given twice"),
         (f"{DEVICE} --status ready --reason x", "--status maintaining only"),
     ],
 )
-def test_an_update_that_means_two_things_or_nothing_is_refused(
-    line: str, complaint: str, cyborg: Run, service: Service
+def test_accelerator_update_fails_when_arguments_conflict_or_are_missing(
+    line: str, message: str, cyborg: Run, service: Service
 ):
-    ran = cyborg(f"accelerator-update {line}")
-    assert (ran.status, service.asked) == (1, [])
-    assert complaint in ran.err
+    outcome = cyborg(f"accelerator-update {line}")
+    assert (outcome.status, service.requests) == (1, [])
+    assert message in outcome.err
 
 
-def test_a_selection_without_accelerators_is_a_failure(cyborg: Run, service: Service):
+def test_accelerator_update_fails_when_selection_is_empty(cyborg: Run, service: Service):
     service.answers["/devices"] = [Answer(200, {"devices": []})]
-    ran = cyborg("accelerator-update --driver d --status ready --yes")
-    assert ran.status == 1
-    assert "No accelerator matches driver d" in ran.err
+    outcome = cyborg("accelerator-update --driver d --status ready --yes")
+    assert outcome.status == 1
+    assert "No accelerator matches driver d" in outcome.err
 
 
-def test_hosts_that_never_reported(cyborg: Run, tmp_path: Path):
+def test_service_list_expect_fails_when_a_host_never_reported(cyborg: Run, tmp_path: Path):
     hosts = tmp_path / "hosts"
     hosts.write_text("# racks 1 to 3\ncompute-9\n\ncompute-1  # here\ncompute-7\ncompute-9\n")
-    ran = cyborg("service-list -f value -c host --kind backend --expect", str(hosts))
-    assert (ran.status, ran.out) == (1, "compute-1\n")
-    assert ran.err.startswith("Never reported: compute-9, compute-7. Is cyborg-agent running")
+    outcome = cyborg("service-list -f value -c host --kind backend --expect", str(hosts))
+    assert (outcome.status, outcome.out) == (1, "compute-1\n")
+    assert outcome.err.startswith(
+        "Never reported: compute-9, compute-7. Check that cyborg-agent runs"
+    )
     hosts.write_text("compute-1\n")
     assert cyborg("service-list --expect", str(hosts)).status == 0
 
 
 @pytest.mark.parametrize("change", [{"binary": "cyborg-api"}, {"last_seen_at": None}])
-def test_a_host_reports_by_its_agent(
+def test_service_list_expect_fails_when_only_other_services_reported(
     change: dict[str, Any], cyborg: Run, service: Service, tmp_path: Path
 ):
     hosts = tmp_path / "hosts"
@@ -392,13 +410,13 @@ def test_a_host_reports_by_its_agent(
     assert cyborg("service-list --expect", str(hosts)).status == 1
 
 
-def test_a_file_of_hosts_that_cannot_be_read(cyborg: Run, tmp_path: Path):
-    ran = cyborg("service-list --expect", str(tmp_path / "none"))
-    assert ran.status == 1
-    assert "cannot be read" in ran.err
+def test_service_list_expect_fails_when_file_cannot_be_read(cyborg: Run, tmp_path: Path):
+    outcome = cyborg("service-list --expect", str(tmp_path / "none"))
+    assert outcome.status == 1
+    assert "cannot be read" in outcome.err
 
 
-def test_a_log_file_gets_what_happened(program: Run, url: str, tmp_path: Path):
+def test_log_file_contains_the_error(program: Run, url: str, tmp_path: Path):
     log = tmp_path / "log"
     options = ("--os-auth-type", "none", "--os-endpoint", url, "--log-file", str(log), "--debug")
     program(*options, "accelerator-show", "nix")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's page on the command line is true: every line of it runs, every command is in it."""
+"""The command line page of the user guide: each of its commands succeeds, and none is missing."""
 
 import re
 import shlex
@@ -10,32 +10,32 @@ import pytest
 
 import cyborg
 from cyborg.cli.catalogue import COMMANDS
-from cyborg.tests.unit.cli import service as shapes
+from cyborg.tests.unit.cli import service as fake
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import Service
 
-PAGE = Path(cyborg.__file__).resolve().parent.parent / "doc/source/user/cli.rst"
-TEXT = PAGE.read_text()
-#: What readers put for the names of the page.
+GUIDE = Path(cyborg.__file__).resolve().parent.parent / "doc/source/user/cli.rst"
+TEXT = GUIDE.read_text()
+#: Values for the variables in the commands of the guide.
 VALUES = {
-    "SERVICE": shapes.AGENT,
-    "DRIVER": shapes.DRIVER,
-    "BACKEND": shapes.ENGINE,
-    "HARDWARE": shapes.DEVICE,
-    "ACCELERATOR": shapes.DEVICE,
-    "ARQ": shapes.ARQ,
-    "INSTANCE": shapes.INSTANCE,
-    "OPERATION": shapes.OPERATION,
+    "SERVICE": fake.AGENT,
+    "DRIVER": fake.DRIVER,
+    "BACKEND": fake.BACKEND,
+    "HARDWARE": fake.DEVICE,
+    "ACCELERATOR": fake.DEVICE,
+    "ARQ": fake.ARQ,
+    "INSTANCE": fake.INSTANCE,
+    "OPERATION": fake.OPERATION,
 }
-#: The indented lines that begin with the program, with those that they are continued on.
+#: The indented lines that begin with the program, joined with their continuation lines.
 LINES = [
-    " ".join(found.replace("\\\n", " ").split())
-    for found in re.findall(r"^    (cyborg (?:.*\\\n)*.*)$", TEXT, re.MULTILINE)
+    " ".join(command.replace("\\\n", " ").split())
+    for command in re.findall(r"^    (cyborg (?:.*\\\n)*.*)$", TEXT, re.MULTILINE)
 ]
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_of_the_page_runs(
+def test_command_line_in_the_user_guide_succeeds(
     line: str,
     program: Run,
     url: str,
@@ -48,20 +48,21 @@ def test_a_line_of_the_page_runs(
     words = shlex.split(Template(line).substitute(VALUES))[1:]
     while words[0].startswith("--os-"):
         del words[:2]
-    ran = program("--os-auth-type", "none", "--os-endpoint", url, *words)
-    assert ran.status == 0, ran.err
-    assert service.asked or words == ["complete"]
+    outcome = program("--os-auth-type", "none", "--os-endpoint", url, *words)
+    assert outcome.status == 0, outcome.err
+    assert service.requests or words == ["complete"]
 
 
-def test_every_command_is_tried_on_the_page():
-    tried = {word for line in LINES for word in line.split() if word in COMMANDS}
-    assert tried == set(COMMANDS)
+def test_user_guide_shows_every_command():
+    commands = {word for line in LINES for word in line.split() if word in COMMANDS}
+    assert commands == set(COMMANDS)
 
 
-def test_the_table_of_names_is_that_of_the_catalogue():
+def test_table_of_openstack_names_matches_the_catalogue():
     table = TEXT[TEXT.index(".. _openstack-commands:") :]
     rows = dict(re.findall(r"^``([\w-]+)``\s+(\S.*)$", table, re.MULTILINE))
     del rows["cyborg"]
     assert rows == {
-        name: f"``{entry.plugin}``" if entry.plugin else r"\-" for name, entry in COMMANDS.items()
+        name: f"``{entry.openstack_name}``" if entry.openstack_name else r"\-"
+        for name, entry in COMMANDS.items()
     }

@@ -1,53 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The microversion of the requests: the newest in common, or the one that the user names."""
+"""The microversion of requests: the newest common one, or the one that the user selects."""
 
 from pathlib import Path
 
 import pytest
 
 from cyborg.tests.unit.cli.conftest import Run
-from cyborg.tests.unit.cli.service import DEVICE, Answer, Service, fault
+from cyborg.tests.unit.cli.service import DEVICE, Answer, Service, error_body
 
 OPTION = "--os-accelerator-api-version"
 
 
-def _older(maximum: str) -> Answer:
+def _unsupported(maximum: str) -> Answer:
     headers = {"OpenStack-API-Maximum-Version": maximum}
-    return Answer(406, fault("Version 2.5 is not supported."), headers)
+    return Answer(406, error_body("Version 2.5 is not supported."), headers)
 
 
 def _options(url: str) -> tuple[str, ...]:
     return ("--os-auth-type", "none", "--os-endpoint", url)
 
 
-def test_an_older_service_is_asked_again_with_its_newest_version(cyborg: Run, service: Service):
-    service.answers["/drivers"] = [_older("2.4")]
-    ran = cyborg("install-driver fake_driver --no-wait")
-    assert ran.status == 0, ran.err
-    assert [one.version for one in service.asked] == ["accelerator 2.5", "accelerator 2.4"]
-    assert service.asked[0].operation == service.asked[1].operation
+def test_request_is_repeated_with_newest_microversion_of_older_service(
+    cyborg: Run, service: Service
+):
+    service.answers["/drivers"] = [_unsupported("2.4")]
+    outcome = cyborg("install-driver fake_driver --no-wait")
+    assert outcome.status == 0, outcome.err
+    assert [request.version for request in service.requests] == [
+        "accelerator 2.5",
+        "accelerator 2.4",
+    ]
+    assert service.requests[0].request_key == service.requests[1].request_key
 
 
-def test_a_command_that_needs_more_than_the_service_has_says_so(cyborg: Run, service: Service):
-    service.answers[f"/devices/{DEVICE}"] = [_older("2.4")]
-    ran = cyborg(f"accelerator-update {DEVICE} --status maintaining --reason fans")
-    assert (ran.status, len(service.asked)) == (1, 1)
-    assert "up to 2.4, and the command needs 2.5: upgrade cyborg-api first" in ran.err
+def test_command_fails_when_service_lacks_the_needed_microversion(cyborg: Run, service: Service):
+    service.answers[f"/devices/{DEVICE}"] = [_unsupported("2.4")]
+    outcome = cyborg(f"accelerator-update {DEVICE} --status maintaining --reason fans")
+    assert (outcome.status, len(service.requests)) == (1, 1)
+    assert "up to 2.4, and the command needs 2.5. Upgrade cyborg-api first" in outcome.err
 
 
 @pytest.mark.parametrize(
     ("word", "sent"),
     [("2.4", "2.4"), ("2.5", "2.5"), ("2.17", "2.17"), ("2", "2.5"), ("latest", "latest")],
 )
-def test_the_version_that_is_named_is_sent(
+def test_selected_microversion_is_sent(
     word: str, sent: str, program: Run, url: str, service: Service
 ):
-    ran = program(*_options(url), OPTION, word, "driver-list")
-    assert ran.status == 0, ran.err
-    assert [one.version for one in service.asked] == [f"accelerator {sent}"]
+    outcome = program(*_options(url), OPTION, word, "driver-list")
+    assert outcome.status == 0, outcome.err
+    assert [request.version for request in service.requests] == [f"accelerator {sent}"]
 
 
-def test_a_variable_and_a_file_name_the_version_too(
+def test_microversion_is_read_from_variable_and_clouds_yaml(
     program: Run, url: str, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "clouds.yaml").write_text(
@@ -70,31 +75,29 @@ def test_a_variable_and_a_file_name_the_version_too(
         ("discover-services --driver fake_driver --setup", "2.5"),
     ],
 )
-def test_what_needs_a_later_version_than_the_one_named_is_refused(
+def test_command_fails_when_selected_microversion_is_too_old(
     command: str, needed: str, program: Run, url: str, service: Service
 ):
-    chosen = "2.3" if needed == "2.4" else "2.4"
-    ran = program(*_options(url), OPTION, chosen, *command.split())
-    assert (ran.status, service.asked) == (1, [])
-    assert ran.err.endswith(
-        f"needs microversion {needed}, and {OPTION} is {chosen}: give {needed} or later, or leave "
-        "the option out.\n"
+    selected = "2.3" if needed == "2.4" else "2.4"
+    outcome = program(*_options(url), OPTION, selected, *command.split())
+    assert (outcome.status, service.requests) == (1, [])
+    assert outcome.err.endswith(
+        f"needs microversion {needed}, and {OPTION} is {selected}. Set it to {needed} or later, or "
+        "remove the option.\n"
     )
 
 
 @pytest.mark.parametrize("word", ["1", "3.0", "2.05", "newest"])
-def test_a_word_that_is_not_a_version_is_refused(
-    word: str, program: Run, url: str, service: Service
-):
-    ran = program(*_options(url), OPTION, word, "driver-list")
-    assert (ran.status, service.asked) == (1, [])
-    assert f"{word} is not a microversion" in ran.err
+def test_invalid_microversion_is_rejected(word: str, program: Run, url: str, service: Service):
+    outcome = program(*_options(url), OPTION, word, "driver-list")
+    assert (outcome.status, service.requests) == (1, [])
+    assert f"'{word}' is not a microversion" in outcome.err
 
 
-def test_a_version_that_the_service_does_not_speak_is_named(
+def test_selected_microversion_that_service_does_not_support_fails(
     program: Run, url: str, service: Service
 ):
-    service.answers["/drivers"] = [_older("2.5")]
-    ran = program(*_options(url), OPTION, "2.9", "driver-list")
-    assert (ran.status, len(service.asked)) == (1, 1)
-    assert "up to 2.5, and the command needs 2.9" in ran.err
+    service.answers["/drivers"] = [_unsupported("2.5")]
+    outcome = program(*_options(url), OPTION, "2.9", "driver-list")
+    assert (outcome.status, len(service.requests)) == (1, 1)
+    assert "up to 2.5, and the command needs 2.9" in outcome.err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands show, in each format, and on a terminal."""
+"""The output of commands in each format, in a pipe and on a terminal."""
 
 import csv
 import io
@@ -13,12 +13,12 @@ import pytest
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,
+    BACKEND,
     DEVICE,
     DRIVER,
-    ENGINE,
     INSTANCE,
     PROCESS,
-    THINGS,
+    RESOURCES,
     Answer,
     Service,
     operation,
@@ -28,9 +28,9 @@ from cyborg.tests.unit.cli.service import (
 GREEN, RED = "\033[32m", "\033[31m"
 
 
-def test_json_keeps_objects_as_they_are(cyborg: Run):
-    (one,) = cyborg("hardware-list --long -f json").shown
-    assert one == {
+def test_json_keeps_nested_objects(cyborg: Run):
+    (hardware,) = cyborg("hardware-list --long -f json").json
+    assert hardware == {
         "uuid": DEVICE,
         "hostname": "compute-1",
         "driver": "fake_driver",
@@ -46,61 +46,61 @@ def test_json_keeps_objects_as_they_are(cyborg: Run):
     }
 
 
-def test_a_thing_is_shown_whole_but_for_its_links(cyborg: Run):
-    expected = {key: value for key, value in THINGS["devices"][0].items() if key != "links"}
-    assert cyborg(f"accelerator-show {DEVICE} -f json").shown == expected
+def test_show_prints_all_fields_except_links(cyborg: Run):
+    expected = {key: value for key, value in RESOURCES["devices"][0].items() if key != "links"}
+    assert cyborg(f"accelerator-show {DEVICE} -f json").json == expected
 
 
-def test_a_wrapped_thing_is_unwrapped(cyborg: Run):
-    assert cyborg("profile-show fpga -f json").shown["groups"] == [{"resources:FPGA": "1"}]
+def test_show_unwraps_the_object(cyborg: Run):
+    assert cyborg("profile-show fpga -f json").json["groups"] == [{"resources:FPGA": "1"}]
 
 
-def test_value_is_for_scripts(cyborg: Run):
+def test_value_format_prints_plain_values(cyborg: Run):
     assert cyborg("driver-list -f value -c uuid").out == f"{DRIVER}\n"
     assert cyborg("driver-list -f value -c in_use -c found").out == "2 1\n"
-    ran = cyborg("accelerator-list --long -f value -c labels")
-    assert ran.out == '{"rack": "7"}\n'
+    outcome = cyborg("accelerator-list --long -f value -c labels")
+    assert outcome.out == '{"rack": "7"}\n'
 
 
-def test_who_has_an_accelerator_stands_in_columns(cyborg: Run):
-    (one,) = cyborg("accelerator-list --long -f json").shown
-    assert one["holder"] == one["instance_name"] == ["web-1", "unknown"]
-    assert one["instance_status"] == ["ACTIVE", "unknown"]
+def test_accelerator_list_shows_holders_and_instance_status(cyborg: Run):
+    (accelerator,) = cyborg("accelerator-list --long -f json").json
+    assert accelerator["holder"] == accelerator["instance_name"] == ["web-1", "unknown"]
+    assert accelerator["instance_status"] == ["ACTIVE", "unknown"]
     lines = cyborg("accelerator-list --long -c holder -c instance_status").out.splitlines()
     assert [line.split() for line in lines[3:5]] == [
         ["|", "web-1", "|", "ACTIVE", "|"],
         ["|", "unknown", "|", "unknown", "|"],
     ]
-    shown = cyborg(f"accelerator-show {DEVICE}").out
-    assert f"web-1 (uuid {INSTANCE}, status ACTIVE, seen at 2026-11-01T10:00:00.000+00:00)" in shown
-    assert f"unknown (uuid {AGENT}, status unknown)" in shown
+    text = cyborg(f"accelerator-show {DEVICE}").out
+    assert f"web-1 (uuid {INSTANCE}, status ACTIVE, seen at 2026-11-01T10:00:00.000+00:00)" in text
+    assert f"unknown (uuid {AGENT}, status unknown)" in text
 
 
-def test_csv_is_one_line_for_each(cyborg: Run):
+def test_csv_has_one_line_per_object(cyborg: Run):
     rows = list(csv.reader(io.StringIO(cyborg("service-list -f csv").out)))
     assert rows[0][:4] == ["uuid", "kind", "host", "binary"]
-    assert [row[0] for row in rows[1:]] == [AGENT, ENGINE]
+    assert [row[0] for row in rows[1:]] == [AGENT, BACKEND]
 
 
-def test_long_shows_more(cyborg: Run):
+def test_long_shows_additional_columns(cyborg: Run):
     assert "last_seen_at" not in cyborg("service-list").out
     assert PROCESS["last_seen_at"] in cyborg("service-list --long").out
 
 
-def test_lists_are_sorted_on_demand(cyborg: Run):
+def test_list_is_sorted_by_selected_column(cyborg: Run):
     down = cyborg("service-list -f value -c uuid --sort-column uuid --sort-descending")
-    assert down.out.split() == [ENGINE, AGENT]
+    assert down.out.split() == [BACKEND, AGENT]
     up = cyborg("service-list -f value -c uuid --sort-column uuid --sort-ascending")
-    assert up.out.split() == [AGENT, ENGINE]
+    assert up.out.split() == [AGENT, BACKEND]
 
 
-def test_a_column_that_there_is_not_is_an_error(cyborg: Run):
-    ran = cyborg("driver-list -c colour")
-    assert ran.status == 1
-    assert "colour" in ran.err
+def test_unknown_column_fails(cyborg: Run):
+    outcome = cyborg("driver-list -c colour")
+    assert outcome.status == 1
+    assert "colour" in outcome.err
 
 
-def test_states_have_colours_on_a_terminal_only(
+def test_states_have_colours_only_in_tables_on_a_terminal(
     cyborg: Run, service: Service, monkeypatch: pytest.MonkeyPatch
 ):
     assert f"{GREEN}up" in cyborg("service-list", terminal=True).out
@@ -111,21 +111,21 @@ def test_states_have_colours_on_a_terminal_only(
     assert "\033" not in cyborg("service-list", terminal=True).out
 
 
-def test_colours_do_not_disturb_the_columns(cyborg: Run):
+def test_colours_do_not_change_column_widths(cyborg: Run):
     lines = cyborg("service-list", terminal=True).out.splitlines()
     plain = [line.replace(GREEN, "").replace("\033[0m", "") for line in lines]
     assert len({len(line) for line in plain}) == 1
 
 
-def test_lists_sort_by_the_word_and_not_by_its_colour(cyborg: Run):
-    ran = cyborg("service-list -c state -c uuid --sort-column state", terminal=True)
-    assert ran.status == 0
-    assert AGENT in ran.out
+def test_list_sorts_states_by_text_not_by_colour(cyborg: Run):
+    outcome = cyborg("service-list -c state -c uuid --sort-column state", terminal=True)
+    assert outcome.status == 0
+    assert AGENT in outcome.out
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("column", ["num", "device_type", "state"])
-def test_what_is_absent_is_an_empty_cell_and_sorts_last(
+def test_missing_value_is_an_empty_cell_and_sorts_last(
     column: str, terminal: bool, cyborg: Run, service: Service
 ):
     values: dict[str, list[Any]] = {
@@ -133,26 +133,26 @@ def test_what_is_absent_is_an_empty_cell_and_sorts_last(
         "device_type": ["b", None, "a"],
         "state": ["up", None, "down"],
     }
-    things = [
+    resources = [
         {"uuid": str(index), "state": value, "acc_specs": {column: value}}
         for index, value in enumerate(values[column])
     ]
     path, command = ("/hardware", "hardware-list")
     if column == "state":
         path, command = ("/backends", "backend-list")
-    service.answers[path] = [Answer(200, {path[1:]: things})]
-    ran = cyborg(f"{command} -c uuid -c {column} --sort-column {column}", terminal=terminal)
-    assert (ran.status, ran.err) == (0, "")
-    assert "None" not in ran.out
-    assert re.findall(r"^\| +([012]) ", ran.out, re.MULTILINE) == ["2", "0", "1"]
+    service.answers[path] = [Answer(200, {path[1:]: resources})]
+    outcome = cyborg(f"{command} -c uuid -c {column} --sort-column {column}", terminal=terminal)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "None" not in outcome.out
+    assert re.findall(r"^\| +([012]) ", outcome.out, re.MULTILINE) == ["2", "0", "1"]
 
 
-def test_an_operation_has_a_line_for_each_host_in_its_table(cyborg: Run, service: Service):
-    found = {"drivers": [{"name": "fake_driver", "error": None, "found": 2, "lost": 0}]}
-    service.course = [
+def test_operation_table_has_a_line_per_host(cyborg: Run, service: Service):
+    discovery = {"drivers": [{"name": "fake_driver", "error": None, "found": 2, "lost": 0}]}
+    service.operation_states = [
         operation(
             "succeeded",
-            result("compute-1", "succeeded", result=found),
+            result("compute-1", "succeeded", result=discovery),
             result("compute-2", "succeeded", result={}),
         )
     ]
@@ -161,74 +161,76 @@ def test_an_operation_has_a_line_for_each_host_in_its_table(cyborg: Run, service
     assert "| compute-2: succeeded" in out
 
 
-def test_services_of_a_backend_are_lines(cyborg: Run):
+def test_backend_list_shows_each_service_with_its_state(cyborg: Run):
     out = cyborg("backend-list").out
     assert "compress: up" in out
     assert "cipher: down" in out
 
 
-def test_nothing_is_shown_of_what_is_gone(cyborg: Run):
-    ran = cyborg(f"accelerator-delete {DEVICE}")
-    assert (ran.status, ran.out, ran.err) == (0, "", "")
+def test_delete_prints_nothing_on_success(cyborg: Run):
+    outcome = cyborg(f"accelerator-delete {DEVICE}")
+    assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
 
 
-def test_every_command_explains_itself(program: Run):
-    ran = program("install-driver", "--help")
-    assert ran.status == 0
-    assert "--option KEY=VALUE" in ran.out
-    assert "--os-cloud" not in ran.out
-    assert program("help", "install-driver").out == ran.out
+def test_command_help_lists_its_own_options_only(program: Run):
+    outcome = program("install-driver", "--help")
+    assert outcome.status == 0
+    assert "--option KEY=VALUE" in outcome.out
+    assert "--os-cloud" not in outcome.out
+    assert program("help", "install-driver").out == outcome.out
 
 
-def test_without_a_command_all_are_listed(program: Run):
-    ran = program()
-    assert ran.status == 1
-    assert "hardware-list" in ran.out
+def test_program_without_command_lists_all_commands(program: Run):
+    outcome = program()
+    assert outcome.status == 1
+    assert "hardware-list" in outcome.out
 
 
-def test_a_slip_of_the_pen_is_understood(program: Run):
+def test_misspelt_command_suggests_the_right_one(program: Run):
     assert "  service-list" in program("service-lst").out
 
 
-def test_completion_knows_every_command_and_its_options(program: Run):
-    ran = program("complete", "--shell", "bash")
-    assert ran.status == 0
-    assert "install-driver" in ran.out
-    assert "--operation-id" in ran.out
+def test_completion_script_contains_commands_and_options(program: Run):
+    outcome = program("complete", "--shell", "bash")
+    assert outcome.status == 0
+    assert "install-driver" in outcome.out
+    assert "--operation-id" in outcome.out
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"),
+    ("typed", "expected"),
     [("usa", ["usage-show"]), ("update-d", ["update-driver"]), ("nothing", [])],
 )
-def test_bash_completes(typed: str, offered: list[str], program: Run, tmp_path: Path):
+def test_bash_completes_command_names(
+    typed: str, expected: list[str], program: Run, tmp_path: Path
+):
     script = tmp_path / "completion"
     script.write_text(program("complete").out)
-    # bash-completion brings the first function; the rest is what a press of the key does.
-    asked = f"""
+    # bash-completion provides the first function; the rest does what bash does for the Tab key.
+    commands = f"""
         _get_comp_words_by_ref() {{ cur={typed}; prev=cyborg; words=(cyborg {typed}); }}
         source {script}
         COMP_WORDS=(cyborg {typed}); COMP_CWORD=1
         _cyborg
         echo "${{COMPREPLY[@]}}"
     """
-    ran = subprocess.run(
-        ["bash", "-c", asked], capture_output=True, text=True, timeout=60, check=True
+    outcome = subprocess.run(
+        ["bash", "-c", commands], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ran.stdout.split() == offered
+    assert outcome.stdout.split() == expected
 
 
 @pytest.mark.parametrize(
     "command",
     ["profile-create fpga --group resources:FPGA=1", "profile-update fpga --description one"],
 )
-def test_warnings_of_a_profile_stand_beside_the_output(
+def test_profile_warnings_are_printed_to_the_error_output(
     cyborg: Run, service: Service, command: str
 ) -> None:
-    profile = {**THINGS["device_profiles"][0], "warnings": ["groups[0] asks for an image."]}
+    profile = {**RESOURCES["device_profiles"][0], "warnings": ["groups[0] asks for an image."]}
     path = "/device_profiles" if "create" in command else "/device_profiles/fpga"
     service.answers[path] = [Answer(200, profile)]
-    ran = cyborg(f"{command} -f json")
-    assert ran.err == "Warning: groups[0] asks for an image.\n"
-    assert "warnings" not in ran.shown
-    assert ran.shown["name"] == "fpga"
+    outcome = cyborg(f"{command} -f json")
+    assert outcome.err == "Warning: groups[0] asks for an image.\n"
+    assert "warnings" not in outcome.json
+    assert outcome.json["name"] == "fpga"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command sends the request that the API understands."""
+"""The request that each command sends: method, path, query, body and headers."""
 
 from typing import Any
 from uuid import UUID
@@ -11,9 +11,9 @@ from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,
     ARQ,
+    BACKEND,
     DEVICE,
     DRIVER,
-    ENGINE,
     INSTANCE,
     OPERATION,
     PROFILE,
@@ -21,7 +21,7 @@ from cyborg.tests.unit.cli.service import (
 )
 
 CREATED = ("POST", "/devices")
-#: The least that an accelerator is created from.
+#: The required fields of a new accelerator.
 NEW = {
     "host": "h",
     "driver": "d",
@@ -53,7 +53,7 @@ SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
         {"host": "h", "driver": "d", "name": "n"},
         None,
     ),
-    f"backend-show {ENGINE}": ("GET", f"/backends/{ENGINE}", {}, None),
+    f"backend-show {BACKEND}": ("GET", f"/backends/{BACKEND}", {}, None),
     "driver-list --host h --name n --state READY": (
         "GET",
         "/drivers",
@@ -265,81 +265,81 @@ SENT: dict[str, tuple[str, str, dict[str, str], Any]] = {
 
 
 @pytest.mark.parametrize("command", SENT)
-def test_a_command_sends_one_request_with_the_microversion(
+def test_command_sends_one_request_with_microversion_2_5(
     command: str, cyborg: Run, service: Service
 ):
-    ran = cyborg(command)
-    asked = service.asked[0]
-    assert (asked.method, asked.path, asked.query, asked.body) == SENT[command]
-    assert asked.version == "accelerator 2.5"
-    assert len(service.asked) == 1
-    assert ran.status == 0, ran.err
+    outcome = cyborg(command)
+    request = service.requests[0]
+    assert (request.method, request.path, request.query, request.body) == SENT[command]
+    assert request.version == "accelerator 2.5"
+    assert len(service.requests) == 1
+    assert outcome.status == 0, outcome.err
 
 
-def test_every_command_is_tried_above():
+def test_every_command_has_a_test_request():
     assert {line.split()[0] for line in SENT} == set(COMMANDS)
 
 
-def test_long_verbs_bring_an_id_and_others_do_not(cyborg: Run, service: Service):
+def test_only_operation_commands_send_an_idempotency_key(cyborg: Run, service: Service):
     for line, (method, path, _, _) in SENT.items():
-        service.asked.clear()
+        service.requests.clear()
         cyborg(line)
-        long = method in {"POST", "DELETE"} and path.startswith("/services")
-        long |= method != "GET" and path.startswith(("/drivers", "/instances"))
-        long |= (method, path) == CREATED
-        assert (service.asked[0].operation is not None) is long, line
-        if long:
-            UUID(service.asked[0].operation)
+        starts_operation = method in {"POST", "DELETE"} and path.startswith("/services")
+        starts_operation |= method != "GET" and path.startswith(("/drivers", "/instances"))
+        starts_operation |= (method, path) == CREATED
+        assert (service.requests[0].request_key is not None) is starts_operation, line
+        if starts_operation:
+            UUID(service.requests[0].request_key)
 
 
-def test_an_id_of_ones_own_is_sent(cyborg: Run, service: Service):
+def test_operation_id_option_is_sent_as_idempotency_key(cyborg: Run, service: Service):
     cyborg(f"discover-services --operation-id {OPERATION}")
-    assert service.asked[0].operation == OPERATION
+    assert service.requests[0].request_key == OPERATION
 
 
 @pytest.mark.parametrize(
-    ("command", "complaint"),
+    ("command", "message"),
     [
-        ("attach-instance no-uuid", "no-uuid is no UUID"),
-        ("discover-services --operation-id 7", "7 is no UUID"),
-        ("install-driver d --option x", "x is not of the form key=value"),
-        ("install-driver d --option x=1 --option x=2", "x is given twice"),
-        ("update-driver d --option x=1 --unset-option x", "x is given twice"),
+        ("attach-instance no-uuid", "'no-uuid' is not a UUID"),
+        ("discover-services --operation-id 7", "'7' is not a UUID"),
+        ("install-driver d --option x", "'x' does not have the form KEY=VALUE"),
+        ("install-driver d --option x=1 --option x=2", "key 'x' is given twice"),
+        ("update-driver d --option x=1 --unset-option x", "key 'x' is given twice"),
         ("usage-show --limit 1", "unrecognized arguments"),
         ("update-driver d --enable --disable", "not allowed with"),
         ("profile-create p", "--group"),
-        ("profile-create p --group resources:FPGA", "not of the form key=value"),
-        ("profile-create p --group a=1,a=2", "a is given twice"),
+        ("profile-create p --group resources:FPGA", "does not have the form KEY=VALUE"),
+        ("profile-create p --group a=1,a=2", "key 'a' is given twice"),
         ("accelerator-create --host h", "required"),
-        ("accelerator-create --units 0", "no number from 1"),
+        ("accelerator-create --units 0", "'0' is not an integer greater than 0"),
         ("accelerator-create --units 1 --handle 0c:00.0", "not allowed with"),
         (f"accelerator-update {DEVICE} --status lost", "invalid choice"),
-        ("driver-list --limit 0", "no number from 1"),
+        ("driver-list --limit 0", "'0' is not an integer greater than 0"),
         ("nonsense", "is not a cyborg command"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_and_asks_nothing(
-    command: str, complaint: str, cyborg: Run, service: Service
+def test_wrong_command_line_exits_with_2_and_sends_no_request(
+    command: str, message: str, cyborg: Run, service: Service
 ):
-    ran = cyborg(command)
-    assert ran.status == 2
-    assert complaint in ran.err + ran.out
-    assert service.asked == []
+    outcome = cyborg(command)
+    assert outcome.status == 2
+    assert message in outcome.err + outcome.out
+    assert service.requests == []
 
 
-def test_a_key_is_one_segment_whatever_is_in_it(program: Run, url: str, service: Service):
+def test_key_with_special_characters_is_one_path_segment(program: Run, url: str, service: Service):
     options = ("--os-auth-type", "none", "--os-endpoint", url)
     program(*options, "profile-delete", "a/../b?c=d#e %")
-    asked = service.last
-    assert (asked.path, asked.query) == ("/device_profiles/a/../b?c=d#e %", {})
+    request = service.last
+    assert (request.path, request.query) == ("/device_profiles/a/../b?c=d#e %", {})
 
 
 @pytest.mark.parametrize(
     ("command", "advice"), [("profile-update fpga", "--group"), ("accelerator-update x", "--label")]
 )
-def test_an_update_of_nothing_is_refused_here(
+def test_update_without_a_change_fails_and_sends_no_request(
     command: str, advice: str, cyborg: Run, service: Service
 ):
-    ran = cyborg(command)
-    assert (ran.status, service.asked) == (1, [])
-    assert advice in ran.err
+    outcome = cyborg(command)
+    assert (outcome.status, service.requests) == (1, [])
+    assert advice in outcome.err

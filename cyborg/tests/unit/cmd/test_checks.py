@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of cyborg-status: those of the policy file, and the page that explains them all."""
+"""The upgrade checks of cyborg-status: the policy file, and the upgrade guide with all checks."""
 
 import re
 from pathlib import Path
@@ -12,18 +12,18 @@ from cyborg.cmd import site_checks
 from cyborg.cmd.status import CHECKS
 from cyborg.conf import opts
 
-PAGE = Path(cyborg.__file__).parents[1] / "doc/source/admin/upgrade.rst"
+GUIDE = Path(cyborg.__file__).parents[1] / "doc/source/admin/upgrade.rst"
 
 
-def checked(directory: Path, policy: str) -> tuple[int, str]:
-    """The result of the check of rules, and its details."""
+def check_policy(directory: Path, policy: str) -> tuple[int, str]:
+    """Return the result code of the check of policy rules, and its details."""
     (directory / "policy.yaml").write_text(policy)
     (directory / "cyborg.conf").write_text("")
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf([], default_config_files=[str(directory / "cyborg.conf")], default_config_dirs=[])
-    found = site_checks.policy_rules(site_checks.Site(conf))
-    return int(found.code), found.details or ""
+    result = site_checks.policy_rules(site_checks.Deployment(conf))
+    return int(result.code), result.details or ""
 
 
 @pytest.mark.parametrize(
@@ -31,52 +31,49 @@ def checked(directory: Path, policy: str) -> tuple[int, str]:
     [
         "",
         '"cyborg:device:get_all": "role:watcher"',
-        # A rule of the operator's own that another one uses, and a name that files of old use.
+        # A rule of the operator that another rule uses, and a rule name of earlier releases.
         '"watcher": "role:watcher"\n"cyborg:device:get_all": "rule:watcher or rule:is_admin"',
     ],
 )
-def test_a_policy_file_that_means_something(tmp_path: Path, policy: str) -> None:
-    assert checked(tmp_path, policy) == (0, "")
+def test_policy_file_with_used_rules_succeeds(tmp_path: Path, policy: str) -> None:
+    assert check_policy(tmp_path, policy) == (0, "")
 
 
-def test_rules_that_nothing_asks_for_are_a_warning(tmp_path: Path) -> None:
-    code, details = checked(tmp_path, '"cyborg:devices:list": "@"\n"admin_api": "role:admin"')
+def test_policy_file_with_unused_rules_is_a_warning(tmp_path: Path) -> None:
+    code, details = check_policy(tmp_path, '"cyborg:devices:list": "@"\n"admin_api": "role:admin"')
     assert code == 1
-    assert details.startswith(
-        "The policy file has rules that nothing asks for: cyborg:devices:list."
-    )
+    assert details.startswith("The policy file has rules that nothing uses: cyborg:devices:list.")
 
 
-def test_a_reference_to_nothing_is_a_failure(tmp_path: Path) -> None:
-    code, details = checked(tmp_path, '"cyborg:device:get_all": "role:admin or (rule:wacher)"')
+def test_policy_reference_to_missing_rule_is_a_failure(tmp_path: Path) -> None:
+    code, details = check_policy(tmp_path, '"cyborg:device:get_all": "role:admin or (rule:wacher)"')
     assert code == 2
-    assert details.startswith("The policy file refers to rules that there are not: wacher.")
+    assert details.startswith("The policy file refers to rules that do not exist: wacher.")
 
 
-def test_a_file_that_is_no_map_is_a_failure(tmp_path: Path) -> None:
-    code, details = checked(tmp_path, "- 1\n- 2")
+def test_policy_file_that_is_not_a_mapping_is_a_failure(tmp_path: Path) -> None:
+    code, details = check_policy(tmp_path, "- 1\n- 2")
     assert code == 2
     assert "policy_file = policy.yaml cannot be used" in details
 
 
-def rows() -> dict[str, list[str]]:
-    """The table of the page: the name of a check, and whether it says fails or warns."""
-    text = PAGE.read_text()
+def guide_severities() -> dict[str, list[str]]:
+    """Return the severities in the table of the guide, by the name of the check."""
+    text = GUIDE.read_text()
     table = text[text.index(".. list-table:: Checks") :]
     entries = re.split(r"^   \* - ", table, flags=re.MULTILINE)[2:]
-    found = {}
+    severities = {}
     for entry in entries:
         name, severity, *_ = re.split(r"^     - ", entry, flags=re.MULTILINE)
-        found[name.strip()] = severity.split(", ")
-        found[name.strip()] = [word.strip() for word in found[name.strip()]]
-    return found
+        severities[name.strip()] = [word.strip() for word in severity.split(", ")]
+    return severities
 
 
-def test_the_page_has_all_checks_in_their_order() -> None:
-    assert list(rows()) == [name for name, _ in CHECKS]
+def test_upgrade_guide_lists_all_checks_in_order() -> None:
+    assert list(guide_severities()) == [name for name, _ in CHECKS]
 
 
-def test_the_page_and_the_code_agree_on_severity() -> None:
+def test_upgrade_guide_and_docstrings_agree_on_severity() -> None:
     for name, check in CHECKS:
-        promised = re.findall(r"FAILURE|WARNING", check.__doc__ or "")
-        assert [word.upper() for word in rows()[name]] == sorted(set(promised)), name
+        documented = re.findall(r"FAILURE|WARNING", check.__doc__ or "")
+        assert [word.upper() for word in guide_severities()[name]] == sorted(set(documented)), name
