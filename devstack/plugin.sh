@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The devstack plugin: hands each phase of stack.sh, unstack.sh and clean.sh on to lib/.
+# The devstack plugin: calls lib/ in each phase of stack.sh, unstack.sh and clean.sh.
 
 CYBORG_PLUGIN_DIR=$(dirname "${BASH_SOURCE[0]}")
 source "$CYBORG_PLUGIN_DIR/lib/cyborg"

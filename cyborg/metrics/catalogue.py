@@ -39,36 +39,39 @@ class Metric:
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 BUILD: Final = Metric(
-    "cyborg_build_info", "gauge", ("binary", "version"), "Always 1; tells what runs here."
+    "cyborg_build_info",
+    "gauge",
+    ("binary", "version"),
+    "Always 1; the labels give the process and its release.",
 )
 
 REQUESTS: Final = Metric(
     "cyborg_http_requests_total",
     "counter",
     ("route", "method", "status"),
-    "Requests that the API has answered.",
+    "Requests that the API answered.",
 )
 REQUEST_SECONDS: Final = Metric(
     "cyborg_http_request_duration_seconds",
     "histogram",
     ("route", "method"),
-    "How long the API took for them.",
+    "Duration of the requests that the API answered, in seconds.",
 )
 
 VERB_SECONDS: Final = Metric(
     "cyborg_rpc_duration_seconds",
     "histogram",
     ("verb", "outcome"),
-    "How long this process took for calls over the bus.",
+    "Duration of the message bus calls that this process answered, in seconds.",
 )
 PEER_FAILURES: Final = Metric(
     "cyborg_peer_failures_total",
     "counter",
     ("peer", "reason"),
-    "Requests of this process to other services that failed.",
+    "Failed requests of this process to other services.",
 )
 DRIVERS: Final = Metric(
-    "cyborg_drivers", "gauge", ("driver", "state"), "On how many hosts a driver is in a state."
+    "cyborg_drivers", "gauge", ("driver", "state"), "Hosts by driver and state of the driver."
 )
 
 BUS_LISTENING: Final = Metric(
@@ -80,62 +83,65 @@ BUS_LISTENING: Final = Metric(
 DATABASE_UP: Final = Metric(
     "cyborg_database_up", "gauge", (), "1 if the database answered for this scrape, else 0."
 )
-ARQS: Final = Metric("cyborg_arqs", "gauge", ("state",), "Accelerator requests.")
+ARQS: Final = Metric("cyborg_arqs", "gauge", ("state",), "Accelerator requests by state.")
 HANDLES: Final = Metric(
-    "cyborg_attach_handles", "gauge", ("state",), "Attach handles, which are the units."
+    "cyborg_attach_handles", "gauge", ("state",), "Attach handles by state; each is one unit."
 )
 UNITS: Final = Metric(
     "cyborg_units",
     "gauge",
     ("host", "resource_class", "state"),
-    "The same by host and resource class.",
+    "Attach handles by host, resource class and state.",
 )
 LEAKED: Final = Metric(
     "cyborg_units_leaked",
     "gauge",
     (),
-    "Units that are held, although no accelerator request has them.",
+    "Units that are held although no accelerator request has them.",
 )
-DEVICES: Final = Metric("cyborg_devices", "gauge", ("type", "state"), "Devices.")
+DEVICES: Final = Metric("cyborg_devices", "gauge", ("type", "state"), "Devices by type and state.")
 DEVICE_HEALTHY: Final = Metric(
     "cyborg_device_healthy",
     "gauge",
     ("host", "driver", "type", "device"),
     "1 if the health of a device allows its use, 0 if its units are reserved because of it.",
 )
-WORK: Final = Metric("cyborg_work", "gauge", ("kind",), "Pieces of work that are to be done.")
+WORK: Final = Metric("cyborg_work", "gauge", ("kind",), "Queued work items.")
 WORK_OLDEST: Final = Metric(
-    "cyborg_work_oldest_seconds", "gauge", ("kind",), "The age of the oldest of them."
+    "cyborg_work_oldest_seconds",
+    "gauge",
+    ("kind",),
+    "Age of the oldest queued work item, in seconds.",
 )
 WORK_FAILING: Final = Metric(
     "cyborg_work_failing",
     "gauge",
     ("kind",),
-    "Those of them that could not be done when last tried.",
+    "Queued work items whose last attempt did not complete.",
 )
 OPERATIONS: Final = Metric(
-    "cyborg_operations", "gauge", ("state",), "Operations that are not forgotten yet."
+    "cyborg_operations", "gauge", ("state",), "Operations in the database by state."
 )
 UNTOLD: Final = Metric(
     "cyborg_notifications_behind_seconds",
     "gauge",
     (),
-    "The age of the oldest event that has not been told as a notification.",
+    "Age of the oldest event that was not sent as a notification yet, in seconds.",
 )
 BIND_SECONDS: Final = Metric(
     "cyborg_bind_duration_seconds",
     "histogram",
     ("outcome",),
-    "How long binds took for which a host had to prepare the device.",
+    "Duration of the binds for which a host prepared the device, in seconds.",
 )
 SERVICES: Final = Metric(
-    "cyborg_services", "gauge", ("binary", "state"), "Services that were ever seen, up or down."
+    "cyborg_services", "gauge", ("binary", "state"), "Known services by state, up or down."
 )
 SILENCE: Final = Metric(
     "cyborg_service_silence_seconds",
     "gauge",
     ("binary", "host"),
-    "The age of the last heartbeat of a service.",
+    "Age of the last heartbeat of a service, in seconds.",
 )
 
 CONDUCTOR_UP: Final = Metric(
@@ -145,7 +151,7 @@ DRIVER_FAILURES: Final = Metric(
     "cyborg_driver_failures_total",
     "counter",
     ("driver", "verb"),
-    "Calls of this agent into drivers that failed.",
+    "Failed driver calls of this agent.",
 )
 
 #: The figures of accelerators, by the names that drivers give them.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# grenade: a device profile and the devices that were there before the upgrade are there after it.
+# grenade: verify that a device profile and the devices still exist after the upgrade.
 #
-# The plain commands of every client release are used: the groups as JSON, profiles by uuid.
+# The commands work with every client release: groups as JSON, profiles by UUID.
 
 set -o errexit
 
@@ -16,12 +16,12 @@ set -o xtrace
 PROFILE=cyborg-grenade
 GROUPS_OF_PROFILE='[{"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}]'
 
-# devices: the uuids of all devices, in order, in one line
+# devices: print the UUIDs of all devices, in order, in one line
 function devices {
     openstack accelerator device list -f value -c uuid | sort | xargs
 }
 
-# create: make the profile; remember it, and the devices
+# create: create the profile; save its UUID and those of the devices
 function create {
     local uuid
     uuid=$(openstack accelerator device profile create "$PROFILE" "$GROUPS_OF_PROFILE" \
@@ -30,7 +30,7 @@ function create {
     resource_save cyborg devices "$(devices)"
 }
 
-# verify: all of it is there under the same uuids
+# verify: check that the profile and the devices exist with the same UUIDs
 function verify {
     local uuid device now
     uuid=$(resource_get cyborg profile_uuid)
@@ -45,7 +45,7 @@ function verify {
     done
 }
 
-# destroy: delete the profile, and see that it is gone
+# destroy: delete the profile, and check that it does not exist any more
 function destroy {
     local uuid
     uuid=$(resource_get cyborg profile_uuid)
@@ -60,7 +60,7 @@ case "${1:-}" in
         "$1"
         ;;
     early_create | verify_noapi)
-        # A profile needs no network, and nothing of it shows without the API.
+        # A profile needs no network, and cannot be verified without the API.
         ;;
     *)
         die $LINENO "grenade's phases are early_create, create, verify, verify_noapi and destroy;" \

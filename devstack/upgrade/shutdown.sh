@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# grenade: stop the release that is upgraded, all of it: there is no RPC between it and this one.
+# grenade: stop all services of the old release, because it has no RPC with this release.
 
 set -o errexit
 

@@ -17,26 +17,26 @@ CYBORG_UPGRADE_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$CYBORG_UPGRADE_DIR/../settings"
 source "$CYBORG_UPGRADE_DIR/../lib/cyborg"
 
-# check_cyborg: 1 stands for warnings, which are shown and do not stop the upgrade
+# check_cyborg: exit code 1 means warnings; print them and continue the upgrade
 function check_cyborg {
     local status=0
     "$CYBORG_BIN_DIR/cyborg-status" --config-file "$CYBORG_CONF" upgrade check || status=$?
     if [[ $status -gt 1 ]]; then
-        die $LINENO "cyborg-status upgrade check ended with $status: what it says must be mended" \
+        die $LINENO "cyborg-status upgrade check ended with $status: correct what it reports" \
             "before the services start"
     fi
 }
 
 set -o xtrace
 
-# Steps of one release only stand in directories called from-<release>.
+# Directories named from-<release> have the steps for one release only.
 upgrade_project cyborg "$CYBORG_UPGRADE_DIR" "$BASE_DEVSTACK_BRANCH" "$TARGET_DEVSTACK_BRANCH"
 
 fetch_cyborg_client
 install_cyborg
 
-# The configuration stays as it was: that it goes on to work is part of what is tested. The check
-# comes last, as it asks for the schema of this release; what would refuse it, the first step lists.
+# The configuration does not change, because the test verifies that it still works. The check is
+# last, because it needs the schema of this release. "upgrade" lists what prevents an upgrade.
 if is_service_enabled cyborg-cond; then
     "$CYBORG_BIN_DIR/cyborg-dbsync" --config-file "$CYBORG_CONF" upgrade
     "$CYBORG_BIN_DIR/cyborg-dbsync" --config-file "$CYBORG_CONF" online_data_migrations

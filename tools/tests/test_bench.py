@@ -2,6 +2,7 @@
 """The benchmark's arithmetic, its command line and its tables."""
 
 import pytest
+
 from cyborg_tools.bench import options, show
 from cyborg_tools.bench.figures import Count, Figure, Results, Samples
 

@@ -7,6 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.drivers import loader
+from cyborg.drivers.host import LocalHost
+from cyborg.model.work import HandleTask
 from cyborg_tools.chaos import driver, options, servers, show
 from cyborg_tools.chaos.catalogue import NAMES, NIGHT_NAMES
 from cyborg_tools.chaos.client_log import Chapter, Witness
@@ -15,12 +21,6 @@ from cyborg_tools.chaos.night import FAULTS, WELL
 from cyborg_tools.chaos.results import Part, Results
 from cyborg_tools.chaos.views import View, Views
 from cyborg_tools.quickstart.screen import Screen
-from oslo_config import cfg
-
-from cyborg import exception
-from cyborg.drivers import loader
-from cyborg.drivers.host import LocalHost
-from cyborg.model.work import HandleTask
 
 CARD = "0000:81:00.0"
 UNIT = "0000:81:00.1"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import requests
+
+from cyborg import service
+from cyborg.tests.fixtures.loopback import Loopback
 from cyborg_tools.chaos.client_log import Witness
 from cyborg_tools.chaos.endpoints import Doors
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.servers import free_port
-
-from cyborg import service
-from cyborg.tests.fixtures.loopback import Loopback
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

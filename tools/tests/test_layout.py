@@ -5,9 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from cyborg_tools.quickstart.layout import compact
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cyborg_tools.quickstart.layout import compact
 
 _SCALARS = st.none() | st.booleans() | st.integers(-999, 999) | st.text('abc"{},', max_size=8)
 _SHORT = st.recursive(

@@ -5,12 +5,11 @@ import json
 import re
 import shlex
 
-from cyborg_tools.quickstart.lines import to_copy
-from cyborg_tools.quickstart.peer import Scene
-
 from cyborg.model.device import Deployable
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg_tools.quickstart.lines import to_copy
+from cyborg_tools.quickstart.peer import Scene
 
 _TRAIT = "CUSTOM_PCI_PRODUCT_ID_1045"
 CARD = Deployable("card", "CUSTOM_PCI", "X", (), traits=("OWNER_CYBORG", _TRAIT))

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the table of what a machine has, and of which accelerator the walk asks for."""
 
-from cyborg_tools.quickstart import machine
-from cyborg_tools.quickstart.machine import Findings
-
 from cyborg import exception
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.drivers.fake import FakeDriver
@@ -11,6 +8,8 @@ from cyborg.drivers.pci import PciDriver
 from cyborg.model.device import Deployable, Device, Hardware
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
+from cyborg_tools.quickstart import machine
+from cyborg_tools.quickstart.machine import Findings
 
 CARD = Hardware("0000:81:00.0", "accelerator", "Vendor", "Model X", offered=True)
 DISK = Hardware("0000:02:00.0", "storage", "Maker", "0123", offered=False, reason="it is mounted")

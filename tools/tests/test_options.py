@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import pytest
+
 from cyborg_tools.quickstart.options import parse
 
 

@@ -4,9 +4,9 @@
 import io
 
 import pytest
-from cyborg_tools.quickstart.screen import WIDTH, Screen
 
 from cyborg.tests.fixtures.accelerators import Exchange
+from cyborg_tools.quickstart.screen import WIDTH, Screen
 
 
 class Terminal(io.StringIO):

@@ -4,11 +4,11 @@
 from pathlib import Path
 
 import pytest
-from cyborg_tools.quickstart.state import State
 from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.conf import opts
+from cyborg_tools.quickstart.state import State
 
 
 def test_only_one_at_a_time(tmp_path: Path) -> None:

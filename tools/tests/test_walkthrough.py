@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from cyborg import exception
+from cyborg.tests.fixtures.loopback import Loopback
+from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 from cyborg_tools.chaos.servers import free_port
 from cyborg_tools.quickstart.peer import StepFailed
 from cyborg_tools.quickstart.screen import WIDTH, Screen
@@ -17,10 +21,6 @@ from cyborg_tools.walkthrough.operator import Operator
 from cyborg_tools.walkthrough.stage import Place
 
 _COMMAND = Path(__file__).parents[1] / "walkthrough"
-
-from cyborg import exception
-from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directives that write tables and texts as the code has them, so that there is no second list.
+"""Directives that generate tables and texts from the code, so that no page repeats the code.
 
-``arq-moves`` and ``device-moves``: which state follows from what. ``driver-support``: what each
-driver can do. ``cyborg-commands``: the help of every command.
+``arq-moves`` and ``device-moves`` list the state transitions, ``driver-support`` the methods of
+each driver, ``cyborg-commands`` the help of every command.
 """
 
 import os
@@ -20,38 +20,38 @@ from cyborg.drivers.base import Driver
 from cyborg.model import arq, device_life
 from cyborg.model.device import DeviceStatus
 
-#: What a driver may do beyond finding devices, by the method that it has then.
+#: The optional methods of a driver, with what the driver does in each.
 VERBS = {
-    "hardware": "lists what it does not offer, and why",
-    "backends": "tells of backends and their services",
-    "install": "sets hardware up",
-    "prepare": "prepares a unit for its guest",
-    "release": "cleans a unit after its guest",
-    "prepared": "has units prepared again after a reboot",
-    "health": "tells whether a device works",
-    "stats": "measures devices",
-    "program": "loads images",
+    "hardware": "lists all hardware, with the reason why a device is not offered",
+    "backends": "lists backends and their services",
+    "install": "sets up hardware",
+    "prepare": "prepares a unit before a guest uses it",
+    "release": "cleans a unit after a guest used it",
+    "prepared": "lists prepared units, so that the agent prepares the others again after a reboot",
+    "health": "reports the health of a device",
+    "stats": "measures devices (utilisation, temperature, power)",
+    "program": "loads images into a device",
 }
 
 
 class Written(Directive):
-    """A directive that writes text, and has it parsed in place."""
+    """A directive that generates reStructuredText and parses it in place."""
 
     def run(self) -> list[nodes.Node]:
-        """Parse what ``lines`` gives."""
-        found = nodes.section()
-        found.document = self.state.document
+        """Return the nodes of the generated text."""
+        section = nodes.section()
+        section.document = self.state.document
         text = StringList(list(self.lines()), source=f"{type(self).__module__}")
-        self.state.nested_parse(text, 0, found, match_titles=True)
-        return found.children
+        self.state.nested_parse(text, 0, section, match_titles=True)
+        return section.children
 
     def lines(self) -> Iterable[str]:
-        """The text."""
+        """Yield the lines of the generated text."""
         raise NotImplementedError
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
-    """Yield a table of these cells."""
+    """Yield a list-table with these header and body cells."""
     yield from (".. list-table::", "   :header-rows: 1", "")
     for row in [head, *rows]:
         for at, cell in enumerate(row):
@@ -60,59 +60,71 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
 
 
 class ArqMoves(Written):
-    """The one table of the states of accelerator requests."""
+    """The table of the state transitions of accelerator requests."""
 
     def lines(self) -> Iterable[str]:
-        """From ``cyborg.model.arq``."""
+        """Yield the table from ``cyborg.model.arq.MOVES``."""
         rows = [
-            (event, ", ".join(one for one in arq.State if one in move.sources), move.target)
+            (event, ", ".join(state for state in arq.State if state in move.sources), move.target)
             for event, move in arq.MOVES.items()
         ]
-        yield from table(("An accelerator request may …", "from", "which makes it"), rows)
+        yield from table(("An accelerator request can …", "in the states", "New state"), rows)
 
 
 class DeviceMoves(Written):
-    """The one table of a device's life."""
+    """The table of the state transitions of devices."""
 
     def lines(self) -> Iterable[str]:
-        """From ``cyborg.model.device_life``."""
+        """Yield the table from ``cyborg.model.device_life.MOVES``."""
         rows = [
-            (event, ", ".join(one for one in DeviceStatus if one in move.sources), move.target)
+            (
+                event,
+                ", ".join(status for status in DeviceStatus if status in move.sources),
+                move.target,
+            )
             for event, move in device_life.MOVES.items()
         ]
-        yield from table(("event", "of a device that is", "makes it"), rows)
+        yield from table(("Event", "Status before", "Status after"), rows)
 
 
 class DriverSupport(Written):
-    """Which driver of this package can do what."""
+    """The table of the methods that each driver of this package implements."""
 
     def lines(self) -> Iterable[str]:
-        """From the classes: what overrides the default that cannot."""
-        found = sorted(
+        """Yield the table; a driver has a method if its class overrides that of ``Driver``."""
+        entries = sorted(
             entry_points(group="cyborg.accelerator.driver"), key=lambda entry: entry.name
         )
         drivers: list[type[Driver]] = [
-            entry.load() for entry in found if entry.value.startswith("cyborg.")
+            entry.load() for entry in entries if entry.value.startswith("cyborg.")
         ]
         rows = [("offers devices", *("yes" for _ in drivers))]
         for verb, meaning in VERBS.items():
-            has = [getattr(one, verb) is not getattr(Driver, verb) for one in drivers]
-            rows.append((f"{meaning} (``{verb}``)", *("yes" if one else "\\-" for one in has)))
-        # No literals: on the dark head of a table their colour cannot be read.
-        yield from table(("", *(one.name for one in drivers)), rows)
+            has = [getattr(driver, verb) is not getattr(Driver, verb) for driver in drivers]
+            rows.append(
+                (
+                    f"{meaning} (``{verb}``)",
+                    *("yes" if implemented else "\\-" for implemented in has),
+                )
+            )
+        # Plain text: the colour of literals is not legible on the dark table header.
+        yield from table(("", *(driver.name for driver in drivers)), rows)
 
 
 class Commands(Written):
-    """The help of every command of ``cyborg``."""
+    """The help of every ``cyborg`` command."""
 
     def lines(self) -> Iterable[str]:
-        """From the parsers of the commands."""
+        """Yield a section for each command, from its parser."""
         os.environ["COLUMNS"] = "90"  # the same pages on every machine
         program = Shell([], pause=float, stdout=None, stderr=None)
         for name, entry in sorted(COMMANDS.items()):
             yield from (name, "=" * len(name), "", str(entry.command.__doc__), "")
             if entry.openstack_name:
-                yield from (f"``openstack {entry.openstack_name}`` is the same.", "")
+                yield from (
+                    f"The same command in the ``openstack`` client: ``openstack {entry.openstack_name}``.",
+                    "",
+                )
             parser = entry.command(program, None, cmd_name=name).get_parser(f"cyborg {name}")
             yield from (".. code-block:: text", "")
             yield from (f"   {line}" for line in parser.format_help().splitlines())
@@ -120,7 +132,7 @@ class Commands(Written):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Tell Sphinx about the directives."""
+    """Register the directives with Sphinx."""
     app.add_directive("arq-moves", ArqMoves)
     app.add_directive("device-moves", DeviceMoves)
     app.add_directive("driver-support", DriverSupport)

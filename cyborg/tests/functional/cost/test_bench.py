@@ -3,12 +3,12 @@
 
 import json
 
-from cyborg_tools.bench.options import Plan
-from cyborg_tools.bench.run import Run
 from oslo_config import cfg
 
 from cyborg.tests.functional.conftest import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
+from cyborg_tools.bench.options import Plan
+from cyborg_tools.bench.run import Run
 
 
 def test_a_small_run(conf: cfg.ConfigOpts):

@@ -7,11 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cyborg_tools.quickstart import cloud
-from cyborg_tools.quickstart.peer import Scene, StepFailed
-from cyborg_tools.quickstart.preparation import Backstage
-from cyborg_tools.quickstart.screen import Screen
-from cyborg_tools.quickstart.walk import Walk
 from oslo_config import cfg
 
 from cyborg.db.engine import Reader
@@ -22,6 +17,11 @@ from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, requested
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import Compute
+from cyborg_tools.quickstart import cloud
+from cyborg_tools.quickstart.peer import Scene, StepFailed
+from cyborg_tools.quickstart.preparation import Backstage
+from cyborg_tools.quickstart.screen import Screen
+from cyborg_tools.quickstart.walk import Walk
 
 pytestmark = pytest.mark.usefixtures("clean")
 
