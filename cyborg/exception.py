@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one tree of errors: raised once, where a fault is known, with fields by keyword.
+"""Every error class of the service. Code raises an error where it detects the fault.
 
-Every class carries the HTTP status that it becomes at the REST door and a sentence with
-placeholders. Fields are plain JSON values, so that an error crosses the message bus as data
-(``cyborg.rpc.faults`` rebuilds it by the name of its class) and reads the same on the other side.
+Each class has the HTTP status that the REST API answers with, and a sentence with placeholders.
+The fields are keyword arguments with plain JSON values, so an error crosses the message bus as
+data: ``cyborg.rpc.faults`` rebuilds it from its class name, with the same text on the other side.
+Class names and field names are therefore part of the RPC interface.
 """
 
 from typing import Any, ClassVar
 
 
 class CyborgError(Exception):
-    """Root of all errors that this service raises on purpose.
+    """Base class of all errors that this service raises on purpose.
 
-    ``fields`` holds the keyword arguments as given; ``str()`` is the finished sentence. The field
-    ``public`` replaces that sentence for callers of the API, where it names what is not theirs to
-    know (hosts, accounts).
+    ``fields`` holds the keyword arguments as given; ``str()`` is the complete sentence. The field
+    ``public`` replaces that sentence for callers of the API if the sentence names something that
+    they must not see (hosts, accounts).
     """
 
     status: ClassVar[int] = 500
-    sentence: ClassVar[str] = "An unexpected error occurred."
+    sentence: ClassVar[str] = "An unexpected error occurred; the log has the details."
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -26,224 +27,246 @@ class CyborgError(Exception):
 
     @property
     def public(self) -> str:
-        """The sentence for callers of the API."""
+        """Return the sentence for callers of the API."""
         return str(self.fields.get("public") or self)
 
 
 class Invalid(CyborgError):
-    """A value that the caller sent cannot be used; ``field`` names it, ``reason`` says why."""
+    """A value that the caller sent is invalid: ``field`` names it, ``reason`` tells why."""
 
     status = 400
     sentence = "Invalid value for {field}: {reason}"
 
 
 class InstanceAlreadyBound(CyborgError):
-    """An instance is bound once; a second bind of the same instance is refused."""
+    """A bind names an instance that other accelerator requests are bound to."""
 
     status = 400
-    sentence = "Instance {instance} already has accelerator requests; delete those first."
+    sentence = (
+        "Instance {instance} already has bound accelerator requests. Delete them before you bind "
+        "others."
+    )
 
 
 class Forbidden(CyborgError):
-    """The caller may see the thing, but not do this with it."""
+    """The caller may see the object but is not allowed to carry out this operation on it."""
 
     status = 403
     sentence = "{reason}"
 
 
 class ServiceTokenRequired(Forbidden):
-    """The verb is Nova's: it needs a valid service token besides the user's own."""
+    """The operation is reserved for Nova: it needs a service token besides the user's token."""
 
     sentence = (
-        "{action} requires a service token (X-Service-Token) with one of the service roles; "
-        "use the Compute API to attach or remove accelerators."
+        "{action} requires a service token (X-Service-Token) with one of the service roles. "
+        "Use the Compute API to attach or remove accelerators."
     )
 
 
 class BoundArqs(Forbidden):
-    """Bound accelerator requests are deleted by the Compute service only."""
+    """Only the Compute service may delete bound accelerator requests."""
 
     sentence = (
-        "Accelerator requests {uuids} are bound to an instance; delete the instance with the "
+        "Accelerator requests {uuids} are bound to an instance. Delete the instance with the "
         "Compute API, or send a service token."
     )
 
 
 class NotFound(CyborgError):
-    """There is no such thing, or the caller may not see it."""
+    """The object does not exist, or the caller is not allowed to see it."""
 
     status = 404
     sentence = "{noun} {key} could not be found."
 
 
 class NotAcceptable(CyborgError):
-    """The request asks for something this microversion does not have."""
+    """The request uses something that the requested microversion does not have."""
 
     status = 406
     sentence = "{reason}"
 
 
 class Conflict(CyborgError):
-    """The request collides with the present state; nothing was changed."""
+    """The request conflicts with the current state; nothing was changed."""
 
     status = 409
     sentence = "{reason}"
 
 
 class Duplicate(Conflict):
-    """A unique value is taken already."""
+    """A value that must be unique is already in use."""
 
-    sentence = "{noun} with {field} {value} already exists."
+    sentence = "{noun} with {field} {value} already exists. Choose another {field}."
 
 
 class ProfileInUse(Conflict):
-    """A device profile cannot go while accelerator requests refer to it."""
+    """A device profile cannot be deleted while accelerator requests refer to it."""
 
-    sentence = (
-        "Device profile {name} is used by {count} accelerator request(s); delete those first."
-    )
+    sentence = "Device profile {name} is used by {count} accelerator request(s). Delete them first."
 
 
 class BadState(Conflict):
-    """An accelerator request is in a state from which the asked move does not start."""
+    """The state of an accelerator request does not allow the requested transition."""
 
-    sentence = "Accelerator request {uuid} is {state}; it cannot {event} from there."
+    sentence = (
+        "Accelerator request {uuid} is {state}; it cannot {event} in this state. Show the "
+        "accelerator request before you repeat the operation."
+    )
 
 
 class NoFreeHandle(Conflict):
-    """The provider has no unit left for this bind."""
+    """The resource provider has too few free units for this bind; ``wanted`` is their number."""
 
     sentence = (
-        "Resource provider {provider} has no free attach handle for "
-        "{wanted} accelerator request(s)."
+        "Resource provider {provider} has too few free attach handles for {wanted} accelerator "
+        "request(s). Use another resource provider, or delete instances that hold its units."
     )
 
 
 class DeviceUnavailable(Conflict):
-    """The device is not offered now (disabled, lost or failed)."""
+    """The device cannot be bound now, for example because it is disabled, lost or unhealthy."""
 
-    sentence = "Device {uuid} behind resource provider {provider} is {status}; it cannot be bound."
+    sentence = (
+        "Device {uuid} of resource provider {provider} cannot be bound: it is {status}. Use "
+        "another device, or correct the state of this one."
+    )
 
 
 class DeviceInUse(Conflict):
-    """What is asked for would take a device away from those who hold it."""
+    """The operation is not allowed while accelerator requests hold units of the device."""
 
-    sentence = "Device {uuid} is held by accelerator requests {arqs}."
+    sentence = (
+        "Accelerator requests {arqs} hold units of device {uuid}. Delete the instances that use "
+        "them, or detach the accelerators, and repeat the request."
+    )
 
 
 class CannotProgram(Conflict):
-    """The driver of this deployable has no programming."""
+    """The driver of this deployable does not support programming."""
 
-    sentence = "Deployable {uuid} cannot be programmed: driver {driver} does not support it."
+    sentence = (
+        "Deployable {uuid} cannot be programmed: driver {driver} does not support programming. "
+        "Use a deployable of another driver."
+    )
 
 
 class CannotAttach(Conflict):
-    """Accelerators of an instance cannot be attached or detached as it is now."""
+    """The current state of an instance does not allow to attach or detach accelerators."""
 
     sentence = "Accelerators of instance {instance} cannot be changed: {reason}."
 
 
 class OperationTaken(Conflict):
-    """An operation id that a client chose has begun something else."""
+    """The operation id that a client chose belongs to a different request."""
 
-    sentence = "Operation {uuid} has been begun by another request."
+    sentence = (
+        "Operation id {uuid} is already in use by another request. Repeat the request with a new "
+        "UUID."
+    )
 
 
 class StaleEpoch(Conflict):
-    """A newer agent has taken over this host; what the older one says no longer counts."""
+    """A newer agent has replaced this one on its host; messages of the older one are ignored."""
 
     sentence = (
         "A newer {binary} serves {host} (epoch {current}); the process with epoch {epoch} is "
-        "replaced and its message is ignored. If two run at the same time, give each host its own "
-        "name ([DEFAULT] host) and stop the other."
+        "replaced and its message is ignored. If both processes run at the same time, give each "
+        "host its own name ([DEFAULT] host) and stop the other process."
     )
 
 
 class Locked(CyborgError):
-    """Not all accelerator requests of the instance are resolved yet."""
+    """Some accelerator requests of the instance are not resolved yet."""
 
     status = 423
-    sentence = "Accelerator requests of instance {instance} are not resolved yet."
+    sentence = (
+        "Accelerator requests of instance {instance} are not resolved yet. Repeat the request "
+        "later."
+    )
 
 
 class Unavailable(CyborgError):
-    """A peer cannot be reached now; nothing was changed, repeating later is safe."""
+    """A peer cannot be reached now; nothing was changed, and a later repetition is safe."""
 
     status = 503
     sentence = "{peer} is not available: {reason}"
 
 
 class OutcomeUnknown(Unavailable):
-    """No answer in time: the change may or may not have happened; repeating is safe."""
+    """No answer arrived in time: the change may have happened or not; a repetition is safe."""
 
     sentence = "{peer} did not answer in time; outcome unknown, repeating is safe."
 
 
 class NoAnswer(Unavailable):
-    """A peer has taken a message, as far as the broker tells, and has not answered in time."""
+    """A peer did not answer in time, although the broker accepted the message for it."""
 
     sentence = "{peer} is not available: no answer"
 
 
 class UnknownVerb(Unavailable):
-    """A peer is of another release and has no such verb; nothing was changed."""
+    """A peer runs another release, which does not have this verb; nothing was changed."""
 
-    sentence = "{peer} is not available: it is of another release and does not know {verb}."
+    sentence = (
+        "{peer} is not available: it is of another release and does not know {verb}. Upgrade it "
+        "to the release of this process."
+    )
 
 
 class PinnedVersion(UnknownVerb):
-    """This process is told to send nothing that older peers do not know; nothing was changed."""
+    """[upgrade_levels] does not allow this process to send this version; nothing was changed."""
 
     sentence = (
-        "{verb} needs version {needed} of the {peer}, and [upgrade_levels] holds this process at "
-        "{pin}: upgrade all of them, then remove that option."
+        "{verb} needs RPC version {needed} of the {peer}, but the option [upgrade_levels] {peer} "
+        "limits this process to {pin}. Upgrade every {peer}, then remove that option."
     )
 
 
 class PeerFault(CyborgError):
-    """Another process of this service failed in a way it did not foresee; its log knows more."""
+    """Another process of this service failed unexpectedly; its log has the details."""
 
     sentence = "{peer} failed unexpectedly; its log has the details for request {request_id}."
 
 
 class DriverFailed(CyborgError):
-    """A vendor driver threw, or what it said cannot be used."""
+    """A driver raised an error, or its answer cannot be used."""
 
     sentence = "Driver {driver} failed in {verb}: {reason}"
 
 
 class DriverCannot(CyborgError):
-    """A driver was asked for a verb that its hardware does not have."""
+    """The driver does not support this verb."""
 
     status = 409
-    sentence = "Driver {driver} cannot {verb}."
+    sentence = "Driver {driver} does not support {verb}."
 
 
 class ImageRefused(CyborgError):
-    """An image cannot be used, or what was received is not what Glance promised."""
+    """An image cannot be used, or the received data is not what Glance announced."""
 
     sentence = "Image {image} cannot be loaded: {reason}"
 
 
 class HostError(CyborgError):
-    """Reading or commanding the local machine failed."""
+    """Reading from the local host, or running a command there, failed."""
 
     sentence = "{action} failed: {reason}"
 
 
 class ConfigError(CyborgError):
-    """The configuration cannot be used; the sentence names option and value."""
+    """The configuration is invalid; the sentence names the option and its value."""
 
     sentence = "{reason}"
 
 
 class SchemaError(CyborgError):
-    """The database schema is not one that this command can work on."""
+    """This command cannot work on the database schema that it found."""
 
     sentence = "{reason}"
 
 
 class CommandFailed(CyborgError):
-    """A command of the command line gave up; the sentence says what to do next."""
+    """A command of the CLI failed; the sentence tells what to do next."""
 
     sentence = "{reason}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual environments for the commands in this directory; needs nothing but Python itself.
+"""Create virtual environments for the commands in this directory; needs only Python itself.
 
-The syntax here and in the commands stays readable for every Python 3, so that an old one can
-still say which one is needed.
+Every Python 3 can parse this file and the commands, so that an old version can still report which
+version is required.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
-# What the commands for developers need; one list, so that one environment serves all of them.
+# Requirements of all commands for developers, which share one environment.
 REQUIREMENTS = ("test-requirements.txt", "doc/requirements.txt")
 
-# Words of pip for "I reached no index", as against "the index has no such release".
+# Words in pip's output if the package index cannot be reached, as opposed to a missing release.
 _UNREACHABLE = (
     "NewConnectionError",
     "ConnectTimeoutError",
@@ -31,13 +31,12 @@ _UNREACHABLE = (
     "ProxyError",
 )
 
-
-#: Where no terminal shows progress, a line at most so often, in seconds.
-_SILENCE = 15.0
+#: Minimum interval, in seconds, between progress lines if the output is not a terminal.
+_PROGRESS_INTERVAL = 15.0
 
 
 class Trouble(Exception):
-    """What stops the command, as one sentence for the person in front of it."""
+    """An error that ends the command; its text is one sentence for the user."""
 
 
 def say(text, colour="36"):
@@ -50,7 +49,7 @@ def say(text, colour="36"):
 def finish(main):
     """Run ``main`` as a command, on a Python that is new enough; does not return.
 
-    Trouble becomes one sentence on stderr and status 1.
+    On Trouble it prints one sentence to stderr and ends with status 1.
     """
     try:
         _modern()
@@ -64,42 +63,42 @@ def finish(main):
 
 
 def _modern():
-    """Start over with the newest Python on the PATH if this one is too old."""
+    """Restart the command with the newest Python on the PATH if this one is too old."""
     if sys.version_info >= MINIMUM:
         return
-    needed = ".".join(str(part) for part in MINIMUM)
+    minimum = ".".join(str(part) for part in MINIMUM)
     for minor in range(30, MINIMUM[1] - 1, -1):
-        found = shutil.which(f"python3.{minor}")
-        if found and subprocess.run([found, "-c", ""], stderr=subprocess.DEVNULL).returncode == 0:
-            os.execv(found, [found, *sys.argv])
+        python = shutil.which(f"python3.{minor}")
+        if python and subprocess.run([python, "-c", ""], stderr=subprocess.DEVNULL).returncode == 0:
+            os.execv(python, [python, *sys.argv])
     raise Trouble(
-        f"Python {needed} or newer is needed; this is {sys.version_info[0]}."
+        f"Python {minimum} or newer is needed; this is {sys.version_info[0]}."
         f"{sys.version_info[1]} and no newer one is on the PATH."
     )
 
 
 def ensure(venv, requirements=(), extras=""):
-    """Make ``venv`` hold this checkout (editable) and ``requirements``; return its Python.
+    """Install this checkout (editable) and ``requirements`` in ``venv``; return its Python.
 
     ``requirements`` are files below the root, ``extras`` names extras of the distribution. An
-    environment that is up to date is left alone, which takes no time. Raises ``Trouble``.
+    environment that is up to date is not changed. Raises ``Trouble``.
     """
     venv = pathlib.Path(venv).resolve()
     inside = venv / "bin" / "python"
     stamp = venv / "cyborg-environment.sha256"
-    wanted = _digest(venv, requirements, extras)
-    if inside.exists() and stamp.exists() and stamp.read_text() == wanted:
+    digest = _digest(venv, requirements, extras)
+    if inside.exists() and stamp.exists() and stamp.read_text() == digest:
         return str(inside)
     if not inside.exists():
-        say(f"Making a virtual environment in {_short(venv)}")
-        _make(venv)
-    say("Installing Cyborg and what it needs (a few minutes the first time)")
+        say(f"Creating a virtual environment in {_short(venv)}")
+        _create(venv)
+    say("Installing Cyborg and its requirements (a few minutes the first time)")
     target = f"{ROOT}[{extras}]" if extras else str(ROOT)
     command = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "-e", target]
     for name in requirements:
         command += ["-r", str(ROOT / name)]
     _install(command, venv / "install.log")
-    stamp.write_text(wanted)
+    stamp.write_text(digest)
     return str(inside)
 
 
@@ -117,34 +116,34 @@ def become(python, module, options=()):
 
 
 def _digest(venv, requirements, extras):
-    """Return what an environment depends on, in short."""
-    found = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())
+    """Return a digest of everything that an environment depends on."""
+    digest = hashlib.sha256(repr((str(venv), str(ROOT), extras)).encode())
     for name in ["requirements.txt", "setup.cfg", "setup.py", "pyproject.toml", *requirements]:
-        found.update((ROOT / name).read_bytes())
-    return found.hexdigest()
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
 
 
-def _make(venv):
-    made = subprocess.run(
+def _create(venv):
+    result = subprocess.run(
         [sys.executable, "-m", "venv", str(venv)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if made.returncode:
+    if result.returncode:
         shutil.rmtree(str(venv), ignore_errors=True)
-        lines = made.stdout.strip().splitlines() or ["it gave no reason"]
+        lines = result.stdout.strip().splitlines() or ["it gave no reason"]
         reason = lines[-1].rstrip(".")
-        if "ensurepip" in made.stdout:
+        if "ensurepip" in result.stdout:
             reason = "install the package python3-venv of your distribution"
-        raise Trouble(f"{sys.executable} cannot make a virtual environment: {reason}.")
+        raise Trouble(f"{sys.executable} cannot create a virtual environment: {reason}.")
 
 
 def _install(command, log):
-    """Run pip and show its progress; on failure tell which of the usual reasons it was."""
+    """Run pip and show its progress; raise Trouble with the reason if it fails."""
     if (ROOT / ".git").exists() and not shutil.which("git"):
         raise Trouble(
-            "git is missing, and the version of this checkout is read with it; install the "
+            "git is missing, but it is needed to read the version of this checkout; install the "
             "package git of your distribution."
         )
     lines = []
@@ -152,17 +151,17 @@ def _install(command, log):
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as pip:
         packages = 0
-        said = time.monotonic()
+        printed = time.monotonic()
         for line in pip.stdout:
             lines.append(line)
             packages += line.startswith(("Collecting ", "Requirement already satisfied: "))
             if sys.stdout.isatty():
-                # One line that is written over; what pip says may be wider than the terminal.
+                # Each update overwrites one line; pip's lines may be wider than the terminal.
                 width = shutil.get_terminal_size().columns - 1
                 text = f"  {packages} packages; {line.strip()}"[:width]
                 print(f"\r{text:<{width}}", end="", flush=True)
-            elif time.monotonic() - said > _SILENCE:
-                said = time.monotonic()
+            elif time.monotonic() - printed > _PROGRESS_INTERVAL:
+                printed = time.monotonic()
                 say(f"  {packages} packages so far")
     if sys.stdout.isatty():
         print("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r", end="", flush=True)
@@ -172,15 +171,15 @@ def _install(command, log):
         return
     if any(word in output for word in _UNREACHABLE):
         raise Trouble(
-            "the package index cannot be reached, so nothing was installed; look at the network "
-            f"and at pip's configuration (details in {_short(log)})."
+            "the package index cannot be reached, so nothing was installed; check the network "
+            f"and pip's configuration (details in {_short(log)})."
         )
     errors = [line for line in output.splitlines() if "ERROR" in line or "error:" in line]
     reason = errors[0].replace("ERROR:", "").strip() if errors else "pip gave no reason"
-    raise Trouble(f"installing failed: {reason.rstrip('.')} (details in {_short(log)}).")
+    raise Trouble(f"the installation failed: {reason.rstrip('.')} (details in {_short(log)}).")
 
 
 def _short(path):
-    """Return ``path`` as seen from here, where that is shorter."""
+    """Return ``path`` relative to the current directory if it is inside, else unchanged."""
     relative = os.path.relpath(str(path))
     return str(path) if relative.startswith("..") else relative

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: every option is declared here, read from files once, and checked at start."""
+"""Configuration of the service: declaration of all options, reading of files, checks at start."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from cyborg import exception, version
 from cyborg.conf import conductor, database, log_limit, opts
 
 PROJECT = "cyborg"
-#: Errors that name the file which could not be read.
+#: Errors whose text already names the file that could not be read.
 _UNREADABLE = (
     cfg.ConfigFileParseError,
     cfg.ConfigFilesNotFoundError,
@@ -32,44 +32,44 @@ def prepare(
     """Read the configuration of the process ``prog``, check all of it, and set up logging.
 
     ``argv`` is the command line without the program's name. Without ``--config-file`` and
-    ``--config-dir`` the usual places are searched (``~/.cyborg``, ``~``, ``/etc/cyborg``,
-    ``/etc``) for ``cyborg.conf``, ``cyborg.conf.d`` and their namesakes of ``prog``; with
-    ``default_config_files`` these alone are read, and no directory. Where a log directory is
-    set, the log file is named after ``prog``. ``conf`` defaults to the global ``cfg.CONF``, on
-    which oslo.messaging insists. What was read before is forgotten: a mended file counts.
+    ``--config-dir`` the function searches ``~/.cyborg``, ``~``, ``/etc/cyborg`` and ``/etc`` for
+    ``cyborg.conf``, ``cyborg.conf.d``, and the same names with ``prog`` in place of ``cyborg``.
+    With ``default_config_files`` it reads only these files and no directory. If a log directory
+    is set, the log file is named after ``prog``. ``conf`` defaults to the global ``cfg.CONF``,
+    which oslo.messaging requires. A repeated call discards the values that were read before.
 
-    Raises ``exception.ConfigError`` with one sentence that names option and value. Wrong usage
-    of the command line, ``--help`` and ``--version`` end the process, as argparse does.
+    Raises ``exception.ConfigError`` with one sentence that names the option and its value. Wrong
+    usage of the command line, ``--help`` and ``--version`` end the process, as argparse does.
     """
     conf = cfg.CONF if conf is None else conf
-    # A web server's process reads it again after a file was mended.
+    # A process of a web server reads the files again after an operator has corrected one.
     conf.clear()
     opts.register_opts(conf)
     log.register_options(conf)
-    # A plug-in that is missing is told in a sentence of ours, or nobody asked for it.
+    # This service logs a missing plug-in itself if the plug-in is needed.
     levels = [*log.get_default_log_levels(), "stevedore=ERROR"]
     conf.set_default("default_log_levels", levels)
-    alone = default_config_files is not None
+    only_given = default_config_files is not None
     try:
         conf(
             list(argv),
             project=PROJECT,
             prog=prog,
             version=version.installed(),
-            default_config_files=list(default_config_files or ()) if alone else None,
-            default_config_dirs=[] if alone else None,
+            default_config_files=list(default_config_files or ()) if only_given else None,
+            default_config_dirs=[] if only_given else None,
         )
     except cfg.Error as fault:
         raise exception.ConfigError(reason=_sentence(fault)) from fault
-    # Logging first: what oslo.config says about deprecated options belongs there.
+    # Set up logging first: oslo.config's warnings about deprecated options go to the log.
     with checked(conf):
         _log(conf, prog)
     return conf
 
 
 def explained(error: exception.CyborgError, conf: cfg.ConfigOpts) -> str:
-    """Return the text of an error; a ConfigError also tells which files ``conf`` was read from."""
-    # Only a call of ``conf`` registers the option.
+    """Return the text of an error; for a ConfigError also the files that ``conf`` was read from."""
+    # ``conf`` has the option config_file only after it was called.
     unread = "config_file" not in conf or isinstance(error.__cause__, _UNREADABLE)
     if unread or not isinstance(error, exception.ConfigError):
         return str(error)
@@ -79,54 +79,58 @@ def explained(error: exception.CyborgError, conf: cfg.ConfigOpts) -> str:
     if files:
         return f"{error} Configuration files read: {', '.join(files)}."
     home = Path("~").expanduser()
-    places = ", ".join(
-        os.fspath(place) for place in (home / f".{PROJECT}", home, f"/etc/{PROJECT}", "/etc")
+    directories = ", ".join(
+        os.fspath(path) for path in (home / f".{PROJECT}", home, f"/etc/{PROJECT}", "/etc")
     )
-    return f"{error} No configuration file was found in {places}. Name the file with --config-file."
+    return (
+        f"{error} No configuration file was found in {directories}. Name the file with "
+        "--config-file."
+    )
 
 
 def validate(conf: cfg.ConfigOpts) -> None:
-    """Read every option that is registered on ``conf`` by now, and compare those that depend.
+    """Read every option that is registered on ``conf``, and check options that depend on others.
 
-    oslo.config converts a value only when it is asked for; a typing error in a file would
-    otherwise show at first use, hours after the start.
+    oslo.config converts a value only when the value is read. Without this check an invalid value
+    would cause an error at its first use, possibly hours after the start.
 
     Raises ``exception.ConfigError``.
     """
     for name in conf:
-        found = read(conf, name, None)
-        if isinstance(found, cfg.ConfigOpts.GroupAttr):
-            for inner in found:
-                read(conf, inner, name)
+        value = read(conf, name, None)
+        if isinstance(value, cfg.ConfigOpts.GroupAttr):
+            for option in value:
+                read(conf, option, name)
     conductor.check(conf)
     database.check(conf)
 
 
 @contextmanager
 def checked(conf: cfg.ConfigOpts) -> Iterator[None]:
-    """Check the options that libraries register inside; composition roots build everything there.
+    """Check all options at the end of the block, including those that libraries register in it.
 
-    Raises ``exception.ConfigError``, also for what a library itself refuses.
+    Composition roots build all their objects in this block. Raises ``exception.ConfigError``, also
+    for values that a library rejects.
     """
     try:
         yield
     except cfg.Error as fault:
-        validate(conf)  # knows a better sentence, as a rule
+        validate(conf)  # usually raises an error with a better sentence
         raise exception.ConfigError(reason=_sentence(fault)) from fault
     validate(conf)
 
 
 def read(conf: cfg.ConfigOpts, name: str, group: str | None) -> Any:
-    """Return the value of one option (or a group) as its type understands it.
+    """Return the value of one option, converted to its type, or a group.
 
-    Raises ``exception.ConfigError`` with one sentence that names option and value.
+    Raises ``exception.ConfigError`` with one sentence that names the option and its value.
     """
     try:
         return conf[name] if group is None else conf[group][name]
     except (cfg.Error, ValueError) as fault:
-        # oslo.config hides a failed $substitution behind "no such option".
-        known = fault.__context__ if isinstance(fault, cfg.NoSuchOptError) else fault
-        reason = str(known).rpartition(" is not valid: ")[2].rstrip(".")
+        # oslo.config reports a failed $substitution as "no such option".
+        cause = fault.__context__ if isinstance(fault, cfg.NoSuchOptError) else fault
+        reason = str(cause).rpartition(" is not valid: ")[2].rstrip(".")
         raise exception.ConfigError(
             reason=f"Option [{group or 'DEFAULT'}] {name} cannot be "
             f"{_raw(conf, name, group)}: {reason}."
@@ -134,7 +138,7 @@ def read(conf: cfg.ConfigOpts, name: str, group: str | None) -> Any:
 
 
 def _raw(conf: cfg.ConfigOpts, name: str, group: str | None) -> str:
-    """Return the value as it was written, for the sentence that refuses it."""
+    """Return the value as it is written in the file, for an error message."""
     plain = cfg.ConfigOpts()
     plain.register_opt(cfg.StrOpt(name, secret=True), group=group)
     plain(
@@ -143,14 +147,14 @@ def _raw(conf: cfg.ConfigOpts, name: str, group: str | None) -> str:
         default_config_dirs=conf.config_dir or [],
     )
     try:
-        found = plain[name] if group is None else plain[group][name]
+        value = plain[name] if group is None else plain[group][name]
     except cfg.Error:
-        found = None
-    return "what is written there" if found is None else repr(found)
+        value = None
+    return "what the file contains" if value is None else repr(value)
 
 
 def _log(conf: cfg.ConfigOpts, prog: str) -> None:
-    """Set up oslo.log; its own name for the file would be that of the WSGI server's script."""
+    """Set up oslo.log, whose default name of the log file would be that of the WSGI server."""
     if conf.log_dir and not conf.log_file:
         conf.set_default("log_file", f"{prog}.log")
     try:
@@ -167,5 +171,5 @@ def _log(conf: cfg.ConfigOpts, prog: str) -> None:
 
 
 def _sentence(fault: cfg.Error) -> str:
-    """Return what oslo.config has to say, in one line that ends with a full stop."""
+    """Return the text of an oslo.config error in one line that ends with a full stop."""
     return " ".join(str(fault).split()).rstrip(".") + "."

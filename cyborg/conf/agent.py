@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [agent]: what the process on each compute host looks for, and how often it reports."""
+"""Options of [agent]: the drivers of a compute host's agent and the intervals of its tasks."""
 
 import socket
 
@@ -11,24 +11,26 @@ GROUP = "agent"
 
 
 def options() -> list[cfg.Opt]:
-    """Return fresh option objects; asks the resolver once for this machine's full name."""
+    """Return new option objects; looks up the fully qualified name of this host."""
     return [
         cfg.ListOpt(
             "enabled_drivers",
             default=["fake_driver"],
-            help="Drivers that look for devices on this host, by their names among the entry "
-            "points 'cyborg.accelerator.driver'; '*' stands for all that are installed. A name "
-            "that cannot be loaded is shown as a failed driver and does not stop the agent. "
-            "Drivers that are installed and not named here are asked when the agent starts, and "
-            "when an operator has it discover, which hardware they know; none of it is offered.",
+            help="Drivers that discover devices on this host: names of entry points in the group "
+            "'cyborg.accelerator.driver', or '*' for all installed drivers. Name the drivers "
+            "whose devices the host offers. A driver that cannot be loaded is shown as failed and "
+            "does not stop the agent. Installed drivers that are not named here list the hardware "
+            "that they recognise when the agent starts and when an operator requests a discovery; "
+            "this hardware is not offered.",
         ),
         cfg.StrOpt(
             "resource_provider_name",
             default=socket.getfqdn(),
             sample_default="compute-1.example.com",
-            help="Name of this compute host's own resource provider in Placement, under which "
-            "the providers of its devices are placed. It must be what Nova calls the "
-            "hypervisor's hostname.",
+            help="Name of this compute host's own resource provider in Placement, which is the "
+            "parent of the providers of its devices. It must equal the hypervisor hostname in "
+            "Nova. Set it when that differs from the fully qualified name of the host: with a "
+            "wrong name the agent does not publish any device.",
         ),
         cfg.IntOpt(
             "resource_provider_startup_retries",
@@ -37,38 +39,45 @@ def options() -> list[cfg.Opt]:
             help="How many times the agent looks for the compute host's resource provider.",
             deprecated_for_removal=True,
             deprecated_since="18.0.0",
-            deprecated_reason="It has no effect any more: the agent never gives up. It says once "
-            "that the provider is missing, goes on looking with each heartbeat, and publishes "
-            "the devices as soon as the provider is there.",
+            deprecated_reason="It no longer has any effect: the agent never gives up. It logs "
+            "once that the provider is missing, looks for it at each heartbeat, and publishes "
+            "the devices as soon as the provider exists.",
         ),
         cfg.FloatOpt(
             "heartbeat_interval",
             default=10,
             min=0.1,
-            help="Seconds between two heartbeats of the agent. What an operator changes reaches "
-            "the host within this time even if the direct message to it was lost.",
+            help="Interval, in seconds, between two heartbeats of the agent. Changes by an "
+            "operator reach the host within this time even if the direct message to the agent "
+            "was lost. Conductors, APIs and cyborg-audit treat an agent as down after three "
+            "intervals of their own configuration, so set the same value on all hosts. A small "
+            "value detects a failed agent sooner and adds one commit per heartbeat to the load on "
+            "the database; raise it if the database is too slow for the number of hosts.",
         ),
         cfg.FloatOpt(
             "full_check_interval",
             default=600,
             min=1,
-            help="Seconds between two full comparisons of this host's providers in Placement "
-            "with what they should be. What was changed there by hand is put right then.",
+            help="Interval, in seconds, between two full comparisons of this host's providers in "
+            "Placement with their expected state. Each comparison corrects manual changes in "
+            "Placement. A small value corrects them sooner and sends more requests to Placement.",
         ),
-        *_watching(),
+        *_monitoring(),
     ]
 
 
-def _watching() -> list[cfg.Opt]:
+def _monitoring() -> list[cfg.Opt]:
     return [
         cfg.FloatOpt(
             "usage_interval",
             default=60,
             min=0,
-            help="Seconds between two questions to the drivers how busy, hot and hungry their "
-            "devices are. The answers are broadcast as notifications accelerator.usage, unless "
-            "[oslo_messaging_notifications] driver names none but noop, and told to a conductor, "
-            "for its metrics. 0: nobody is asked.",
+            help="Interval, in seconds, between polls of device utilisation, temperature and "
+            "power draw. The agent publishes the readings as accelerator.usage notifications, "
+            "unless [oslo_messaging_notifications] driver names only noop, and sends them to a "
+            "conductor for its metrics. A small value gives finer readings and calls the drivers "
+            "more often. Keep it below 300 if Prometheus collects the metrics, because Prometheus "
+            "shows no value that is older than five minutes. 0 turns polling off.",
         ),
         cfg.FloatOpt(
             "health_interval",
@@ -86,7 +95,7 @@ def _watching() -> list[cfg.Opt]:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [agent] on ``conf``; calling twice does no harm."""
+    """Register the options of [agent] on ``conf``; a second call has no effect."""
     conf.register_opts(options(), group=GROUP)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [api] and [ssl]: how the REST API listens, whom it trusts, what it accepts."""
+"""Options of [api] and [ssl]: address, TLS, authentication and limits of the REST API."""
 
 from oslo_config import cfg
 
@@ -8,44 +8,47 @@ TLS_GROUP = "ssl"
 
 
 def options() -> list[cfg.Opt]:
-    """Return fresh option objects of [api]."""
+    """Return new option objects of [api]."""
     return [
         *_listening(),
         cfg.StrOpt(
             "auth_strategy",
             default="keystone",
             choices=[
-                ("keystone", "Every request but discovery needs a valid token."),
-                ("noauth", "Every request is made by an administrator; for demonstrations only."),
+                ("keystone", "Every request except version discovery needs a valid token."),
+                ("noauth", "Every request has administrator rights; for demonstrations only."),
             ],
-            help="How callers are authenticated.",
+            help="How the API authenticates its callers.",
         ),
         cfg.BoolOpt(
             "noauth_anywhere",
             default=False,
-            help="Allow auth_strategy = noauth on addresses other than loopback. Whoever reaches "
-            "the port then owns the service.",
+            help="Allow auth_strategy = noauth on addresses other than loopback. Every client "
+            "that can reach the port then has administrator rights.",
         ),
         cfg.BoolOpt(
             "metrics",
             default=False,
-            help="Answer GET /metrics with what the API has counted, in the form of Prometheus. No "
-            "token is asked for: whoever reaches the API sees how much it is used, by path and "
-            "status, and which release runs. In a server of several processes the environment "
-            "must name a directory that they share, in PROMETHEUS_MULTIPROC_DIR.",
+            help="Expose the metrics of the API in the Prometheus format at GET /metrics. Requests "
+            "need no token: every client that can reach the API can read the number of requests "
+            "by path and status, and the installed release. In a WSGI server with several "
+            "processes, set the environment variable PROMETHEUS_MULTIPROC_DIR to a directory that "
+            "all of them share.",
         ),
         cfg.IntOpt(
             "max_groups",
             default=100,
             min=1,
-            help="Most groups that a device profile may have; a profile with more is refused.",
+            help="Maximum number of groups in a device profile. The API rejects a profile with "
+            "more groups.",
         ),
         cfg.IntOpt(
             "max_units_per_group",
             default=64,
             min=1,
-            help="Most units of resources that one group of a device profile may ask for, and so "
-            "the most accelerator requests that one group makes.",
+            help="Maximum number of resource units that one group of a device profile may "
+            "request. This is also the maximum number of accelerator requests that are created "
+            "for one group. The API rejects a profile that requests more.",
         ),
     ]
 
@@ -55,58 +58,60 @@ def _listening() -> list[cfg.Opt]:
         cfg.HostAddressOpt(
             "host_ip",
             default="127.0.0.1",
-            help="Address on which cyborg-api listens. An external WSGI server (uWSGI, mod_wsgi) "
-            "has its own setting instead.",
+            help="IP address or host name on which cyborg-api listens. An external WSGI server "
+            "(uWSGI, mod_wsgi) ignores it and has its own setting.",
         ),
         cfg.PortOpt(
             "port",
             default=6666,
-            help="TCP port on which cyborg-api listens.",
+            help="TCP port on which cyborg-api listens. An external WSGI server (uWSGI, mod_wsgi) "
+            "ignores it and has its own setting.",
         ),
         cfg.IntOpt(
             "api_workers",
             min=1,
-            help="How many requests cyborg-api handles at a time. Unset means one per processor "
-            "of the machine, but at least 8.",
+            help="Maximum number of requests that cyborg-api handles at the same time. If unset, "
+            "it is the number of processors of the host, but at least 8. An external WSGI server "
+            "(uWSGI, mod_wsgi) ignores it and has its own setting.",
         ),
         cfg.BoolOpt(
             "enable_ssl_api",
             default=False,
-            help="Serve HTTPS instead of HTTP, with the certificate of the [ssl] section.",
+            help="Serve HTTPS instead of HTTP, with the certificate in the [ssl] section.",
         ),
         cfg.StrOpt(
             "public_endpoint",
             regex=r"^https?://[^/\s]+(/\S*)?$",
-            help="URL under which clients reach the service, for the links in its answers. Unset "
-            "means that the links follow the URL of each request. With a path, as in "
-            "https://cloud.example.org/accelerator, the service answers below that path as well "
-            "as at the root: it makes no difference whether a proxy strips the path.",
+            help="URL at which clients reach the service, for the links in its responses. If "
+            "unset, the links use the URL of each request. Set it when a proxy changes that URL. "
+            "With a path, as in https://cloud.example.org/accelerator, the service answers below "
+            "that path and at the root, so the proxy may strip the path or keep it.",
         ),
         cfg.StrOpt(
             "api_paste_config",
             default="api-paste.ini",
-            help="Paste file with the middleware pipeline: an absolute path, or a name looked up "
-            "in the configuration directories. Where there is no such file the same pipeline is "
-            "built in.",
+            help="Paste file with the middleware pipeline: an absolute path, or a file name that "
+            "is looked up in the configuration directories. If the file does not exist, the "
+            "service uses its built-in pipeline, which is the same as in etc/cyborg/api-paste.ini.",
         ),
     ]
 
 
 def tls_options() -> list[cfg.Opt]:
-    """Return fresh option objects of [ssl]."""
+    """Return new option objects of [ssl]."""
     return [
-        cfg.StrOpt("cert_file", help="PEM file with the certificate that cyborg-api shows."),
-        cfg.StrOpt("key_file", help="PEM file with the private key of that certificate."),
+        cfg.StrOpt("cert_file", help="PEM file with the certificate that cyborg-api presents."),
+        cfg.StrOpt("key_file", help="PEM file with the private key of the certificate."),
         cfg.StrOpt(
             "ca_file",
-            help="PEM file with certificate authorities; clients of cyborg-api must then show a "
-            "certificate that one of them signed.",
+            help="PEM file with certificate authorities. If set, clients of cyborg-api must "
+            "present a certificate that one of these authorities signed.",
         ),
     ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [api] and [ssl] on ``conf``; calling twice does no harm."""
+    """Register the options of [api] and [ssl] on ``conf``; a second call has no effect."""
     conf.register_opts(options(), group=GROUP)
     conf.register_opts(tls_options(), group=TLS_GROUP)
 

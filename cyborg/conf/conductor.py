@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [conductor]: how conductors prove that they live, and what they keep for how long."""
+"""Options of [conductor]: heartbeats and leases, device administration, and retention times."""
 
 from oslo_config import cfg
 
@@ -10,8 +10,8 @@ GROUP = "conductor"
 
 
 def options() -> list[cfg.Opt]:
-    """Return fresh option objects of [conductor]."""
-    return [*_leases(), *_devices(), *_instances(), *_retentions(), metrics_listen()]
+    """Return new option objects of [conductor]."""
+    return [*_leases(), *_devices(), *_instance_info(), *_retentions(), metrics_listen()]
 
 
 def _leases() -> list[cfg.Opt]:
@@ -20,15 +20,16 @@ def _leases() -> list[cfg.Opt]:
             "heartbeat",
             default=1,
             min=0.1,
-            help="Interval, in seconds, between two heartbeats of a conductor in the database.",
+            help="Interval, in seconds, between two heartbeats that a conductor writes to the "
+            "database. It must be shorter than lease. A small value adds load on the database.",
         ),
         cfg.FloatOpt(
             "lease",
             default=3,
             min=0.2,
-            help="Seconds without a heartbeat after which other conductors take over the work "
-            "of one. It must be longer than heartbeat; longer values tolerate a slow database, "
-            "shorter ones recover sooner.",
+            help="Time, in seconds, without a heartbeat after which other conductors take over "
+            "the work of a conductor. It must be longer than heartbeat. Raise it if the database "
+            "is slow; a small value makes other conductors take over sooner.",
         ),
     ]
 
@@ -38,36 +39,40 @@ def _devices() -> list[cfg.Opt]:
         cfg.ListOpt(
             "auto_enable",
             default=[],
-            help="Drivers whose devices are put into service as soon as they are found, by name; "
-            "* stands for all of them. The devices of other drivers are inactive at first: known, "
-            "reserved in Placement and not bound, until an operator enables them. Devices that "
-            "are known already stay as they are.",
+            help="Names of drivers whose devices are enabled as soon as they are discovered, or "
+            "'*' for all drivers. New devices of other drivers are inactive: they are in the "
+            "database, reserved in Placement and cannot be bound until an operator enables them. "
+            "Set it if no operator has to approve new devices. A change does not affect devices "
+            "that are already in the database.",
         ),
         cfg.FloatOpt(
             "agent_grace",
             default=3600,
             min=0,
-            help="Seconds without a heartbeat of a host's agent after which Placement offers none "
-            "of its devices any more whose binds need the agent's work. They come back by "
-            "themselves with the agent. It must be longer than three times [agent] "
-            "heartbeat_interval; 0 keeps them on offer whatever happens.",
+            help="Time, in seconds, without a heartbeat of an agent after which the conductor "
+            "reserves in Placement every unit of its devices that the agent must prepare before "
+            "use. The units are released when the agent returns. A small value prevents binds "
+            "that would fail on this host; a large value tolerates longer maintenance of the "
+            "agent. It must be longer than three times [agent] heartbeat_interval. With 0 the "
+            "units are never reserved.",
         ),
     ]
 
 
-def _instances() -> list[cfg.Opt]:
+def _instance_info() -> list[cfg.Opt]:
     return [
         cfg.FloatOpt(
             "instance_refresh",
             default=300,
             min=0,
-            help="Seconds after which one of the conductors asks Nova again what an instance with "
-            "accelerators is called and how it is, for the lists of devices. After a bind, and "
-            "while Nova is doing something with the instance, it asks sooner. At most twenty "
-            "instances are looked up in ten seconds, one by one, so that with more than 600 "
-            "instances each has its turn later than the default says. The account of [nova] must "
-            "see the servers of all projects; with 0 Nova is not asked, and names and states "
-            "stay unknown.",
+            help="Age, in seconds, at which a conductor refreshes the name and the state of an "
+            "instance with accelerators from Nova, for the lists of devices. It refreshes them "
+            "sooner after a bind and while Nova carries out a task on the instance. The "
+            "conductors look up at most 20 instances in 10 seconds, one after the other, so with "
+            "more than 600 instances the refresh takes longer than the default. A small value "
+            "sends more requests to Nova. The account in [nova] must be allowed to see the "
+            "servers of all projects. With 0 Nova is not asked, and names and states stay "
+            "unknown.",
         ),
     ]
 
@@ -78,26 +83,28 @@ def _retentions() -> list[cfg.Opt]:
             "lost_retention",
             default=30,
             min=0,
-            help="Days after which a device, or a part of one, that its host does not show any "
-            "more is given up: its providers leave Placement, unless something is allocated there, "
-            "and its rows the database. Until nova-compute has read its providers again ([compute] "
-            "resource_provider_association_refresh), builds on that host may fail once. With 0 "
-            "lost devices are kept for ever.",
+            help="Time, in days, after which a device, or a part of a device, that its host no "
+            "longer reports is removed from the database. Its providers are removed from "
+            "Placement, unless something is allocated there. Until nova-compute reads its "
+            "providers again ([compute] resource_provider_association_refresh), builds on that "
+            "host may fail once. Choose a value that is longer than the repair of a device takes. "
+            "With 0 lost devices are kept for ever.",
         ),
         cfg.IntOpt(
             "history_retention",
             default=90,
             min=0,
-            help="Days after which history is deleted: events, ended operations, and who owned "
-            "an instance that has no accelerators any more. A server that stays shelved for "
-            "longer belongs to whoever unshelves it as far as its accelerator requests are "
-            "concerned. With 0 all of it is kept for ever.",
+            help="Time, in days, after which history is deleted: events, ended operations, and "
+            "the project of an instance that no longer has accelerators. If a server stays "
+            "shelved for longer, its accelerator requests belong to the project that unshelves "
+            "it. A large value needs more space in the database. With 0 history is kept for "
+            "ever.",
         ),
     ]
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Refuse a lease that would expire between two heartbeats, and a grace that would too.
+    """Check that ``lease`` and ``agent_grace`` are longer than the heartbeats that renew them.
 
     Raises ``exception.ConfigError``.
     """
@@ -107,16 +114,16 @@ def check(conf: cfg.ConfigOpts) -> None:
             reason=f"Option [conductor] lease cannot be {lease:g}: it must be longer than "
             f"[conductor] heartbeat, which is {heartbeat:g}."
         )
-    grace, beats = conf.conductor.agent_grace, 3 * conf.agent.heartbeat_interval
-    if 0 < grace <= beats:
+    grace, minimum = conf.conductor.agent_grace, 3 * conf.agent.heartbeat_interval
+    if 0 < grace <= minimum:
         raise exception.ConfigError(
             reason=f"Option [conductor] agent_grace cannot be {grace:g}: it must be longer than "
-            f"three times [agent] heartbeat_interval, which is {beats:g}, or 0."
+            f"three times [agent] heartbeat_interval, which is {minimum:g}, or 0."
         )
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [conductor] on ``conf``; calling twice does no harm."""
+    """Register the options of [conductor] on ``conf``; a second call has no effect."""
     conf.register_opts(options(), group=GROUP)
 
 

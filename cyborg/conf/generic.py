@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the generic_driver: [generic_driver], and a group [generic_driver:<name>] a backend.
+"""Options of the generic_driver: [generic_driver], and [generic_driver:<name>] for each backend.
 
-The groups of backends are known only when the configuration was read; the driver registers them.
+The names of the backends are in the configuration file, so the driver registers their groups.
 """
 
 from oslo_config import cfg
@@ -10,25 +10,25 @@ GROUP = "generic_driver"
 
 
 def group_of(backend: str) -> str:
-    """The group that describes a backend."""
+    """Return the name of the option group of a backend."""
     return f"{GROUP}:{backend}"
 
 
 def options() -> list[cfg.Opt]:
-    """Return fresh options of the driver itself."""
+    """Return new option objects of the driver itself."""
     return [
         cfg.ListOpt(
             "backends",
             default=[],
-            help="Names of the backends that the generic_driver looks after. Each has a section "
-            "[generic_driver:<name>] that says which devices belong to it and how they are "
+            help="Names of the backends that the generic_driver manages. Each backend has a "
+            "section [generic_driver:<name>] that selects its devices and describes how they are "
             "offered.",
         ),
     ]
 
 
 def backend_options() -> list[cfg.Opt]:
-    """Return fresh options of one backend."""
+    """Return new option objects of one backend."""
     return [*_matching(), *_offering(), *_units(), *_commands(), *_files(), *_timeouts()]
 
 
@@ -37,34 +37,34 @@ def _matching() -> list[cfg.Opt]:
         cfg.ListOpt(
             "pci_ids",
             default=[],
-            help="PCI functions by vendor and product, hexadecimal, for example 10de:20b5 or "
-            "10de:*. Of pci_ids, pci_classes, addresses and sysfs_class all that are given must "
-            "match.",
+            help="PCI functions of this backend by vendor and product id, hexadecimal, for example "
+            "10de:20b5 or 10de:*. A function must match every one of pci_ids, pci_classes, "
+            "addresses and sysfs_class that is set.",
         ),
         cfg.ListOpt(
             "pci_classes",
             default=[],
-            help="PCI functions by the first two, four or all six digits of the class code, "
-            "for example 1200.",
+            help="PCI functions of this backend by class code, for example 1200: its first two or "
+            "four digits, or all six.",
         ),
         cfg.ListOpt(
             "addresses",
             default=[],
-            help="PCI functions by address, each part of which may be '*', for example "
-            "0000:81:*.*. The full address of a physical function means its virtual functions "
-            "as well.",
+            help="PCI functions of this backend by address, for example 0000:81:*.*. Each part of "
+            "an address may be '*'. The full address of a physical function also selects its "
+            "virtual functions.",
         ),
         cfg.StrOpt(
             "sysfs_class",
-            help="PCI functions that have an entry in this directory below /sys/class, for "
-            "example accel.",
+            help="PCI functions of this backend by device class: those with an entry in this "
+            "directory below /sys/class, for example accel.",
         ),
         cfg.ListOpt(
             "devices",
             default=[],
-            help="A fixed list of PCI addresses instead of all other ways to choose. With "
-            "attach_type TEST_PCI the devices are taken for granted; else each is offered while "
-            "it is on the bus.",
+            help="PCI functions of this backend as a fixed list of addresses, instead of all other "
+            "ways to select them. With attach_type TEST_PCI the agent does not check whether the "
+            "devices exist. Otherwise each device is offered while it is on the bus.",
         ),
     ]
 
@@ -73,41 +73,52 @@ def _offering() -> list[cfg.Opt]:
     return [
         cfg.StrOpt(
             "resource_class",
-            help="Resource class in Placement, for example CUSTOM_CRYPTO. Must be given.",
+            help="Resource class of the units in Placement, for example CUSTOM_CRYPTO. Required.",
         ),
-        cfg.ListOpt("traits", default=[], help="Traits beside OWNER_CYBORG."),
+        cfg.ListOpt(
+            "traits",
+            default=[],
+            help="Traits of the resource providers, in addition to OWNER_CYBORG.",
+        ),
         cfg.StrOpt(
             "device_type",
             default="PCI",
-            help="What the API calls the devices: GPU, FPGA, AICHIP, QAT, NIC, SSD, MDEV, PCI or "
+            help="Type of the devices in the API: GPU, FPGA, AICHIP, QAT, NIC, SSD, MDEV, PCI or "
             "NVME.",
         ),
         cfg.StrOpt(
             "kind",
-            help="Capability word of the devices in the list of hardware, for example CRYPTO. "
-            "The device_type if not given.",
+            help="Kind of the devices in the list of hardware, for example CRYPTO. If unset, it is "
+            "the device_type.",
         ),
-        cfg.StrOpt("vendor", help="Vendor as the API shows it. Its PCI id if not given."),
-        cfg.StrOpt("model", help="Model as the API shows it. The product's name if not given."),
+        cfg.StrOpt(
+            "vendor",
+            help="Vendor of the devices in the API. If unset, it is the PCI vendor id.",
+        ),
+        cfg.StrOpt(
+            "model",
+            help="Model of the devices in the API. If unset, it is the name of the product.",
+        ),
         cfg.ListOpt(
             "services",
             default=[],
             help="Names of the engines or functions on this backend, for the list of services. "
-            "Their state is unknown unless service_file or service_command tells it.",
+            "Their state is unknown unless service_file or service_command is set.",
         ),
         cfg.StrOpt(
             "capabilities",
             default="{}",
-            help="What the backend can do, as a JSON object. The lists of backends and hardware "
-            "show it and filter by its members.",
+            help="Capabilities of the backend, as a JSON object. The lists of backends and "
+            "hardware show it and can be filtered by its members.",
         ),
         cfg.IntOpt(
             "remote_units",
             default=0,
             min=0,
             max=255,
-            help="How many units of each device are not local to the host, for example because "
-            "the host reaches them over a network. The list of hardware shows it. At most units.",
+            help="Number of units of each device that are not local to the host, for example "
+            "because the host reaches them over a network. The list of hardware shows it. It "
+            "must not exceed units.",
         ),
     ]
 
@@ -117,8 +128,8 @@ def _units() -> list[cfg.Opt]:
         cfg.StrOpt(
             "attach_type",
             default="PCI",
-            help="How a guest gets hold of a unit. PCI: the whole function, one unit. MDEV: "
-            "mediated devices of type mdev_type, which Nova makes. TEST_PCI: Nova attaches "
+            help="How a unit is attached to a guest. PCI: the whole function, as one unit. MDEV: "
+            "mediated devices of type mdev_type, which Nova creates. TEST_PCI: Nova attaches "
             "nothing.",
         ),
         cfg.IntOpt(
@@ -126,15 +137,19 @@ def _units() -> list[cfg.Opt]:
             default=1,
             min=1,
             max=255,
-            help="How many guests may have a unit of one device. More than one needs attach_type "
-            "MDEV or TEST_PCI.",
+            help="Number of units of each device, which is the maximum number of guests that can "
+            "use it at the same time. More than one unit requires attach_type MDEV or TEST_PCI.",
         ),
-        cfg.StrOpt("mdev_type", help="Type of the mediated devices, for example nvidia-223."),
+        cfg.StrOpt(
+            "mdev_type",
+            help="Type of the mediated devices, for example nvidia-223. Used with attach_type "
+            "MDEV.",
+        ),
         cfg.StrOpt(
             "physical_network",
-            help="Neutron's name of the physical network that the devices are cabled to, for "
-            "network cards that ports of Neutron may ask for. Needs attach_type PCI. List a trait "
-            "for it in traits where a host has more than one.",
+            help="Name in Neutron of the physical network that the devices are connected to. Set "
+            "it for network cards that Neutron ports can request. It requires attach_type PCI. If "
+            "a host has more than one physical network, list a trait for each in traits.",
         ),
     ]
 
@@ -143,51 +158,56 @@ def _commands() -> list[cfg.Opt]:
     return [
         cfg.StrOpt(
             "install_command",
-            help="Sets a device up when an operator enables it: the absolute path of a program "
-            "and its arguments, without a shell; {address} is the device's PCI address. Like "
-            "every command it must stand in a configuration file of this host that root alone "
-            "can change, as must the program. Calling it twice must do no harm. Needs ready_file "
-            "or ready_command.",
+            help="Command that sets up a device when an operator enables it: the absolute path of "
+            "a program and its arguments, without a shell. {address} is the PCI address of the "
+            "device. Like every command it must be in a configuration file of this host; only "
+            "root may have write permission for this file and for the program. The command must "
+            "be idempotent. It requires ready_file or ready_command.",
         ),
         cfg.StrOpt(
             "prepare_command",
-            help="Makes a unit ready for its guest; {handle} is the key of the unit, {uuid} that "
-            "of its attach handle. Calling it twice must do no harm.",
+            help="Command that prepares a unit for its guest. {handle} is the key of the unit, "
+            "{uuid} is the UUID of its attach handle. The command must be idempotent.",
         ),
         cfg.StrOpt(
             "release_command",
-            help="Takes a unit back from its guest. Calling it twice must do no harm.",
+            help="Command that releases a unit after its guest. The command must be idempotent.",
         ),
         cfg.StrOpt(
             "reset_command",
-            help="Removes what the last guest left on the unit. Runs after release_command; a "
-            "unit whose reset fails is given to nobody.",
+            help="Command that removes the data of the last guest from a unit. It runs after "
+            "release_command. A unit whose reset fails is not bound again.",
         ),
         cfg.StrOpt(
             "program_command",
-            help="Loads an image into a device, for operators who program it and for device "
-            "profiles with accel:bitstream_id or accel:function_id; {image} is the path of the "
-            "image, which the agent has fetched from Glance and verified, and which only the "
-            "agent's user can read. Calling it twice must do no harm. Without it the devices "
-            "cannot be programmed.",
+            help="Command that loads an image into a device, for operators who program it and for "
+            "device profiles with accel:bitstream_id or accel:function_id. {image} is the path of "
+            "the image, which the agent has downloaded from Glance and verified; only the user of "
+            "the agent can read it. The command must be idempotent. If unset, the devices cannot "
+            "be programmed.",
         ),
         cfg.StrOpt(
             "ready_command",
-            help="Tells whether a device is set up: status 0 means yes. It runs at every scan, "
-            "so that ready_file is better where there is such a file. It must change nothing.",
+            help="Command that checks whether a device is set up: exit status 0 means yes. It runs "
+            "at every scan, so prefer ready_file if such a file exists. The command must not "
+            "change anything.",
         ),
-        cfg.StrOpt("health_command", help="Tells whether a device works: status 0 means yes."),
+        cfg.StrOpt(
+            "health_command",
+            help="Command that checks the health of a device: exit status 0 means healthy.",
+        ),
         cfg.StrOpt(
             "stats_command",
-            help="Prints figures of a device, one line with a name and a number each.",
+            help="Command that prints the statistics of a device: one line with a name and a "
+            "number for each value.",
         ),
         cfg.StrOpt(
             "service_command",
-            help="Tells whether the service {service} of this backend runs: status 0 means READY, "
-            "any other status STOPPED. It runs once per service at every scan, so service_file is "
-            "better where such a file exists. It must change nothing. After a command that does "
-            "not answer within check_timeout, the state of the backend's remaining services is "
-            "unknown until the next scan.",
+            help="Command that checks whether the service {service} of this backend runs: exit "
+            "status 0 means READY, any other status STOPPED. It runs once per service at every "
+            "scan, so prefer service_file if such a file exists. The command must not change "
+            "anything. If it does not end within check_timeout, the state of the remaining "
+            "services of the backend is unknown until the next scan.",
         ),
     ]
 
@@ -196,18 +216,18 @@ def _files() -> list[cfg.Opt]:
     return [
         cfg.StrOpt(
             "ready_file",
-            help="Absolute path of a file that is there when the device {address} is set up.",
+            help="Absolute path of a file that exists when the device {address} is set up.",
         ),
         cfg.StrOpt(
             "reboot_file",
-            help="Absolute path of a file that is there while the host must be rebooted before "
-            "the device {address} can be used.",
+            help="Absolute path of a file that exists while the host must be rebooted before the "
+            "device {address} can be used.",
         ),
         cfg.StrOpt(
             "prepared_file",
-            help="Absolute path of a file that is there while the unit {handle} of the device "
-            "{address} is prepared. With it a unit is prepared again after a reboot of the "
-            "host.",
+            help="Absolute path of a file that exists while the unit {handle} of the device "
+            "{address} is prepared. Set it if a reboot of the host undoes the preparation: the "
+            "agent then prepares the unit again.",
         ),
         cfg.StrOpt(
             "service_file",
@@ -224,14 +244,16 @@ def _timeouts() -> list[cfg.Opt]:
             "install_timeout",
             default=1800,
             min=1,
-            help="Seconds after which install_command is killed.",
+            help="Time, in seconds, after which install_command is killed and the installation "
+            "fails.",
         ),
         cfg.FloatOpt(
             "command_timeout",
             default=300,
             min=1,
-            help="Seconds after which prepare_command, release_command and reset_command are "
-            "killed.",
+            help="Time, in seconds, after which prepare_command, release_command and reset_command "
+            "are killed. A bind fails sooner when [DEFAULT] bind_timeout passes; raise both for "
+            "devices that take long.",
         ),
         cfg.FloatOpt(
             "program_timeout",
@@ -245,19 +267,19 @@ def _timeouts() -> list[cfg.Opt]:
             default=10,
             min=0.1,
             max=30,
-            help="Seconds after which ready_command, health_command, stats_command and "
+            help="Time, in seconds, after which ready_command, health_command, stats_command and "
             "service_command are killed.",
         ),
     ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [generic_driver] on ``conf``; calling twice does no harm."""
+    """Register the options of [generic_driver] on ``conf``; a second call has no effect."""
     conf.register_opts(options(), group=GROUP)
 
 
 def register_backend(conf: cfg.ConfigOpts, backend: str) -> None:
-    """Register the options of one backend on ``conf``; calling twice does no harm."""
+    """Register the options of one backend on ``conf``; a second call has no effect."""
     conf.register_opts(backend_options(), group=group_of(backend))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defaults of [keystone_authtoken] that differ from keystonemiddleware's own.
 
-Kept out of ``cyborg.conf`` itself because only the API needs the middleware, whose import is the
-most expensive of them all. Whoever builds the middleware calls ``set_defaults`` first.
+``cyborg.conf`` does not import this module: only the API needs the middleware, and its import takes
+longer than any other. Code that builds the middleware calls ``set_defaults`` first.
 """
 
 import keystonemiddleware.auth_token
@@ -12,9 +12,10 @@ GROUP = "keystone_authtoken"
 
 
 def set_defaults() -> None:
-    """Demand a service role of every service token, unless the operator says otherwise.
+    """Require a service role in every service token, unless the operator changes the option.
 
-    A bind rests on the service token; a token of any project member must not pass for one. Also
-    the entry point ``oslo.config.opts.defaults``, so that sample files tell the truth.
+    A bind is authorized by its service token, so the token of an ordinary project member must not
+    be accepted as one. The entry point ``oslo.config.opts.defaults`` calls this function too, so
+    that sample files show the right default.
     """
     cfg.set_defaults(keystonemiddleware.auth_token._opts._OPTS, service_token_roles_required=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limit on repeated log lines, so that an outage of a peer does not flood the log.
+"""A limit on repeated log lines, so that an outage of a peer does not fill the log.
 
-While a peer is away, libraries write the same lines at each attempt, some with a traceback of a
-hundred lines. The first lines tell an operator all; the rest hides what else happens.
+While a peer is not available, libraries write the same lines at each attempt, some with a traceback
+of a hundred lines. The first lines are enough for an operator; the rest hides other events.
 """
 
 import logging
@@ -11,29 +11,31 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final
 
-#: Their lines count by text: this service, and oslo.config, which warns of each obsolete option
-#: from one place in its code.
+#: Loggers whose lines are counted by text: this service, and oslo.config, which warns about every
+#: obsolete option from one place in its code.
 _BY_TEXT: Final = ("cyborg", "oslo_config")
-#: The messaging libraries; what they write at INFO is about their attempts.
+#: The messaging libraries; their INFO lines are about attempts to connect.
 _MESSAGING: Final = ("amqp", "kombu", "oslo.messaging", "oslo_messaging")
-#: Lines per minute of one place in the code of a library, and of one text of this service.
+#: Maximum number of lines in a period from one place in the code of a library.
 _OF_LIBRARY: Final = 2
+#: Maximum number of lines in a period with one text of this service.
 _OF_TEXT: Final = 5
+#: Length of a period, in seconds.
 _PERIOD: Final = 60.0
-#: So many places are remembered at most; what is older than a period is forgotten then.
+#: With more places than this in memory, those that are older than a period are removed.
 _REMEMBERED: Final = 1000
-#: The attribute of a record that keeps what was decided about it.
+#: The attribute of a record that holds the decision about it.
 _DECISION: Final = "cyborg_written"
 
 
 class Limit(logging.Filter):
-    """Drops log records that repeat; ``clock`` is monotonic, in seconds.
+    """Drop repeated log records; ``clock`` is monotonic, in seconds.
 
-    Of a library, one place of its code writes at most two lines of WARNING and above in a minute,
-    and a traceback of a messaging library becomes its last line. Of this service and oslo.config,
-    one text is written at most five times in a minute. Records below WARNING are not limited,
-    except those of messaging libraries at INFO. The first record after a minute tells how many
-    were dropped.
+    Each place in the code of a library may write two lines of WARNING and above in a minute. A
+    traceback of a messaging library is reduced to its last line. Each text of this service and of
+    oslo.config may be written five times in a minute. Records below WARNING are not limited,
+    except INFO records of messaging libraries. The first record after a minute tells how many
+    records were dropped.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,12 +45,12 @@ class Limit(logging.Filter):
         self._seen: dict[Hashable, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written; see ``logging.Filter``."""
-        # Several handlers ask about one record.
-        decided = vars(record)
-        if _DECISION not in decided:
-            decided[_DECISION] = self._decide(record)
-        return bool(decided[_DECISION])
+        """Return whether the record is written; see ``logging.Filter``."""
+        # Several handlers call the filter for the same record.
+        attributes = vars(record)
+        if _DECISION not in attributes:
+            attributes[_DECISION] = self._decide(record)
+        return bool(attributes[_DECISION])
 
     def _decide(self, record: logging.LogRecord) -> bool:
         messaging = record.name.startswith(_MESSAGING)
@@ -60,8 +62,9 @@ class Limit(logging.Filter):
         now = self._clock()
         with self._lock:
             if len(self._seen) > _REMEMBERED:
-                fresh = {one: seen for one, seen in self._seen.items() if now - seen[0] < _PERIOD}
-                self._seen = fresh
+                self._seen = {
+                    place: seen for place, seen in self._seen.items() if now - seen[0] < _PERIOD
+                }
             began, count = self._seen.get(key, (now, 0))
             dropped = 0
             if now - began >= _PERIOD:
@@ -83,8 +86,8 @@ class Limit(logging.Filter):
 
 
 def limit() -> None:
-    """Limit what the handlers of the root logger write; once is enough for each handler."""
+    """Add one shared limit to the handlers of the root logger that have none."""
     shared = Limit()
     for handler in logging.getLogger().handlers:
-        if not any(isinstance(one, Limit) for one in handler.filters):
+        if not any(isinstance(log_filter, Limit) for log_filter in handler.filters):
             handler.addFilter(shared)

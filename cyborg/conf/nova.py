@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [nova]: how conductors reach Nova, to tell it how binds ended, and to ask it."""
+"""Options of [nova]: how conductors reach Nova, to notify it of binds and to query instances."""
 
 from oslo_config import cfg
 
@@ -10,7 +10,7 @@ SERVICE_TYPE = "compute"
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [nova] on ``conf``; calling twice does no harm."""
+    """Register the options of [nova] on ``conf``; a second call has no effect."""
     peer.register(conf, GROUP, SERVICE_TYPE)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options without effect that deployment tools write: known, so that validators do not mind them.
+"""Options without effect that deployment tools write, declared so that validators accept them.
 
-The services log at start that they mean nothing.
+At start the services log that these options have no effect.
 """
 
 from oslo_config import cfg
@@ -11,23 +11,42 @@ _NEVER = "It has no effect, and never had one; it is accepted so that existing f
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return fresh option objects by group."""
+    """Return new option objects by group."""
     return [
         (
             "DEFAULT",
-            [_obsolete("auth_strategy", "How callers are authenticated: see [api] auth_strategy.")],
+            [_obsolete("auth_strategy", "How callers are authenticated: use [api] auth_strategy.")],
         ),
-        ("api", [_obsolete("ramdisk_heartbeat_timeout", "Seconds; an option of other services.")]),
+        (
+            "api",
+            [
+                _obsolete(
+                    "ramdisk_heartbeat_timeout", "Timeout, in seconds; an option of other services."
+                )
+            ],
+        ),
         (
             "conductor",
-            [_obsolete("automated_clean", "Whether devices are cleaned; an option of others.")],
+            [
+                _obsolete(
+                    "automated_clean", "Whether devices are cleaned; an option of other services."
+                )
+            ],
         ),
-        ("keystone", [_obsolete("region_name", "See region_name in the group of each peer.")]),
+        (
+            "keystone",
+            [
+                _obsolete(
+                    "region_name",
+                    "Region of the peers: use region_name in [nova], [placement] and [glance].",
+                )
+            ],
+        ),
     ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options on ``conf``; calling twice does no harm."""
+    """Register the options on ``conf``; a second call has no effect."""
     for group, options in list_opts():
         conf.register_opts(options, group=None if group == "DEFAULT" else group)
 

@@ -46,10 +46,10 @@ GROUPS: tuple[ModuleType, ...] = (
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return every option of this service by group (entry point ``oslo.config.opts: cyborg``)."""
-    return [listed for group in GROUPS for listed in group.list_opts()]
+    return [listing for group in GROUPS for listing in group.list_opts()]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register every option of this service on ``conf``; calling twice does no harm."""
+    """Register every option of this service on ``conf``; a second call has no effect."""
     for group in GROUPS:
         group.register_opts(conf)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options with which keystoneauth reaches another service, for the groups that need them.
+"""The keystoneauth options with which this service reaches another OpenStack service.
 
-The groups [placement], [nova], [glance] and [service_user] share this one shape: session, plug-in
-of authentication and, but for the last, the adapter that finds the endpoint in the catalogue.
+The groups [placement], [nova], [glance] and [service_user] share these options: those of the
+session, of the authentication plug-in and, except for [service_user], of the adapter that looks up
+the endpoint in the catalogue.
 """
 
 from keystoneauth1 import loading
@@ -10,12 +11,12 @@ from oslo_config import cfg
 
 INTERFACES = ["internal", "public"]
 
-# A version here would only break the paths that the clients build; they ask for what they need.
+# The clients request the versions that they need; a configured version would break their paths.
 _HIDDEN = {"version", "min-version", "max-version"}
 
 
 def _older() -> dict[str, list[cfg.DeprecatedOpt]]:
-    """Older names of the adapter's options; kolla-ansible writes this one."""
+    """Return older names of the adapter's options; kolla-ansible writes ``endpoint_type``."""
     return {"valid-interfaces": [cfg.DeprecatedOpt("endpoint_type")]}
 
 
@@ -26,9 +27,9 @@ def register(
     *,
     deprecated: dict[str, list[cfg.DeprecatedOpt]] | None = None,
 ) -> None:
-    """Register the options of a peer in ``group``; no adapter when there is no service type.
+    """Register the options of a peer in ``group``; without a service type no adapter options.
 
-    ``deprecated`` gives older names of session options. Calling twice does no harm.
+    ``deprecated`` maps session options to their older names. A second call has no effect.
     """
     loading.register_session_conf_options(conf, group, deprecated_opts=deprecated)
     loading.register_auth_conf_options(conf, group)
@@ -45,18 +46,18 @@ def options(
     *,
     deprecated: dict[str, list[cfg.DeprecatedOpt]] | None = None,
 ) -> list[cfg.Opt]:
-    """Return what ``register`` registers, and the options of password authentication.
+    """Return the options that ``register`` registers, and those of password authentication.
 
-    The latter are here for the sample generator: keystoneauth registers a plug-in's options
-    only when ``auth_type`` has named it.
+    The latter are for the sample generator: keystoneauth registers the options of a plug-in only
+    after ``auth_type`` has named it.
     """
-    found = list(loading.get_session_conf_options(deprecated_opts=deprecated))
-    found += loading.get_auth_common_conf_options()
-    found += loading.get_auth_plugin_conf_options("password")
+    peer_options = list(loading.get_session_conf_options(deprecated_opts=deprecated))
+    peer_options += loading.get_auth_common_conf_options()
+    peer_options += loading.get_auth_plugin_conf_options("password")
     if service_type is not None:
         adapter = loading.get_adapter_conf_options(
             include_deprecated=False, deprecated_opts=_older()
         )
         cfg.set_defaults(adapter, service_type=service_type, valid_interfaces=INTERFACES)
-        found += [option for option in adapter if option.name not in _HIDDEN]
-    return sorted(found, key=lambda option: option.name)
+        peer_options += [option for option in adapter if option.name not in _HIDDEN]
+    return sorted(peer_options, key=lambda option: option.name)

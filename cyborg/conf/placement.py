@@ -10,7 +10,7 @@ SERVICE_TYPE = "placement"
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [placement] on ``conf``; calling twice does no harm."""
+    """Register the options of [placement] on ``conf``; a second call has no effect."""
     peer.register(conf, GROUP, SERVICE_TYPE)
 
 

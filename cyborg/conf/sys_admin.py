@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [cyborg_sys_admin]: of the helper with privileges that the agent once had."""
+"""Options of [cyborg_sys_admin]: the privileged helper that the agent had in earlier releases."""
 
 from oslo_config import cfg
 
 GROUP = "cyborg_sys_admin"
 
 _NO_EFFECT = (
-    "It has no effect any more: the agent runs without privileges and has no helper (no "
-    "privsep-helper, and no line for it in sudoers). Only a command of the generic_driver may ask "
-    "for some, through sudo."
+    "It no longer has any effect: the agent runs without privileges and has no helper (no "
+    "privsep-helper, and no line for it in sudoers). Only commands of the generic_driver may run "
+    "with privileges, through sudo."
 )
 
 
 def options() -> list[cfg.Opt]:
-    """Return fresh option objects; they are those of oslo.privsep that deployments set."""
+    """Return new option objects: the options of oslo.privsep that deployments set."""
     return [
-        _former(cfg.StrOpt, "user", "User as whom the helper ran."),
-        _former(cfg.StrOpt, "group", "Group with which the helper ran."),
+        _former(cfg.StrOpt, "user", "User that the helper ran as."),
+        _former(cfg.StrOpt, "group", "Group that the helper ran as."),
         _former(cfg.ListOpt, "capabilities", "Capabilities that the helper kept."),
-        _former(cfg.IntOpt, "thread_pool_size", "How many threads the helper had."),
-        _former(cfg.StrOpt, "helper_command", "Command by which the helper was started."),
+        _former(cfg.IntOpt, "thread_pool_size", "Number of threads of the helper."),
+        _former(cfg.StrOpt, "helper_command", "Command that started the helper."),
     ]
 
 
@@ -34,7 +34,7 @@ def _former(kind: type[cfg.Opt], name: str, meaning: str) -> cfg.Opt:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [cyborg_sys_admin] on ``conf``; calling twice does no harm."""
+    """Register the options of [cyborg_sys_admin] on ``conf``; a second call has no effect."""
     conf.register_opts(options(), group=GROUP)
 
 

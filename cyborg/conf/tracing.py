@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [tracing]: where OpenTelemetry traces go."""
+"""Options of [tracing]: where OpenTelemetry traces are sent."""
 
 from oslo_config import cfg
 
@@ -7,23 +7,23 @@ GROUP = "tracing"
 
 
 def options() -> list[cfg.Opt]:
-    """Return fresh option objects."""
+    """Return new option objects."""
     return [
         cfg.URIOpt(
             "endpoint",
             schemes=["http", "https"],
             sample_default="http://127.0.0.1:4318/v1/traces",
-            help="Where OpenTelemetry traces are sent: the URL at which a collector takes them as "
-            "OTLP over HTTP, with its path. Nothing is traced unless it is set. It needs the "
-            "packages of the extra otel. How much is traced, credentials of the collector and all "
-            "else is read from OpenTelemetry's own environment variables (OTEL_TRACES_SAMPLER, "
-            "OTEL_EXPORTER_OTLP_HEADERS and so on).",
+            help="URL, with its path, of the collector that receives OpenTelemetry traces as OTLP "
+            "over HTTP. Tracing is off if it is unset. It requires the packages of the extra "
+            "otel. OpenTelemetry's own environment variables (OTEL_TRACES_SAMPLER, "
+            "OTEL_EXPORTER_OTLP_HEADERS and so on) set the sampling rate, the credentials for the "
+            "collector and all other parameters.",
         ),
     ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [tracing] on ``conf``; calling twice does no harm."""
+    """Register the options of [tracing] on ``conf``; a second call has no effect."""
     conf.register_opts(options(), group=GROUP)
 
 

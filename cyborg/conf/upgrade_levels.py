@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [upgrade_levels]: what may be sent while not all processes are of one release."""
+"""Options of [upgrade_levels]: RPC version limits while processes run different releases."""
 
 from oslo_config import cfg
 
@@ -7,27 +7,28 @@ GROUP = "upgrade_levels"
 
 
 def options() -> list[cfg.Opt]:
-    """Return fresh option objects of [upgrade_levels]."""
+    """Return new option objects of [upgrade_levels]."""
     return [
         cfg.StrOpt(
             "conductor",
-            help="The newest RPC version that this process sends to conductors, as 1.0. Set it to "
-            "that of the oldest release whose conductors still run, and remove it when all are "
-            "upgraded; unset, it is that of this release. What needs a newer one is refused with "
-            "a sentence that names this option.",
+            help="Newest RPC version that this process sends to conductors, for example 1.0. "
+            "During an upgrade, set it to the version of the oldest release whose conductors "
+            "still run, and remove it when all conductors are upgraded. If unset, it is the "
+            "version of this release. A request that needs a newer version is rejected with an "
+            "error that names this option.",
         ),
         cfg.StrOpt(
             "agent",
-            help="The newest RPC version that conductors send to agents, as 1.0. Set it to that "
-            "of the oldest release whose agents still run, and remove it when all are upgraded; "
-            "unset, it is that of this release. What needs a newer one fails with a sentence that "
-            "names this option.",
+            help="Newest RPC version that conductors send to agents, for example 1.0. During an "
+            "upgrade, set it to the version of the oldest release whose agents still run, and "
+            "remove it when all agents are upgraded. If unset, it is the version of this release. "
+            "An operation that needs a newer version fails with an error that names this option.",
         ),
     ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [upgrade_levels] on ``conf``; calling twice does no harm."""
+    """Register the options of [upgrade_levels] on ``conf``; a second call has no effect."""
     conf.register_opts(options(), group=GROUP)
 
 

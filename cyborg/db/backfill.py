@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an upgrade leaves to be filled while services run; each function may be called again."""
+"""Fill columns that an upgrade leaves empty, while services run; all functions are idempotent."""
 
 from collections.abc import Callable, Collection
 
@@ -13,10 +13,11 @@ _BATCH = 100
 
 
 def project_ids(db: Database, project_of: Callable[[str], str | None]) -> int:
-    """Give ARQs without a project that of their instance; answers how many got one.
+    """Set the project of ARQs without one to that of their instance; return how many were set.
 
-    ``project_of`` is asked once per instance, outside any transaction. Instances that it does
-    not know (None) are left alone. What it raises ends the run; what was filled stays.
+    ``project_of`` is called once per instance, outside any transaction. Instances for which it
+    returns None are skipped. An exception that it raises ends the run; rows that were filled
+    before stay filled.
     """
     filled = 0
     after = ""
@@ -30,10 +31,11 @@ def project_ids(db: Database, project_of: Callable[[str], str | None]) -> int:
 
 
 def device_states(db: Database) -> tuple[int, int]:
-    """Fill devices that have no ``device_state``: allocated if a handle is in use, else available.
+    """Set ``device_state`` of devices without one: allocated if a handle is in use, else available.
 
-    A batch is a transaction of its own, so that services that run need not wait. Answers how many
-    were filled, and how many needed it: fewer than that when somebody else was faster.
+    Each batch is a separate transaction, so running services do not wait. Return how many devices
+    were filled, and how many needed it. The first number is smaller if another process filled
+    some of them.
     """
     filled = needed = after = 0
     while devices := _stateless(db, after):
@@ -44,16 +46,16 @@ def device_states(db: Database) -> tuple[int, int]:
 
 
 def stateless_devices(db: Reader) -> int:
-    """How many devices have no ``device_state`` yet."""
+    """Return how many devices have no ``device_state`` yet."""
     with db.reader() as tx:
         return tx.scalar(sa.select(sa.func.count()).where(Device.device_state.is_(None))) or 0
 
 
 def inactive_devices(db: Reader) -> int:
-    """How many devices wait for an operator to enable them."""
-    waiting = Device.status == DeviceStatus.INACTIVE.value
+    """Return how many devices wait for an operator to enable them."""
+    inactive = Device.status == DeviceStatus.INACTIVE.value
     with db.reader() as tx:
-        return tx.scalar(sa.select(sa.func.count()).where(waiting, Device.lost_ms.is_(None))) or 0
+        return tx.scalar(sa.select(sa.func.count()).where(inactive, Device.lost_ms.is_(None))) or 0
 
 
 @retried
@@ -88,14 +90,14 @@ def _fill(db: Database, devices: Collection[int]) -> int:
 @retried
 def _ownerless(db: Database, after: str) -> list[str]:
     with db.reader() as tx:
-        found = tx.scalars(
+        uuids = tx.scalars(
             sa.select(Arq.instance_uuid)
             .where(Arq.project_id.is_(None), Arq.instance_uuid > after)
             .distinct()
             .order_by(Arq.instance_uuid)
             .limit(_BATCH)
         )
-        return [uuid for uuid in found if uuid is not None]
+        return [uuid for uuid in uuids if uuid is not None]
 
 
 @retried

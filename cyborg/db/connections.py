@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLAlchemy engines for the three databases, each with what it needs to behave like the others.
+"""SQLAlchemy engines for the supported databases, configured to behave alike.
 
-All commit what a transaction wrote as a whole and check foreign keys. MySQL, MariaDB and PostgreSQL
-run READ COMMITTED; SQLite is a file in WAL mode, so that readers never wait for the writer.
+All of them commit a transaction as a whole and check foreign keys. MySQL, MariaDB and PostgreSQL
+use READ COMMITTED; SQLite uses a file in WAL mode, so that readers never wait for the writer.
 """
 
 import os
@@ -16,21 +16,22 @@ from oslo_db.sqlalchemy import engines, exc_filters
 
 from cyborg import exception
 
-#: Connections that a process keeps; as ``[database] max_pool_size``.
+#: Connections that a process keeps open; the default of ``[database] max_pool_size``.
 MAX_POOL_SIZE = 20
-#: Execution option of a connection whose transaction is going to write.
+#: Execution option of a connection whose transaction will write.
 WRITES = "cyborg_writes"
 
 
-#: Seconds after which a server ends a transaction in which nothing happens. Ours take milliseconds
-#: and wait for nobody outside, so its process is frozen or cut off; the locks would keep other
-#: conductors from taking its work over. MySQL itself knows no such limit.
+#: Seconds after which a server ends an idle transaction. Transactions of this service take
+#: milliseconds and never wait for other services, so the process of an idle one is suspended or
+#: disconnected; its locks would prevent other conductors from taking over its work. MySQL has no
+#: such limit.
 _IDLE_TRANSACTION = 10
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to connect; names and meanings are those of oslo.db's ``[database]`` options.
+    """Parameters of connections, with the names and meanings of oslo.db's ``[database]`` options.
 
     Times are in seconds.
     """
@@ -49,40 +50,42 @@ class Settings:
 
 
 def parse_url(text: str) -> sa.URL:
-    """Read a database URL; raises ConfigError for one that cannot be used."""
+    """Parse a database URL; raises ConfigError if it is invalid or its driver is missing."""
     try:
         url = sa.make_url(text)
     except sa.exc.ArgumentError as error:
         raise exception.ConfigError(
-            reason="[database] connection is not a database URL (dialect+driver://…)."
+            reason="[database] connection is not a database URL; it has the form "
+            "mysql+pymysql://user:password@host/cyborg."
         ) from error
     backend = url.get_backend_name()
     if backend == "sqlite" and _is_in_memory(url):
         raise exception.ConfigError(
-            reason="[database] connection names an in-memory SQLite database; give it a file, "
-            "as in sqlite:////var/lib/cyborg/cyborg.sqlite."
+            reason="[database] connection is an in-memory SQLite database, which is not supported; "
+            "use a file, as in sqlite:////var/lib/cyborg/cyborg.sqlite."
         )
     if backend == "mariadb":
-        # One spelling for both, as oslo.db knows the first only.
+        # oslo.db supports only the dialect name mysql.
         url = url.set(drivername=url.drivername.replace("mariadb", "mysql", 1))
     elif backend not in ("mysql", "postgresql", "sqlite"):
         raise exception.ConfigError(
-            reason=f"[database] connection names {backend}; sqlite, mysql and postgresql are known."
+            reason=f"[database] connection has the dialect {backend}, which is not supported; use "
+            "mysql, postgresql or sqlite."
         )
     try:
         url.get_dialect().import_dbapi()
     except (ImportError, sa.exc.ArgumentError) as error:
         raise exception.ConfigError(
-            reason=f"[database] connection wants the driver {url.drivername}, which cannot be "
+            reason=f"[database] connection needs the driver {url.drivername}, which cannot be "
             f"loaded: {error}"
         ) from error
     return url
 
 
 def make_engine(url: sa.URL, settings: Settings, *, read_only: bool) -> sa.Engine:
-    """Build an engine; nothing is connected yet.
+    """Return a new engine, without connecting.
 
-    The sessions of a ``read_only`` engine refuse every write at the database itself.
+    With ``read_only`` the database rejects every write in sessions of this engine.
     """
     make = _sqlite_engine if url.get_backend_name() == "sqlite" else _server_engine
     return make(url, settings, read_only)
@@ -90,7 +93,7 @@ def make_engine(url: sa.URL, settings: Settings, *, read_only: bool) -> sa.Engin
 
 def _server_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engine:
     if url.get_backend_name() == "mysql":
-        # Deployers' URLs often say utf8, which is three bytes a character: no emoji.
+        # URLs of deployments often use utf8, which has only three bytes per character (no emoji).
         url = url.update_query_dict({"charset": "utf8mb4"})
     engine: sa.Engine = engines.create_engine(
         url,
@@ -122,7 +125,7 @@ def _server_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
                 cursor.execute(f"SET SESSION {limit}")
             elif "MariaDB" in dbapi.get_server_info():
                 cursor.execute(f"SET SESSION idle_transaction_timeout = {_IDLE_TRANSACTION}")
-        # PostgreSQL would take the setting back with the first rollback.
+        # Without a commit, PostgreSQL reverts the setting at the first rollback.
         dbapi.commit()
 
     sa.event.listen(engine, "connect", once_per_connection)
@@ -130,8 +133,8 @@ def _server_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
 
 
 def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engine:
-    # Not oslo.db's own: it opens the file anew for each transaction, which with WAL means a
-    # checkpoint each, and it begins all transactions deferred.
+    # Not oslo.db's engine: it opens the file again for each transaction, which causes a checkpoint
+    # each time in WAL mode, and it begins all transactions deferred.
     engine = sa.create_engine(
         _existing(url) if read_only else url,
         pool_size=settings.max_pool_size or MAX_POOL_SIZE,
@@ -140,7 +143,7 @@ def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
     )
 
     def once_per_connection(dbapi: sqlite3.Connection, _record: Any) -> None:
-        # Python's own transaction control would commit before DDL and begin late.
+        # Python's own transaction control commits before DDL and begins transactions late.
         dbapi.isolation_level = None
         if dbapi.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             dbapi.execute("PRAGMA journal_mode = WAL")
@@ -151,7 +154,7 @@ def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
             dbapi.execute("PRAGMA query_only = ON")
 
     def begin(connection: sa.Connection) -> None:
-        # A deferred BEGIN that turns writer later may be refused at once, time-out or not.
+        # SQLite may reject the first write after a deferred BEGIN at once, in spite of the timeout.
         writes = connection.get_execution_options().get(WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -162,7 +165,7 @@ def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engin
 
 
 def _existing(url: sa.URL) -> sa.URL:
-    """The same file if it is there; by itself SQLite makes one that is not."""
+    """Return a URL that opens the file only if it exists; by default SQLite creates the file."""
     if url.query.get("uri") != "true":
         url = url.set(database=f"file:{quote(os.path.abspath(url.database or ''))}")
     return url.update_query_dict({"uri": "true", "mode": url.query.get("mode", "rw")})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the other floors reach the database: a reader, a writer, and use cases that are repeated.
+"""Access to the database for the other packages: readers, writers and retries of use cases.
 
-The api is given a ``Reader``, whose sessions the database itself keeps from writing; the conductor
-has a ``Database``. Both connect at first use, from any thread and in any process: after a fork the
-child makes its own connections and leaves its parent's alone.
+The API uses a ``Reader``, whose sessions are read-only in the database itself; the conductor uses a
+``Database``. Both connect at first use, from any thread and in any process: after a fork the child
+opens its own connections and does not touch those of its parent.
 """
 
 import functools
@@ -29,34 +29,34 @@ LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# One writer at a time per SQLite file and process: waiting here is fair, SQLite's own is polling.
-# The process is part of the key, because a fork may copy a lock that is held.
+# One writer at a time per SQLite file and process: this lock is fair, whereas SQLite polls. The
+# process id is part of the key, because a fork may copy a lock that is held.
 _sqlite_writers: dict[tuple[int, str], threading.Lock] = {}
-# What the current thread has open: ids of Database objects.
+# Open transactions of the current thread: ids of Database objects.
 _open = threading.local()
 
 
-#: Seconds that may pass between the last look at the clock and COMMIT without another look.
+#: Seconds after a check of the expiry during which COMMIT needs no further check.
 _COMMIT_WITHIN = 0.5
 
 
 @dataclass(frozen=True)
 class _Expiry:
-    """When the request of a transaction expires, and when that was last compared, in seconds."""
+    """The expiry of a transaction's request, in ms, and the time of its last check, in seconds."""
 
     expires_ms: int
-    seen: float
+    checked: float
 
 
 def _seconds() -> float:
-    """This machine's time since it was booted; time in which it was suspended counts."""
+    """Return the time since this host was booted, in seconds, including suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def expires(expires_ms: int) -> None:
-    """Note that the open transaction of this thread must not be committed after a moment.
+    """Set the time after which the open transaction of this thread must not be committed.
 
-    The caller has just compared that moment with the database's clock.
+    The caller has just compared that time with the database's clock.
     """
     _open.expiry = _Expiry(expires_ms, _open.seconds())
 
@@ -69,10 +69,10 @@ def _in_transaction() -> set[int]:
 
 
 class Reader:
-    """Reads only: a write through it is refused by the database.
+    """Read-only access: the database rejects every write.
 
     ``now`` is the database's clock as an SQL expression in milliseconds; a test passes a literal.
-    ``seconds`` is a clock of this machine that goes on while the machine is suspended.
+    ``seconds`` is a clock of this host that continues while the host is suspended.
     Raises ConfigError when the URL cannot be used.
     """
 
@@ -95,7 +95,7 @@ class Reader:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> Self:
-        """Build it from oslo.db's ``[database]`` options."""
+        """Return a new object with the settings of oslo.db's ``[database]`` options."""
         options = conf.database
         if not options.connection:
             raise exception.ConfigError(
@@ -120,7 +120,7 @@ class Reader:
 
     @property
     def place(self) -> str:
-        """Where the database is, for sentences: host:port of a server, or the file of SQLite."""
+        """Return the location of the database, for messages: host:port, or the file of SQLite."""
         url = self._url
         if url.get_backend_name() == "sqlite":
             return url.database or ""
@@ -129,22 +129,22 @@ class Reader:
 
     @property
     def engine(self) -> sa.Engine:
-        """This process's engine, made at the first call; connections follow later still."""
+        """Return the engine of this process, created at the first call; it connects later."""
         pid = os.getpid()
-        made = self._made
-        if made is None or made[0] != pid:
+        current = self._made
+        if current is None or current[0] != pid:
             with self._making.setdefault(pid, threading.Lock()):
-                made = self._made
-                if made is None or made[0] != pid:
-                    if made is not None:
-                        # The parent still uses these sockets: forget them, do not close them.
-                        made[1].dispose(close=False)
-                    made = self._made = (pid, self._make_engine())
-        return made[1]
+                current = self._made
+                if current is None or current[0] != pid:
+                    if current is not None:
+                        # The parent process still uses these sockets: do not close them.
+                        current[1].dispose(close=False)
+                    current = self._made = (pid, self._make_engine())
+        return current[1]
 
     @contextmanager
     def reader(self) -> Iterator[sa.Connection]:
-        """A connection to read with; nothing is ever committed.
+        """Yield a connection for reads; nothing is ever committed.
 
         Raises Unavailable when the database cannot be reached.
         """
@@ -154,9 +154,9 @@ class Reader:
     def wait(
         self, retries: int, interval: float, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Return as soon as the database can be reached, trying again every ``interval`` seconds.
+        """Wait until the database can be reached, with an attempt every ``interval`` seconds.
 
-        Raises Unavailable after ``retries`` repetitions; -1 means without end.
+        Raises Unavailable after ``retries`` repeated attempts; -1 means no limit.
         """
         while True:
             try:
@@ -165,7 +165,7 @@ class Reader:
             except exception.Unavailable as error:
                 if retries == 0:
                     raise
-                LOG.warning("%s Trying again in %s s.", error, interval)
+                LOG.warning("%s. Retrying in %s s.", str(error).rstrip("."), interval)
             retries -= 1
             sleep(interval)
 
@@ -183,39 +183,39 @@ class Reader:
 
 
 class Database(Reader):
-    """Reads and writes; belongs to the conductor and to the schema commands."""
+    """Read and write access, for the conductor and the commands that work on the schema."""
 
     _read_only = False
 
     @contextmanager
     def writer(self) -> Iterator[sa.Connection]:
-        """One transaction: committed on leaving, rolled back when an exception leaves it.
+        """Yield the connection of a new transaction; commit at the end, roll back on an exception.
 
-        Raises Conflict, Invalid and Unavailable for what the database refuses (see
-        ``faults.translated``), RuntimeError when the thread has a transaction open already.
+        Raises Conflict, Invalid and Unavailable for errors of the database (see
+        ``faults.translated``), RuntimeError if this thread already has an open transaction.
         """
-        held = _in_transaction()
-        if id(self) in held:
-            raise RuntimeError("this thread has a transaction open already")
+        databases = _in_transaction()
+        if id(self) in databases:
+            raise RuntimeError("this thread already has an open transaction on this database")
         translated = faults.translated(self.place, writes=True)
         with translated, self._alone(), self._connect() as connection:
-            held.add(id(self))
+            databases.add(id(self))
             try:
                 with connection.execution_options(**{WRITES: True}).begin():
                     _open.expiry, _open.seconds = None, self._seconds
                     yield connection
                     self._check_expiry(connection)
             finally:
-                held.discard(id(self))
+                databases.discard(id(self))
 
     def _check_expiry(self, tx: sa.Connection) -> None:
-        """Raise Unavailable when the transaction's request has expired since its last look.
+        """Raise Unavailable if the transaction's request has expired since the last check.
 
-        The history looks at the database's clock (see ``events.record``). A process that is frozen
-        after that must not commit when it wakes up.
+        ``events.record`` compares the expiry with the database's clock. A process that is suspended
+        after that must not commit when it resumes.
         """
         expiry = _open.expiry
-        if expiry is None or self._seconds() - expiry.seen <= _COMMIT_WITHIN:
+        if expiry is None or self._seconds() - expiry.checked <= _COMMIT_WITHIN:
             return
         if int(tx.execute(sa.select(self.now)).scalar_one()) >= expiry.expires_ms:
             raise exception.Unavailable(peer="The conductor", reason=faults.EXPIRED)
@@ -229,12 +229,12 @@ class Database(Reader):
 
 @dataclass(frozen=True)
 class Retry:
-    """A decorator for use cases: begins them again after a deadlock or a lost connection.
+    """A decorator for use cases, which runs them again after a deadlock or a lost connection.
 
-    At most ``attempts`` runs within ``seconds``, with growing, jittered pauses; then Unavailable
-    goes to the caller. Called inside an open transaction it runs the function once only, because
-    what broke is the outer transaction. A connection that broke during COMMIT leaves open whether
-    it was done, so a use case must recognise its own rows (by operation id) when it is repeated.
+    It makes at most ``attempts`` runs within ``seconds``, with growing, jittered pauses; then the
+    caller gets Unavailable. Inside an open transaction it runs the function only once, because the
+    outer transaction has failed. If the connection is lost during COMMIT, the outcome is unknown,
+    so a repeated use case must recognise its own rows by their operation id.
     """
 
     attempts: int = 5
@@ -248,7 +248,7 @@ class Retry:
         """Wrap ``function``."""
 
         @functools.wraps(function)
-        def repeated(*args: P.args, **kwargs: P.kwargs) -> R:
+        def with_retries(*args: P.args, **kwargs: P.kwargs) -> R:
             deadline = self.clock() + self.seconds
             for attempt in range(1, self.attempts):
                 try:
@@ -259,12 +259,12 @@ class Retry:
                     pause = self.jitter(0.5, 1.0) * self.first_pause * 2 ** (attempt - 1)
                     if self.clock() + pause > deadline:
                         raise
-                    LOG.debug("%s is repeated after: %s", function.__qualname__, error.__cause__)
+                    LOG.debug("Repeating %s after: %s", function.__qualname__, error.__cause__)
                 self.sleep(pause)
             return function(*args, **kwargs)
 
-        return repeated
+        return with_retries
 
 
-#: The usual budget.
+#: The decorator with the default limits.
 retried = Retry()

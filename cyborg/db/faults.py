@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door at which the database's errors become ours; no other floor sees an SQL error."""
+"""Translation of database errors to errors of this service; callers never see an SQL error."""
 
 import re
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ _TRANSIENT_SQLSTATES = frozenset({"40001", "55P03"})
 _SQLITE_BUSY = 5
 _SQLITE_READONLY = 8
 _SQLITE_CANTOPEN = 14
-# MySQL and MariaDB: the server is about to end, or only reads for now, as in a failover.
+# MySQL and MariaDB: the server is shutting down, or is read-only, as during a failover.
 _TRANSIENT_MYSQL = frozenset({1053, 1290})
-# The database has no room or cannot read or write its files; a repetition does not help at once.
+# The database has no space, or cannot read or write its files; an immediate retry does not help.
 # SQLite: IOERR, FULL, CANTOPEN. MySQL: disk full, error of the storage engine, table full.
 _SQLITE_BROKEN = frozenset({10, 13, _SQLITE_CANTOPEN})
 _MYSQL_BROKEN = frozenset({1021, 1030, 1114})
 # PostgreSQL: insufficient resources, and system errors.
 _POSTGRESQL_BROKEN = ("53", "58")
-#: What callers of the API read; host names and accounts are for the log, and for operators.
+#: The sentence for callers of the API. Only the log and operators see host names and accounts.
 PUBLIC = "The database is not available. Repeating the request later is safe."
 
 
-#: Why a request is refused for which nobody waits any more.
+#: Reason for which a request is rejected when its caller no longer waits.
 EXPIRED = "the request expired before it was processed; nothing was changed"
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Whether the same transaction may succeed if it is simply begun again."""
+    """Return whether the same transaction may succeed if it is started again."""
     if isinstance(error, _TRANSIENT):
         return True
     if isinstance(error, db_exc.DBError):
@@ -41,7 +41,8 @@ def is_transient(error: BaseException | None) -> bool:
     if not isinstance(error, sa.exc.DBAPIError):
         return False
     if isinstance(error, sa.exc.OperationalError) and error.statement is None:
-        # It broke while connecting, or at the end; only some of these have names of their own.
+        # The error occurred while connecting or disconnecting; only some of these errors have a
+        # class of their own in oslo.db.
         return True
     return (
         error.connection_invalidated
@@ -52,7 +53,7 @@ def is_transient(error: BaseException | None) -> bool:
 
 
 def _sqlite_code(error: object) -> int:
-    """The primary code of an error of SQLite; 0 for all other errors."""
+    """Return the primary code of a SQLite error; 0 for all other errors."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
@@ -63,24 +64,27 @@ def _mysql_code(error: object) -> object:
 
 @contextmanager
 def translated(place: str, *, writes: bool = False) -> Iterator[None]:
-    """Raise our own errors for what the database refuses.
+    """Raise errors of this service for errors of the database.
 
-    ``place`` is where the database is (host:port or file), for the reason. ``writes``: the
-    connection may write, so a refused write is a fault of the database's files.
+    ``place`` is the location of the database (host:port or file), for the reason. ``writes`` means
+    that the connection may write, so a rejected write is a fault of the database's files.
 
-    A duplicate or a broken reference becomes Conflict, a value that the database cannot hold
-    Invalid, a lost connection or a deadlock Unavailable (with the original as its cause, from
-    which ``is_transient`` tells that repeating helps), and so does a request that has expired (see
-    ``events.record``). Anything else passes as it is: it is a fault of ours.
+    A duplicate or a broken reference becomes Conflict. A value that the database cannot store
+    becomes Invalid. A lost connection or a deadlock becomes Unavailable, with the original error as
+    its cause, for ``is_transient``. An expired request (see ``events.record``) becomes Unavailable
+    too. Any other error is a fault in this service and is not changed.
     """
     try:
         yield
     except db_exc.DBDuplicateEntry as error:
         columns = ", ".join(error.columns) or "key"
-        raise exception.Conflict(reason=f"Another row has the same {columns} already.") from error
+        raise exception.Conflict(
+            reason=f"Another row already has the same {columns}; nothing was changed."
+        ) from error
     except db_exc.DBReferenceError as error:
         raise exception.Conflict(
-            reason="Something that this refers to has just gone, or is still referred to."
+            reason="A row that this row refers to was removed, or another row still refers to this "
+            "row. Read the current state before you repeat the request."
         ) from error
     except db_exc.DBInvalidUnicodeParameter as error:
         raise _unfit() from error
@@ -97,7 +101,7 @@ def translated(place: str, *, writes: bool = False) -> Iterator[None]:
 
 @contextmanager
 def connecting(place: str) -> Iterator[None]:
-    """Raise Unavailable for every error while a connection to ``place`` is made."""
+    """Raise Unavailable for every error that occurs while the block connects to ``place``."""
     try:
         yield
     except db_exc.DBInvalidUnicodeParameter as error:
@@ -109,19 +113,22 @@ def connecting(place: str) -> Iterator[None]:
 def _unfit() -> exception.Invalid:
     return exception.Invalid(
         field="request",
-        reason="a value is too long, out of range, or text that the database cannot hold",
+        reason="a value is too long, out of range, or text that the database cannot store",
     )
 
 
 def _is_too_late(error: Exception) -> bool:
-    """Whether an entry of the history was refused because there is no moment for it."""
+    """Return whether a history entry was rejected because its request has expired.
+
+    The statement of such an entry sets ``at_ms``, which must not be NULL, to NULL.
+    """
     inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
     return isinstance(inner, sa.exc.IntegrityError) and "at_ms" in str(inner.orig)
 
 
 def _is_data_error(error: Exception) -> bool:
-    # Drivers raise plain Python errors for what they cannot send: psycopg2 ValueError for a NUL in
-    # a string, sqlite3 OverflowError for an integer beyond 64 bits.
+    # Drivers raise plain Python errors for values that they cannot send: psycopg2 ValueError for a
+    # NUL in a string, sqlite3 OverflowError for an integer of more than 64 bits.
     if isinstance(error, db_exc.DBDataError):
         return True
     inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
@@ -129,7 +136,7 @@ def _is_data_error(error: Exception) -> bool:
 
 
 def _is_broken(error: Exception, writes: bool) -> bool:
-    """Whether the database answers and cannot work: no room, or files that it cannot write."""
+    """Return whether the database answers but cannot work: no space, or unusable files."""
     inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
     if not isinstance(inner, sa.exc.DBAPIError):
         return False
@@ -147,16 +154,16 @@ def _away(error: Exception, place: str) -> exception.Unavailable:
 
 
 def reason(error: Exception, place: str) -> str:
-    """Why the database cannot be used, in the words of its driver, for logs and operators.
+    """Return why the database cannot be used, in the words of its driver, for logs and operators.
 
-    The words name host, account and database. They contain no password, no statement and no
-    values: only the driver's own error is read, and of errors with a statement only those that
-    ``is_transient`` and ``_is_broken`` name get here.
+    The text names host, account and database. It contains no password, no statement and no values:
+    it is the text of the driver's error, and errors with a statement reach this function only if
+    ``is_transient`` or ``_is_broken`` accepts them.
     """
     inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
     orig = getattr(inner, "orig", None)
     if orig is None:
-        # The pool of connections: SQLAlchemy appends a link to its manual.
+        # An error of the connection pool: SQLAlchemy appends a link to its manual.
         return str(inner).partition(" (Background on")[0] or type(error).__name__
     system = getattr(orig, "original_exception", None)
     if isinstance(system, OSError):
@@ -168,7 +175,7 @@ def reason(error: Exception, place: str) -> str:
     text = _first_line(orig)
     if _sqlite_code(orig) == _SQLITE_CANTOPEN:
         return (
-            f"SQLite cannot open the file {place}; set [database] connection, or make the file "
+            f"SQLite cannot open the file {place}; set [database] connection, or create the file "
             "with 'cyborg-dbsync upgrade'"
         )
     if _sqlite_code(orig):
@@ -186,5 +193,5 @@ def _first_line(text: object) -> str:
 
 
 def _lower(text: str) -> str:
-    """The text without a capital at its start, unless its first word is an abbreviation."""
+    """Return the text with a lower-case first letter, unless it starts with an abbreviation."""
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]

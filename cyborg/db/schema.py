@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema's life: made, upgraded, stamped and told apart from schemas that are not ours.
+"""Create, upgrade, stamp and check the database schema, and reject schemas of other origin.
 
-Everything here is called by ``cyborg-dbsync`` or by whatever starts a service in one process. Each
-function raises SchemaError with a sentence for the operator when it cannot do what was asked.
+``cyborg-dbsync`` calls these functions, and so does code that starts a service in one process. Each
+function raises SchemaError with a sentence for the operator when it cannot complete its task.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from cyborg.db.engine import Database, Reader
 from cyborg.db.migrations import ground_preflight
 from cyborg.db.models import METADATA
 
-#: The existing service's own revisions before the one that we begin with.
+#: Revisions of the existing service before EXISTING, from which this service cannot upgrade.
 FOREIGN = frozenset(
     {
         "f50980397351",
@@ -47,15 +47,15 @@ FOREIGN = frozenset(
         "a35b4295a0e5",
     }
 )
-#: The existing service's schema, release 17.0.0.
+#: The revision of the existing service's schema in release 17.0.0.
 EXISTING = "b47c8f2d1e3a"
 
 
 def upgrade(db: Database, revision: str = "head") -> None:
-    """Bring the database to ``revision``; nothing happens when it stands there already.
+    """Upgrade the database to ``revision``; does nothing if the database is at this revision.
 
-    Raises SchemaError, before any change, for a schema that we cannot start from, and with a list
-    of all rows that the new unique keys would refuse.
+    Raises SchemaError, before any change, for a schema that cannot be upgraded, and with a list of
+    all rows that violate the new unique keys.
     """
     _check_start(db)
     with _alembic(db) as config:
@@ -69,44 +69,47 @@ def revision(db: Database, message: str | None = None, *, autogenerate: bool = F
 
 
 def stamp(db: Database, revision: str | None = None) -> None:
-    """Note ``revision`` in the database without running anything; None clears the note."""
+    """Record ``revision`` in the database without running it; None removes the record."""
     with _alembic(db) as config:
         command.stamp(config, revision or "base", purge=True)
 
 
 def version(db: Reader) -> str | None:
-    """The revision that the database notes, ours or not; None when it notes none."""
+    """Return the revision that the database records, of any service; None if it records none."""
     with db.reader() as connection:
         if not sa.inspect(connection).has_table("alembic_version"):
             return None
-        noted: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-        return noted
+        recorded: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+        return recorded
 
 
 def head() -> str:
-    """The newest revision of this release."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
-    if found is None:
-        raise exception.SchemaError(reason="No revisions are installed beside cyborg/db.")
-    return found
+    """Return the newest revision of this release."""
+    newest = ScriptDirectory.from_config(_config()).get_current_head()
+    if newest is None:
+        raise exception.SchemaError(
+            reason="No revisions are installed in cyborg/db/migrations/versions. Install the "
+            "package again."
+        )
+    return newest
 
 
 def check(db: Reader) -> None:
-    """Raise SchemaError, with what to run, unless the schema is this release's."""
-    current, wanted = version(db), head()
-    if current != wanted:
+    """Raise SchemaError, with the command to run, unless the schema is that of this release."""
+    current, required = version(db), head()
+    if current != required:
         raise exception.SchemaError(
-            reason=f"The schema stands at {current}, this release needs {wanted}: run "
+            reason=f"The schema is at revision {current}, but this release needs {required}: run "
             "'cyborg-dbsync upgrade'."
         )
 
 
 def create_schema(db: Database) -> None:
-    """Create all tables in an empty database and stamp it as newest."""
+    """Create all tables in an empty database and record the newest revision."""
     current = version(db)
     if current is not None:
         raise exception.SchemaError(
-            reason=f"The database is under version control already, at revision {current}; use "
+            reason=f"The database already has a schema, at revision {current}: run "
             "'cyborg-dbsync upgrade'."
         )
     with db.writer() as connection:
@@ -115,7 +118,7 @@ def create_schema(db: Database) -> None:
 
 
 def preflight(db: Reader) -> list[str]:
-    """What would keep ``upgrade`` from starting on the existing service's schema, a line each."""
+    """Return the problems that prevent an upgrade of the existing service's schema, a line each."""
     if version(db) != EXISTING:
         return []
     with db.reader() as connection:
@@ -129,9 +132,9 @@ def same_type(  # noqa: PLR0917 - alembic's signature
     inspected_type: sa.types.TypeEngine[Any],
     model_type: sa.types.TypeEngine[Any],
 ) -> bool | None:
-    """For alembic's comparison: whether the types differ; None leaves it to alembic.
+    """Return whether two types differ, for alembic's comparison; None lets alembic decide.
 
-    MariaDB has no JSON type of its own: the word makes a LONGTEXT that must hold valid JSON.
+    MariaDB has no JSON type: its JSON is a LONGTEXT column that accepts only valid JSON.
     """
     is_mysql = context.connection is not None and context.connection.dialect.name == "mysql"
     if is_mysql and isinstance(model_type, sa.JSON):
@@ -140,34 +143,35 @@ def same_type(  # noqa: PLR0917 - alembic's signature
 
 
 def _check_start(db: Reader) -> None:
-    """Raise SchemaError for a database that no revision of ours leads on from."""
+    """Raise SchemaError if no revision of this service upgrades the database."""
     current = version(db)
     if current in FOREIGN:
         raise exception.SchemaError(
-            reason=f"The database stands at revision {current} of the existing service; run that "
-            f"service's (release 17.0.0) 'cyborg-dbsync upgrade' first, to get to {EXISTING}."
+            reason=f"The database is at revision {current} of the existing service. First run "
+            f"'cyborg-dbsync upgrade' of that service (release 17.0.0), to reach {EXISTING}."
         )
     if current is not None and not _is_known(current):
         raise exception.SchemaError(
-            reason=f"The database stands at revision {current}, which this release does not know; "
-            "it was made by a newer release, or by something else: see [database] connection."
+            reason=f"The database is at revision {current}, which this release does not know. A "
+            "newer release or another service created it. Check [database] connection."
         )
-    if current is None and (strangers := _unversioned(db)):
+    if current is None and (tables := _unversioned(db)):
         raise exception.SchemaError(
-            reason=f"The database has the tables {', '.join(strangers)}, but notes no revision: "
-            "nobody can tell what they are. See [database] connection; if they are the existing "
-            f"service's, of release 17.0.0, run 'cyborg-dbsync stamp --revision {EXISTING}' first."
+            reason=f"The database has the tables {', '.join(tables)}, but records no revision, so "
+            "their origin is unknown. Check [database] connection. If the existing service, "
+            "release 17.0.0, created them, first run 'cyborg-dbsync stamp --revision "
+            f"{EXISTING}'."
         )
 
 
 def _unversioned(db: Reader) -> list[str]:
-    """Tables named like ours in a database without a place for revisions.
+    """Return the tables with names of this service in a database without alembic's table.
 
-    A first upgrade that was killed leaves that place behind, and so does a note that was cleared.
+    An interrupted first upgrade leaves alembic's table behind, and so does a removed record.
     """
     with db.reader() as connection:
-        there = set(sa.inspect(connection).get_table_names())
-    return [] if "alembic_version" in there else sorted(there & METADATA.tables.keys())
+        existing = set(sa.inspect(connection).get_table_names())
+    return [] if "alembic_version" in existing else sorted(existing & METADATA.tables.keys())
 
 
 def _is_known(name: str) -> bool:
@@ -194,18 +198,19 @@ def _alembic(db: Database) -> Iterator[Config]:
         except CommandError as error:
             raise exception.SchemaError(reason=str(error)) from error
         finally:
-            # Closed for good: nobody else may get its lock, or its lack of foreign keys.
+            # Close the connection permanently: the pool must not hand out a connection that holds
+            # the lock or has foreign keys off.
             connection.invalidate()
 
 
 def _prepare(connection: sa.Connection) -> None:
     if connection.dialect.name == "sqlite":
-        # Tables are replaced by rebuilt ones; the switch has no effect within a transaction.
+        # Revisions rebuild tables. The pragma has no effect within a transaction.
         raw: Any = connection.connection.dbapi_connection
         raw.execute("PRAGMA foreign_keys = OFF")
         return
-    # Two upgrades at once (containers like to start together): the second waits, then finds
-    # nothing left to do.
+    # If two upgrades start at the same time, as containers do, the second one waits for the first
+    # one and then has nothing left to do.
     with connection.begin():
         if connection.dialect.name == "mysql":
             lock = "SELECT GET_LOCK(LEFT(CONCAT('cyborg-dbsync.', DATABASE()), 64), 86400)"

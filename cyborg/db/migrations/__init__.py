@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alembic's room: the chain of revisions, and the helpers that only they use.
+"""The alembic environment: the chain of revisions, and the helpers that only revisions use.
 
-A revision never imports the models: those move on, and a revision must not.
+A revision never imports the models: the models change, and a released revision must not.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the revisions on the connection that ``cyborg.db.schema`` hands over."""
+"""Run the revisions on the connection that ``cyborg.db.schema`` passes."""
 
 from alembic import context
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the new columns of revision c3e1d9f0a7b2 will hold, worked out from the old ones.
+"""Compute the values of the new columns of revision c3e1d9f0a7b2 from the old columns.
 
-Reads only columns that exist before and after, so that the answer is the same however often and
-however far an upgrade has run. Devices and handles get the stable keys under which agents report
-them: the canonical PCI address.
+This module reads only columns that exist before and after the revision, so the result is the same
+at any point of an upgrade. Devices and handles get the stable keys under which agents report them:
+the canonical PCI address.
 """
 
 import json
@@ -25,7 +25,7 @@ _BY_CLASS = {
     "PGPU": "nvidia_gpu_driver",
     "VGPU": "nvidia_gpu_driver",
 }
-# The vendor word of a deployable, in lower case, when its class is FPGA.
+# Drivers by the vendor of a deployable, in lower case, if its class is FPGA.
 _FPGA_BY_VENDOR = {
     "fake": "fake_driver",
     "intel": "intel_fpga_driver",
@@ -37,7 +37,7 @@ _CLASS_BY_TYPE = {"FPGA": "FPGA", "GPU": "PGPU"}
 
 @dataclass(frozen=True)
 class DeviceFact:
-    """A row of devices: where it is and how its driver will name it."""
+    """A row of devices: its host, its driver and the key under which the driver reports it."""
 
     id: int
     hostname: str
@@ -67,7 +67,7 @@ class HandleFact:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of them, by id."""
+    """The facts of all tables, each ordered by id."""
 
     devices: tuple[DeviceFact, ...]
     deployables: tuple[DeployableFact, ...]
@@ -75,7 +75,7 @@ class Facts:
 
 
 def load(connection: sa.Connection) -> Facts:
-    """Read the device tables of the whole cloud; four SELECTs whatever their size."""
+    """Read the device tables of the whole cloud, with five SELECTs for any number of rows."""
     devices = t.DEVICES.c
     device_rows = connection.execute(
         sa.select(devices.id, devices.uuid, devices.hostname, devices.type).order_by(devices.id)
@@ -99,7 +99,7 @@ def load(connection: sa.Connection) -> Facts:
 
 
 def driver_of(resource_class: str | None, vendor: str | None, device_type: str) -> str:
-    """The entry point of the driver that reported a device of this class, vendor word and type."""
+    """Return the entry point of the driver that reports devices of this class, vendor and type."""
     if resource_class in _BY_CLASS:
         return _BY_CLASS[resource_class]
     if device_type == "AICHIP":
@@ -110,7 +110,7 @@ def driver_of(resource_class: str | None, vendor: str | None, device_type: str) 
 
 
 def handle_key(attach_type: str, info: str, handle_uuid: str) -> str:
-    """The canonical address of a handle, made unique by the mark or uuid of a mediated device."""
+    """Return the canonical address of a handle, with the mark or uuid of a mediated device."""
     address = _address(info)
     if address is None:
         return info
@@ -120,7 +120,7 @@ def handle_key(attach_type: str, info: str, handle_uuid: str) -> str:
 
 
 def group_spec(profile_json: str, group_id: int) -> dict[str, Any] | None:
-    """The group of a stored profile that a request refers to; None if it is not there."""
+    """Return the group of a stored profile that a request refers to; None if it does not exist."""
     groups = _mapping(profile_json).get("groups")
     if not isinstance(groups, list) or not 0 <= group_id < len(groups):
         return None
@@ -132,7 +132,7 @@ def _deployables(
     connection: sa.Connection, types: Mapping[int, str]
 ) -> tuple[tuple[DeployableFact, ...], dict[int, str]]:
     c, a = t.DEPLOYABLES.c, t.ATTRIBUTES.c
-    # Compared in Python: MySQL keeps the key as TEXT, in a collation that folds case.
+    # Compare in Python: on MySQL the key is TEXT with a case-insensitive collation.
     attributes = connection.execute(sa.select(a.deployable_id, a.key, a.value).order_by(a.id))
     classes = {row.deployable_id: row.value for row in attributes if row.key == "rc"}
     facts: list[DeployableFact] = []
@@ -152,7 +152,7 @@ def _deployables(
 def _control_paths(connection: sa.Connection) -> dict[int, str]:
     c = t.CONTROLPATH_IDS.c
     rows: Iterable[Any] = connection.execute(sa.select(c.device_id, c.cpid_info).order_by(c.id))
-    # The newest counts, as it does for the existing service.
+    # The newest row is used, as in the existing service.
     return {row.device_id: row.cpid_info for row in rows}
 
 

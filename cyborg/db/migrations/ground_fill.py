@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill the new tables and columns of revision c3e1d9f0a7b2 from the rows that are there.
+"""Fill the new tables and columns of revision c3e1d9f0a7b2 from the existing rows.
 
-Each step touches only what is still empty, so that an upgrade that was killed goes on.
+Each step changes only empty columns, so an interrupted upgrade continues where it stopped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _ROWS_PER_STATEMENT = 500
 
 
 def fill(connection: sa.Connection) -> None:
-    """Everything, in the order in which one part needs the other."""
+    """Fill all tables and columns, in the order of their dependencies."""
     facts = load(connection)
     _hosts(connection, facts)
     _devices(connection, facts)
@@ -30,11 +30,11 @@ def fill(connection: sa.Connection) -> None:
 
 
 def _hosts(connection: sa.Connection, facts: Facts) -> None:
-    # Made unlike in Python: the old columns fold case on MySQL, the new ones do not.
-    there = set(connection.scalars(sa.select(t.HOSTS.c.name)))
-    names = sorted({device.hostname for device in facts.devices} - there)
-    for some in _batches(names):
-        rows = [{"name": name, "updated_ms": db_now_ms()} for name in some]
+    # Remove duplicates in Python: on MySQL the old columns ignore case, the new ones do not.
+    existing = set(connection.scalars(sa.select(t.HOSTS.c.name)))
+    names = sorted({device.hostname for device in facts.devices} - existing)
+    for batch in _batches(names):
+        rows = [{"name": name, "updated_ms": db_now_ms()} for name in batch]
         connection.execute(sa.insert(t.HOSTS).values(rows))
 
 
@@ -74,7 +74,7 @@ def _handles(connection: sa.Connection, facts: Facts) -> None:
     empty = _ids(connection, t.ATTACH_HANDLES, c.handle_key)
     values = [{"row": h.id, "key": h.key} for h in facts.handles if h.id in empty]
     _update(connection, t.ATTACH_HANDLES, {"handle_key": "key"}, values)
-    # The old in_use is not asked: after a crash it may be set although nobody has the handle.
+    # The old column in_use is ignored: after a crash it may be set although no ARQ has the handle.
     held = sa.select(t.ARQS.c.attach_handle_id).where(t.ARQS.c.attach_handle_id.is_not(None))
     connection.execute(
         sa.update(t.ATTACH_HANDLES)
@@ -105,15 +105,16 @@ def _group_specs(connection: sa.Connection) -> None:
 
 def _instances(connection: sa.Connection) -> None:
     c = t.ARQS.c
-    there = set(connection.scalars(sa.select(t.INSTANCES.c.uuid)))
+    existing = set(connection.scalars(sa.select(t.INSTANCES.c.uuid)))
     rows: dict[str, dict[str, Any]] = {}
     for row in connection.execute(
         sa.select(c.instance_uuid, c.project_id, c.hostname, c.state)
         .where(c.instance_uuid.is_not(None))
         .order_by(c.id)
     ):
-        # All requests of an instance agree, but for one whose bind failed: any bound one decides.
-        if row.instance_uuid in there or (row.instance_uuid in rows and row.state != "Bound"):
+        # All ARQs of an instance have the same values, except one whose bind failed. A bound ARQ
+        # has precedence.
+        if row.instance_uuid in existing or (row.instance_uuid in rows and row.state != "Bound"):
             continue
         rows[row.instance_uuid] = {
             "uuid": row.instance_uuid,
@@ -122,8 +123,8 @@ def _instances(connection: sa.Connection) -> None:
             "bound": True,
             "updated_ms": db_now_ms(),
         }
-    for some in _batches(list(rows.values())):
-        connection.execute(sa.insert(t.INSTANCES).values(some))
+    for batch in _batches(list(rows.values())):
+        connection.execute(sa.insert(t.INSTANCES).values(batch))
 
 
 def _ids(connection: sa.Connection, table: sa.Table, empty: sa.Column[Any]) -> set[int]:
@@ -143,6 +144,6 @@ def _update(
 
 
 def _batches(rows: Sequence[T]) -> Iterator[list[T]]:
-    left = iter(rows)
-    while some := list(islice(left, _ROWS_PER_STATEMENT)):
-        yield some
+    remaining = iter(rows)
+    while batch := list(islice(remaining, _ROWS_PER_STATEMENT)):
+        yield batch

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the unique keys of revision c3e1d9f0a7b2 would refuse, all of it, before anything changes.
+"""Find all rows that violate the unique keys of revision c3e1d9f0a7b2, before any change.
 
-The existing service could store one device twice (two conductors at once), or lend one handle to
-two requests. Which row is the right one only the operator can tell.
+The existing service could store a device twice (with two conductors), or assign a handle to two
+requests. Only an operator can decide which row is correct.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows of one table that share a value which must be unique, and what to do about it."""
+    """Rows of one table with the same value in a unique column, and how to repair them."""
 
     table: str
     value: str
@@ -29,20 +29,20 @@ class Problem:
 
     @property
     def query(self) -> str:
-        """The SQL that shows these rows."""
+        """Return the SQL statement that shows these rows."""
         return f"SELECT * FROM {self.table} WHERE id IN ({self._list});"
 
     @property
     def _list(self) -> str:
-        return ", ".join(str(one) for one in self.ids)
+        return ", ".join(str(row_id) for row_id in self.ids)
 
     def __str__(self) -> str:
-        found = f"{self.table}: {self.value} stands in rows with id {self._list}"
-        return f"{found}; {self.remedy} To see them: {self.query}"
+        duplicates = f"{self.table}: {self.value} is in several rows, with id {self._list}"
+        return f"{duplicates}; {self.remedy} To see them: {self.query}"
 
 
 def problems(connection: sa.Connection) -> list[Problem]:
-    """All of them, ordered by table; reads only, and may be asked at any time."""
+    """Return all problems, ordered by table; it only reads and can be called at any time."""
     facts = load(connection)
     return [
         *_devices(facts),
@@ -53,13 +53,13 @@ def problems(connection: sa.Connection) -> list[Problem]:
     ]
 
 
-def report(found: Iterable[Problem]) -> str:
-    """One text that names them all, for the operator who has to act."""
+def report(duplicates: Iterable[Problem]) -> str:
+    """Return one text that lists all problems, for the operator."""
     return "\n".join(
         [
-            "The upgrade cannot begin, nothing was changed. Values that must be unique stand in",
-            "more than one row; mend these and run the upgrade again:",
-            *(f"  {problem}" for problem in found),
+            "The upgrade cannot begin, nothing was changed. Values that must be unique are in more",
+            "than one row. Repair these rows and run the upgrade again:",
+            *(f"  {problem}" for problem in duplicates),
         ]
     )
 
@@ -71,15 +71,16 @@ def _devices(facts: Facts) -> Iterable[Problem]:
             "devices",
             f"device {key} of {driver} on host {host}",
             ids,
-            "keep the one whose handles are in use, delete the others and what refers to them.",
+            "keep the row whose handles are in use; delete the others and the rows that refer to "
+            "them.",
         )
 
 
 def _deployables(facts: Facts) -> Iterable[Problem]:
-    remedy = "keep the one whose handles are in use, delete or rename the others."
+    remedy = "keep the row whose handles are in use; delete or rename the others."
     for name, ids in _repeated((d.name, d.id) for d in facts.deployables):
         yield Problem("deployables", f"name {name}", ids, remedy)
-    # Equal names make equal uuids: those are listed above.
+    # Equal names result in equal uuids, and equal names are already listed above.
     rows = {d.rp_uuid + "/" + d.name: d for d in facts.deployables}.values()
     for provider, ids in _repeated((d.rp_uuid, d.id) for d in rows):
         yield Problem("deployables", f"rp_uuid {provider}", ids, remedy)
@@ -93,7 +94,7 @@ def _handles(facts: Facts) -> Iterable[Problem]:
             "attach_handles",
             f"handle {key} of deployable {deployable}",
             ids,
-            "keep the one that an accelerator request refers to, delete the others.",
+            "keep the row that an accelerator request refers to; delete the others.",
         )
 
 
@@ -106,7 +107,8 @@ def _profiles(connection: sa.Connection) -> Iterable[Problem]:
                 "device_profiles",
                 f"{column.name} {value}",
                 ids,
-                "delete those that no accelerator request refers to, give the others a new one.",
+                "delete the rows that no accelerator request refers to; change the value of the "
+                "others.",
             )
 
 
@@ -120,12 +122,12 @@ def _arqs(connection: sa.Connection) -> Iterable[Problem]:
             "extended_accelerator_requests",
             f"attach_handle_id {handle}",
             ids,
-            "find the instance that really has the device, delete the other instances.",
+            "find the instance that really has the device; delete the other instances.",
         )
 
 
 def _repeated(rows: Iterable[tuple[K, int]]) -> Iterable[tuple[K, tuple[int, ...]]]:
-    found: dict[K, list[int]] = defaultdict(list)
+    ids_by_key: dict[K, list[int]] = defaultdict(list)
     for key, row_id in rows:
-        found[key].append(row_id)
-    return [(key, tuple(ids)) for key, ids in found.items() if len(ids) > 1]
+        ids_by_key[key].append(row_id)
+    return [(key, tuple(ids)) for key, ids in ids_by_key.items() if len(ids) > 1]

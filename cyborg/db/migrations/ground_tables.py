@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema after revision c3e1d9f0a7b2, frozen: every table that the first issues need.
+"""The schema after revision c3e1d9f0a7b2, which never changes.
 
-Kept apart from the models on purpose: those follow the newest revision, this never changes.
+It is separate from the models on purpose: the models follow the newest revision.
 """
 
 from typing import Any
@@ -359,7 +359,7 @@ OPERATION_RESULTS = _table(
     sa.UniqueConstraint("operation_id", "host"),
 )
 
-#: In an order in which each table follows those that it refers to.
+#: Each table comes after the tables that it refers to.
 OLD = (
     DEVICES,
     DEPLOYABLES,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that bring a table to a wanted shape, each looking first at what is there.
+"""Steps that change a table to a given shape; each step first inspects the existing table.
 
-MySQL and MariaDB commit every DDL statement by itself, so an upgrade may be killed between any two;
-run again, a step does what is left. PostgreSQL and SQLite take back a whole revision. SQLite
-cannot alter what matters here: a table is built anew, with foreign keys off
-(``cyborg.db.schema`` sees to that).
+MySQL and MariaDB commit every DDL statement separately, so an upgrade may be interrupted between
+any two; when it runs again, a step makes the remaining changes. PostgreSQL and SQLite roll back a
+whole revision. SQLite cannot alter columns and keys: the table is rebuilt, with foreign keys off
+(``cyborg.db.schema`` switches them off).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,12 +18,12 @@ _CHARSET, _COLLATION = "utf8mb4", "utf8mb4_bin"
 
 
 def create_tables(metadata: sa.MetaData, tables: Iterable[sa.Table]) -> None:
-    """Create those that are missing. ``settle_keys`` adds indexes that a killed run left out."""
+    """Create missing tables; ``settle_keys`` adds indexes that an interrupted run left out."""
     metadata.create_all(op.get_bind(), tables=list(tables), checkfirst=True)
 
 
 def add_columns(table: sa.Table) -> None:
-    """Add missing columns; without a default they may be NULL until ``reshape``."""
+    """Add missing columns; those without a default may be NULL until ``reshape``."""
     present = {column["name"] for column in sa.inspect(op.get_bind()).get_columns(table.name)}
     for column in table.columns:
         if column.name not in present:
@@ -38,7 +38,10 @@ def add_columns(table: sa.Table) -> None:
 
 
 def reshape(table: sa.Table, *, drop: Collection[str] = ()) -> None:
-    """Give every column its wanted type, default, nullability and character set; drop some."""
+    """Give every column the type, default, nullability and character set of ``table``.
+
+    Then drop the columns that ``drop`` names.
+    """
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
         _rebuild(connection, table)
@@ -53,31 +56,33 @@ def reshape(table: sa.Table, *, drop: Collection[str] = ()) -> None:
 
 
 def settle_keys(table: sa.Table, *, obsolete: Collection[str] = ()) -> None:
-    """Make unique constraints, indexes and foreign keys those of ``table``.
+    """Create the unique constraints, indexes and foreign keys of ``table``.
 
-    What does the same work under another name, and what ``obsolete`` names, goes; keys that an
-    operator added stay.
+    Keys with the same columns under another name, and keys that ``obsolete`` names, are dropped.
+    Other keys, which an operator added, stay.
     """
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
         _create_indexes(connection, table)
         return
     unique = {
-        str(one.name): [column.name for column in one.columns]
-        for one in table.constraints
-        if isinstance(one, sa.UniqueConstraint)
+        str(constraint.name): [column.name for column in constraint.columns]
+        for constraint in table.constraints
+        if isinstance(constraint, sa.UniqueConstraint)
     }
-    indexes = {str(one.name): [column.name for column in one.columns] for one in table.indexes}
-    there = _keys(connection, table.name)
+    indexes = {
+        str(index.name): [column.name for column in index.columns] for index in table.indexes
+    }
+    existing = _keys(connection, table.name)
     for name, columns in unique.items():
-        if name not in there:
+        if name not in existing:
             op.create_unique_constraint(name, table.name, columns)
     for name, columns in indexes.items():
-        if name not in there:
+        if name not in existing:
             op.create_index(name, table.name, columns)
-    wanted = {**unique, **indexes}
-    for name, (columns, is_constraint) in there.items():
-        if name in wanted or not (name in obsolete or columns in unique.values()):
+    expected = {**unique, **indexes}
+    for name, (columns, is_constraint) in existing.items():
+        if name in expected or not (name in obsolete or columns in unique.values()):
             continue
         if is_constraint:
             op.drop_constraint(name, table.name, type_="unique")
@@ -87,36 +92,36 @@ def settle_keys(table: sa.Table, *, obsolete: Collection[str] = ()) -> None:
 
 
 def _keys(connection: sa.Connection, table: str) -> dict[str, tuple[list[str], bool]]:
-    # Name to columns, and whether it goes as a constraint. (MySQL drops both as an index.)
+    # Name → columns, and whether the key is dropped as a constraint. MySQL drops both as an index.
     inspector = sa.inspect(connection)
-    found = {
+    keys = {
         str(index["name"]): ([str(name) for name in index["column_names"]], False)
         for index in inspector.get_indexes(table)
     }
     for constraint in inspector.get_unique_constraints(table):
-        found[str(constraint["name"])] = (list(constraint["column_names"]), True)
-    return found
+        keys[str(constraint["name"])] = (list(constraint["column_names"]), True)
+    return keys
 
 
 def _settle_foreign_keys(connection: sa.Connection, table: sa.Table) -> None:
-    there = {
+    existing = {
         (tuple(key["constrained_columns"]), key["referred_table"]): key
         for key in sa.inspect(connection).get_foreign_keys(table.name)
     }
-    for wanted in table.foreign_key_constraints:
-        columns, target = [str(name) for name in wanted.column_keys], wanted.referred_table.name
-        found = there.get((tuple(columns), target))
-        if found is not None:
-            if _on_delete(found["options"].get("ondelete")) == _on_delete(wanted.ondelete):
+    for key in table.foreign_key_constraints:
+        columns, target = [str(name) for name in key.column_keys], key.referred_table.name
+        old_key = existing.get((tuple(columns), target))
+        if old_key is not None:
+            if _on_delete(old_key["options"].get("ondelete")) == _on_delete(key.ondelete):
                 continue
-            op.drop_constraint(str(found["name"]), table.name, type_="foreignkey")
+            op.drop_constraint(str(old_key["name"]), table.name, type_="foreignkey")
         op.create_foreign_key(
-            cast("str", wanted.name), table.name, target, columns, ["id"], ondelete=wanted.ondelete
+            cast("str", key.name), table.name, target, columns, ["id"], ondelete=key.ondelete
         )
 
 
 def _on_delete(action: object) -> str | None:
-    # RESTRICT and NO ACTION are what a database does anyway.
+    # RESTRICT and NO ACTION are the default of every database.
     word = str(action or "RESTRICT").upper()
     return None if word in ("RESTRICT", "NO ACTION") else word
 
@@ -137,7 +142,7 @@ def _reshape_mysql(connection: sa.Connection, table: sa.Table) -> None:
     changes = [
         f"MODIFY COLUMN {CreateColumn(column).compile(dialect=connection.dialect)}"
         for column in table.columns
-        # Text keeps its size only when told: CONVERT would make TEXT a MEDIUMTEXT.
+        # Name the type of every text column: CONVERT would change TEXT to MEDIUMTEXT.
         if isinstance(column.type, sa.String) or not _is_settled(column, columns[column.name])
     ]
     convert = f"CONVERT TO CHARACTER SET {_CHARSET} COLLATE {_COLLATION}"
@@ -145,7 +150,7 @@ def _reshape_mysql(connection: sa.Connection, table: sa.Table) -> None:
 
 
 def _is_settled(column: sa.Column[Any], row: sa.Row[Any]) -> bool:
-    # MariaDB spells "no default" of a nullable column as the word NULL.
+    # MariaDB shows a nullable column without default with the default "NULL".
     has_default = row.standard not in (None, "NULL")
     return (
         row.type.lower() != "enum"
@@ -156,34 +161,34 @@ def _is_settled(column: sa.Column[Any], row: sa.Row[Any]) -> bool:
 
 
 def _reshape_postgresql(connection: sa.Connection, table: sa.Table) -> None:
-    present = {one["name"]: one for one in sa.inspect(connection).get_columns(table.name)}
+    present = {row["name"]: row for row in sa.inspect(connection).get_columns(table.name)}
     for column in table.columns:
-        found: Mapping[str, Any] = present[column.name]
-        if found["nullable"] != bool(column.nullable):
+        existing: Mapping[str, Any] = present[column.name]
+        if existing["nullable"] != bool(column.nullable):
             op.alter_column(table.name, column.name, nullable=column.nullable)
-        if found["default"] is None and column.server_default is not None:
+        if existing["default"] is None and column.server_default is not None:
             op.alter_column(table.name, column.name, server_default=_default(column))
 
 
 def _rebuild(connection: sa.Connection, table: sa.Table) -> None:
     preparer = connection.dialect.identifier_preparer
-    name, fresh = preparer.format_table(table), f"_new_{table.name}"
+    name, new_name = preparer.format_table(table), f"_new_{table.name}"
     present = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     shared = ", ".join(preparer.quote(c.name) for c in table.columns if c.name in present)
     create = str(CreateTable(table).compile(dialect=connection.dialect))
     for statement in (
-        create.replace(f"CREATE TABLE {name}", f"CREATE TABLE {fresh}", 1),
-        f"INSERT INTO {fresh} ({shared}) SELECT {shared} FROM {name}",
+        create.replace(f"CREATE TABLE {name}", f"CREATE TABLE {new_name}", 1),
+        f"INSERT INTO {new_name} ({shared}) SELECT {shared} FROM {name}",
         f"DROP TABLE {name}",
-        f"ALTER TABLE {fresh} RENAME TO {name}",
+        f"ALTER TABLE {new_name} RENAME TO {name}",
     ):
         connection.exec_driver_sql(statement)
 
 
 def _create_indexes(connection: sa.Connection, table: sa.Table) -> None:
-    there = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
+    existing = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
     for index in table.indexes:
-        if index.name not in there:
+        if index.name not in existing:
             connection.execute(CreateIndex(index))
 
 

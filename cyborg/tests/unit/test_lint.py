@@ -83,4 +83,4 @@ def test_checks_that_hold_are_ok_everywhere(lint: Lint, ci: str) -> None:
 def test_the_check_of_units_names_the_package_that_is_missing() -> None:
     done = run(sys.executable, "tools/units", PATH="/nonexistent")
     assert done.returncode == 77
-    assert "systemd-analyze is missing; it is in the package systemd." in done.stderr
+    assert "systemd-analyze is missing: install the package systemd." in done.stderr

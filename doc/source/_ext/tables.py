@@ -121,10 +121,8 @@ class Commands(Written):
         for name, entry in sorted(COMMANDS.items()):
             yield from (name, "=" * len(name), "", str(entry.command.__doc__), "")
             if entry.openstack_name:
-                yield from (
-                    f"The same command in the ``openstack`` client: ``openstack {entry.openstack_name}``.",
-                    "",
-                )
+                same = f"``openstack {entry.openstack_name}``"
+                yield from (f"The same command in the ``openstack`` client: {same}.", "")
             parser = entry.command(program, None, cmd_name=name).get_parser(f"cyborg {name}")
             yield from (".. code-block:: text", "")
             yield from (f"   {line}" for line in parser.format_help().splitlines())

@@ -21,17 +21,17 @@ class MyDriver(Driver):
     def discover(self, surroundings=ALONE):
         snapshot = pci_scan.read(self.host)
         busy = ownership.uses(snapshot)
-        found = []
+        devices = []
         for raw in snapshot.functions:
             try:
                 card = understand(raw)
             except ValueError:
-                continue  # nobody can tell what it is: it is not offered
+                continue  # its facts in sysfs are not valid: do not offer it
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
                 ours = self.name_of(card) in surroundings.kept
                 if not ownership.refusal(card, busy, snapshot.open_vfio, surroundings, ours=ours):
-                    found.append(self.device(card))
-        return sorted(found, key=lambda one: one.key)
+                    devices.append(self.device(card))
+        return sorted(devices, key=lambda device: device.key)
 
     def name_of(self, card):
         return f"{self.node}_{card.address}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The revisions, in one line from the existing service's schema to ours."""
+"""The revisions: a linear chain that starts with the existing service's schema."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of the existing service, release 17.0.0, as its own chain of revisions leaves it.
+"""The schema of the existing service, release 17.0.0, as its own revisions create it.
 
-A database of that service already stands here. On MySQL and MariaDB a new one gets the same
-columns and keys, character set and all; PostgreSQL and SQLite never had this schema (the existing
-service cannot build it there), so enumerations are plain words on them from the beginning.
+A database of that service is already at this revision. On MySQL and MariaDB a new database gets the
+same columns, keys and character set. PostgreSQL and SQLite never had this schema, because the
+existing service cannot create it there, so enumerations are strings on them from the start.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create what is missing; a run that was cut short is simply repeated."""
+    """Create the missing tables; an interrupted run can be repeated."""
     connection = op.get_bind()
     _metadata().create_all(connection)
 

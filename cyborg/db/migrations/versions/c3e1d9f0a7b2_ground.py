@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the existing service's schema to ours: unique by constraint, with all tables we need.
+"""Change the existing service's schema to that of this service: unique keys and new tables.
 
-May be run again after it was killed anywhere. Services must be stopped meanwhile.
+The revision can be run again after it was interrupted at any point. Services must not run.
 """
 
 from alembic import op
@@ -12,17 +12,16 @@ from cyborg.db.migrations import ground_fill, ground_preflight, ground_tables, s
 revision = "c3e1d9f0a7b2"
 down_revision = "b47c8f2d1e3a"
 
-#: Columns that go at once: an old and a new truth about who holds a handle must not stand beside
-#: each other.
+#: Columns that are dropped at once: two columns must not both record which ARQ holds a handle.
 DROPPED = {"attach_handles": {"in_use"}}
 
 
 def upgrade() -> None:
-    """Refuse (SchemaError, nothing changed) or do all of it."""
+    """Make all changes, or raise SchemaError before any change if rows violate unique keys."""
     connection = op.get_bind()
-    found = ground_preflight.problems(connection)
-    if found:
-        raise exception.SchemaError(reason=ground_preflight.report(found))
+    problems = ground_preflight.problems(connection)
+    if problems:
+        raise exception.SchemaError(reason=ground_preflight.report(problems))
     steps.create_tables(ground_tables.METADATA, ground_tables.NEW)
     for table in ground_tables.OLD:
         steps.add_columns(table)
@@ -30,5 +29,5 @@ def upgrade() -> None:
     for table in ground_tables.OLD:
         steps.reshape(table, drop=DROPPED.get(table.name, ()))
     for table in (*ground_tables.OLD, *ground_tables.NEW):
-        # The last name is that of a database made by the existing service's create_schema.
+        # The existing service's create_schema command uses this name of the key.
         steps.settle_keys(table, obsolete={"uniq_device_profiles0uuid0name"})

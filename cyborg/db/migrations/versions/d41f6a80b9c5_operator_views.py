@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns for what operators are shown: health, message bus errors, and history by device and host.
+"""Columns for operators: health, message bus errors, and history by device and host.
 
-Every column may be NULL, so services of the release before work on this schema. May be run again
-after it was killed anywhere.
+Every column may be NULL, so services of the previous release work on this schema. The revision can
+be run again after it was interrupted at any point.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ def _columns() -> dict[str, tuple[sa.Column[Any], ...]]:
             sa.Column("health_reason", sa.Text),
             sa.Column("health_ms", sa.BigInteger),
         ),
-        # The device that an event is about, whatever its noun.
+        # The device that an event is about, for events of every noun.
         "events": (sa.Column("device_uuid", sa.String(36)),),
-        # What an operation is about: {"driver": ..., "device": ..., "instance": ...}.
+        # The objects of an operation: {"driver": ..., "device": ..., "instance": ...}.
         "operations": (sa.Column("subject", sa.JSON(none_as_null=True)),),
-        # The options that operators may set of a driver.
+        # The options of a driver that operators may set.
         "drivers": (sa.Column("accepts", sa.JSON(none_as_null=True)),),
     }
 

@@ -99,4 +99,4 @@ def test_line_124_an_agent_without_privileges_starts_discovers_and_reports(
             assert sorted(one.name for one in (place / "state").iterdir())
         finally:
             assert agent.stop() == 0, agent.output
-    assert "has no effect any more" in agent.output
+    assert "no longer has any effect" in agent.output

@@ -74,7 +74,7 @@ class _Counter(logging.Handler):
         self.seen = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.seen += "is repeated after" in record.msg
+        self.seen += "Repeating %s after" in record.msg
 
 
 @pytest.fixture(scope="package")

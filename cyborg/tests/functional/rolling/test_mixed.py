@@ -136,8 +136,8 @@ def test_a_pin_holds_back_what_older_services_do_not_know(talk: Any, level: Any)
     with pytest.raises(exception.PinnedVersion) as caught:
         line.call("bind", uuid="u", note="n")
     assert str(caught.value) == (
-        "bind needs version 1.1 of the conductor, and [upgrade_levels] holds this process at 1.0: "
-        "upgrade all of them, then remove that option."
+        "bind needs RPC version 1.1 of the conductor, but the option [upgrade_levels] conductor "
+        "limits this process to 1.0. Upgrade every conductor, then remove that option."
     )
     assert caught.value.status == 503
     with pytest.raises(exception.PinnedVersion):

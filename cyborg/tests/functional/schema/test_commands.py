@@ -19,8 +19,8 @@ def test_a_versioned_database_is_not_created_again(current: Database, tmp_path: 
     status, out, err = run(current, tmp_path, "dbsync", "create_schema")
     assert (status, out) == (1, "")
     assert err.strip().splitlines()[-1] == (
-        "cyborg-dbsync: The database is under version control already, at revision "
-        f"{schema.head()}; use 'cyborg-dbsync upgrade'."
+        "cyborg-dbsync: The database already has a schema, at revision "
+        f"{schema.head()}: run 'cyborg-dbsync upgrade'."
     )
 
 

@@ -95,12 +95,12 @@ def test_beside_the_existing_service(existing: Database, tmp_path: Path) -> None
     assert found.results["Device state backfill"] == 0
     assert "run 'cyborg-dbsync upgrade'" in found.details["Schema at head"]
     listed = found.details["Duplicate rows"]
-    assert "attach_handle_id 1 stands in rows with id 1, 4; find the instance" in listed
+    assert "attach_handle_id 1 is in several rows, with id 1, 4; find the instance" in listed
     query = listed[listed.index("SELECT") :].rstrip(";")
     with existing.reader() as tx:
         assert {row.attach_handle_id for row in tx.execute(sa.text(query))} == {1}
     assert all(
-        found.details[name].startswith("Not checked: The schema stands at b47c8f2d1e3a")
+        found.details[name].startswith("Not checked: The schema is at revision b47c8f2d1e3a")
         for name in ("Services of one release", "Services that are silent", ORPHANS)
     )
 

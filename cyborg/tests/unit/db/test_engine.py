@@ -54,7 +54,7 @@ def _names(db: Reader) -> list[str]:
         ("sqlite://", "in-memory"),
         ("sqlite:///:memory:", "in-memory"),
         ("sqlite:///file:x?mode=memory&uri=true", "in-memory"),
-        ("oracle://host/name", "names oracle"),
+        ("oracle://host/name", "dialect oracle, which is not supported"),
         ("nonsense", "not a database URL"),
         ("mysql+nonsense://host/name", "driver mysql\\+nonsense, which cannot be loaded"),
     ],
@@ -142,7 +142,7 @@ def test_reader_cannot_write(db: Database, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["sqlite:///{}/a b#c.sqlite", "sqlite:///file:{}/a?uri=true"])
 def test_reader_opens_a_file_and_makes_none(tmp_path: Path, form: str) -> None:
     only_reader = Reader(form.format(tmp_path))
-    refused = r"set \[database\] connection, or make the file"
+    refused = r"set \[database\] connection, or create the file"
     with pytest.raises(exception.Unavailable, match=refused), only_reader.reader():
         pass
     assert list(tmp_path.iterdir()) == []
@@ -169,7 +169,7 @@ def test_foreign_keys_are_checked(db: Database) -> None:
 def test_duplicates_become_conflicts(db: Database) -> None:
     with db.writer() as tx:
         _add(tx, "one")
-    with pytest.raises(exception.Conflict, match="same name already"), db.writer() as tx:
+    with pytest.raises(exception.Conflict, match="already has the same name"), db.writer() as tx:
         _add(tx, "one")
 
 
@@ -185,7 +185,11 @@ def test_our_own_mistakes_are_not_hidden(db: Database) -> None:
 
 
 def test_one_transaction_a_thread(db: Database) -> None:
-    with pytest.raises(RuntimeError, match="open already"), db.writer(), db.writer():
+    with (
+        pytest.raises(RuntimeError, match="already has an open transaction"),
+        db.writer(),
+        db.writer(),
+    ):
         pass
     with db.writer() as tx:
         _add(tx, "afterwards")

@@ -78,7 +78,7 @@ def test_what_it_cannot_do_it_says(
 ) -> None:
     with pytest.raises(exception.DriverCannot) as caught:
         call(driver)
-    assert str(caught.value) == f"Driver least_driver cannot {verb}."
+    assert str(caught.value) == f"Driver least_driver does not support {verb}."
 
 
 def test_there_is_nothing_to_prepare_release_or_clean(driver: Driver) -> None:
