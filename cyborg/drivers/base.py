@@ -23,7 +23,7 @@ from cyborg.model.work import HandleTask, ProgramTask, Unit
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class DriverContext:
     """What the agent knows about its host and no driver can read from the machine.
 
     ``claims`` maps canonical PCI addresses to a sentence why others own them (Nova's providers
@@ -36,7 +36,7 @@ class Surroundings:
 
 
 #: A host about which the agent knows nothing yet.
-ALONE = Surroundings()
+ALONE = DriverContext()
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Driver(abc.ABC):
         self.host = host
 
     @abc.abstractmethod
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = ALONE) -> list[Device]:
         """What this driver offers now, ordered by key.
 
         Pure reading: two calls on an unchanged machine are equal, and nothing is written. A
@@ -96,9 +96,9 @@ class Driver(abc.ABC):
         Raises exception.HostError only when nothing at all can be said about the host.
         """
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
         """All devices of this driver's kind, those it does not offer included, with the reason."""
-        return [Hardware.of(one) for one in self.discover(surroundings)]
+        return [Hardware.of(one) for one in self.discover(context)]
 
     def backends(self) -> Sequence[Backend]:
         """The backends attached to this host, with the services on each, in the same order.

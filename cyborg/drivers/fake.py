@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import ALONE, Driver, Health, Surroundings
+from cyborg.drivers.base import ALONE, Driver, DriverContext, Health
 from cyborg.drivers.host import Host
 from cyborg.model.device import (
     AttachHandle,
@@ -54,7 +54,7 @@ class FakeDriver(Driver):
         self._fault: str = conf.fake_driver.fault.strip()
         self._deployable = re.sub(r"[^A-Za-z0-9_-]", "_", f"{conf.host}_FakeDevice")
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = ALONE) -> list[Device]:
         """See Driver; always the same device."""
         return [
             Device(
@@ -84,11 +84,11 @@ class FakeDriver(Driver):
             self._cannot(f"tell the health of {device_key}")
         return Health(not self._fault, self._fault or None)
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
         """See Driver; the units are local, and their capability is made up as well."""
         return [
             replace(Hardware.of(device), capability=_CAPABILITIES)
-            for device in self.discover(surroundings)
+            for device in self.discover(context)
         ]
 
     def backends(self) -> list[Backend]:

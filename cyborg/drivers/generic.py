@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import generic_match, generic_options, pci_ids, pci_scan
-from cyborg.drivers.base import ALONE, Driver, Health, Surroundings
+from cyborg.drivers.base import ALONE, Driver, DriverContext, Health
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_survey import Finding, Site, survey
 from cyborg.drivers.host import Host
@@ -46,16 +46,16 @@ class GenericDriver(Driver):
         #: The error that was last logged for each backend's services, so that it is logged once.
         self._service_errors: dict[str, str] = {}
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = ALONE) -> list[Device]:
         """See Driver; runs no command."""
-        found = self._survey(surroundings)
+        found = self._survey(context)
         self._tell(found)
         names = self._names(found)
         return [self._device(one, names) for one in found if one.reason is None]
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
         """What belongs to the backends, offered or not, and what is still to be done to it."""
-        found = self._survey(surroundings)
+        found = self._survey(context)
         names = self._names(found)
         stuck: dict[str, str] = {}
         return [self._hardware(one, names, stuck) for one in found]
@@ -184,17 +184,17 @@ class GenericDriver(Driver):
             self._cannot(f"measure {device_key}")
         return figures(command.order(self.host, values))
 
-    def _survey(self, surroundings: Surroundings, *, ours: bool = False) -> list[Finding]:
+    def _survey(self, context: DriverContext, *, ours: bool = False) -> list[Finding]:
         """Look at the host, unless there is nothing to look for."""
         made = self.made
         if all(one.is_granted for one in self._backends):
-            site = Site(self._node, pci_scan.Snapshot(), {}, surroundings, made=made)
+            site = Site(self._node, pci_scan.Snapshot(), {}, context, made=made)
         else:
             members = generic_match.find_members(
                 self.host, [one.selector for one in self._backends]
             )
             snapshot = pci_scan.read(self.host)
-            site = Site(self._node, snapshot, members, surroundings, ours, made)
+            site = Site(self._node, snapshot, members, context, ours, made)
         return survey(site, self._backends)
 
     def _device(self, one: Finding, names: pci_ids.Names) -> Device:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cyborg.drivers import ownership
-from cyborg.drivers.base import Surroundings
+from cyborg.drivers.base import DriverContext
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_match import Members
 from cyborg.drivers.pci import deployable_name
@@ -52,7 +52,7 @@ class Site:
     node: str
     snapshot: Snapshot
     members: Members
-    surroundings: Surroundings
+    context: DriverContext
     ours: bool = False
     made: Mapping[str, Device] = field(default_factory=dict)
 
@@ -95,9 +95,7 @@ def _judged(site: Site, finding: Finding, raw: RawFunction | None) -> Finding:
         return replace(finding, reason=str(error))
     ours = _is_ours(site, function)
     busy = ownership.uses(site.snapshot)
-    reason = ownership.refusal(
-        function, busy, site.snapshot.open_vfio, site.surroundings, ours=ours
-    )
+    reason = ownership.refusal(function, busy, site.snapshot.open_vfio, site.context, ours=ours)
     return replace(finding, function=function, reason=reason)
 
 
@@ -128,14 +126,14 @@ def _present(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding
         for backend in ordered:
             if backend.selector.matches(function, site.members, ours=ours):
                 reason = ownership.refusal(
-                    function, busy, site.snapshot.open_vfio, site.surroundings, ours=ours
+                    function, busy, site.snapshot.open_vfio, site.context, ours=ours
                 )
                 yield Finding(function.address, backend, function, reason)
                 break
 
 
 def _is_ours(site: Site, function: PciFunction) -> bool:
-    kept = site.surroundings.kept
+    kept = site.context.kept
     return site.ours or deployable_name(site.node, function.address) in kept
 
 

@@ -8,7 +8,7 @@ bound says nothing, because every idle card has one.
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 
-from cyborg.drivers.base import Surroundings
+from cyborg.drivers.base import DriverContext
 from cyborg.drivers.pci_function import PciFunction, addresses_on
 from cyborg.drivers.pci_scan import Snapshot
 from cyborg.model.pci import PciAddress
@@ -39,7 +39,7 @@ def refusal(
     function: PciFunction,
     busy: Mapping[PciAddress, str],
     open_vfio: Mapping[str, str],
-    surroundings: Surroundings,
+    context: DriverContext,
     *,
     ours: bool,
 ) -> str | None:
@@ -58,7 +58,7 @@ def refusal(
         return f"it has {function.vfs} virtual functions; those can be offered"
     if not ours and (holder := _holder(function, open_vfio)):
         return f"held through VFIO by {holder}"
-    return surroundings.claims.get(str(function.address))
+    return context.claims.get(str(function.address))
 
 
 def _holder(function: PciFunction, open_vfio: Mapping[str, str]) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.drivers import ownership, pci_ids, pci_scan, whitelist
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import ALONE, Driver, DriverContext
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, addresses_on, understand
 from cyborg.model.device import (
@@ -82,11 +82,11 @@ class PciDriver(Driver):
         self._names = pci_ids.Names()
         self._told: set[tuple[str, str]] = set()
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = ALONE) -> list[Device]:
         """See Driver; nothing is offered, and nothing read, without a whitelist."""
         if not self._entries:
             return []
-        found = self._survey(surroundings)
+        found = self._survey(context)
         self._tell(found)
         return [
             device(one.function, self._node, self._names, one.network)
@@ -94,9 +94,9 @@ class PciDriver(Driver):
             if one.function is not None and one.reason is None
         ]
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
         """Every PCI function of the host, and why it is not offered if it is not."""
-        return [hardware(one, self._names) for one in self._survey(surroundings)]
+        return [hardware(one, self._names) for one in self._survey(context)]
 
     def backends(self) -> list[Backend]:
         """Return the PCI bus as one backend: what the whitelist names on it, by device type.
@@ -135,9 +135,9 @@ class PciDriver(Driver):
             LOG.warning("PCI function %s is on the whitelist and not offered: %s", key, reason)
         self._told = refused
 
-    def _survey(self, surroundings: Surroundings) -> list[Finding]:
+    def _survey(self, context: DriverContext) -> list[Finding]:
         snapshot = pci_scan.read(self.host)
-        found = survey(snapshot, self._entries, self._node, surroundings)
+        found = survey(snapshot, self._entries, self._node, context)
         functions = [one.function for one in found if one.function]
         self._names = self._lookup.ask(self.host, [(one.vendor, one.product) for one in functions])
         return found
@@ -147,7 +147,7 @@ def survey(
     snapshot: pci_scan.Snapshot,
     entries: Sequence[whitelist.Entry],
     node: str,
-    surroundings: Surroundings,
+    context: DriverContext,
 ) -> list[Finding]:
     """Judge every function of the snapshot, in the order of their addresses; pure."""
     busy = ownership.uses(snapshot)
@@ -156,11 +156,11 @@ def survey(
     }
 
     def judge(function: PciFunction) -> Finding:
-        ours = deployable_name(node, function.address) in surroundings.kept
+        ours = deployable_name(node, function.address) in context.kept
         matching = [one for one in entries if one.matches(function, interfaces, ours=ours)]
         reason = None
         if not any(one.force for one in matching):
-            reason = ownership.refusal(function, busy, snapshot.open_vfio, surroundings, ours=ours)
+            reason = ownership.refusal(function, busy, snapshot.open_vfio, context, ours=ours)
             reason = reason or (None if matching else "not on the whitelist")
         network = whitelist.network_of(matching, function, interfaces)
         return Finding(str(function.address), function, reason, bool(matching), network)

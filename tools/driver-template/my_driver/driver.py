@@ -18,7 +18,7 @@ class MyDriver(Driver):
         super().__init__(host, conf)
         self.node = conf.host
 
-    def discover(self, surroundings=ALONE):
+    def discover(self, context=ALONE):
         snapshot = pci_scan.read(self.host)
         busy = ownership.uses(snapshot)
         found = []
@@ -28,8 +28,8 @@ class MyDriver(Driver):
             except ValueError:
                 continue  # nobody can tell what it is: it is not offered
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
-                ours = self.name_of(card) in surroundings.kept
-                if not ownership.refusal(card, busy, snapshot.open_vfio, surroundings, ours=ours):
+                ours = self.name_of(card) in context.kept
+                if not ownership.refusal(card, busy, snapshot.open_vfio, context, ours=ours):
                     found.append(self.device(card))
         return sorted(found, key=lambda one: one.key)
 

@@ -19,10 +19,10 @@ from cyborg.drivers.fake import FakeDriver
 class RudeDriver(FakeDriver):
     name = "rude"
 
-    def discover(self, surroundings):
+    def discover(self, context):
         if pathlib.Path(__file__).with_name("rude").exists():
             sys.exit("no card, no work")
-        return super().discover(surroundings)
+        return super().discover(context)
 """
 
 

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.agent.fleet import Fleet, none_else
 from cyborg.agent.reporter import Reporter
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import ALONE, Driver, DriverContext
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import (
     AttachHandle,
@@ -40,27 +40,27 @@ class Scripted(Driver):
 
     name = "scripted"
 
-    def __init__(self, answer: Callable[[Surroundings], Any]) -> None:
+    def __init__(self, answer: Callable[[DriverContext], Any]) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self._answer = answer
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
-        return cast(list[Device], self._answer(surroundings))
+    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+        return cast(list[Device], self._answer(context))
 
 
-def raising(error: Exception) -> Callable[[Surroundings], Any]:
-    def discover(_surroundings: Surroundings) -> Any:
+def raising(error: Exception) -> Callable[[DriverContext], Any]:
+    def discover(_context: DriverContext) -> Any:
         raise error
 
     return discover
 
 
-def breaking_off(_surroundings: Surroundings) -> Iterator[Device]:
+def breaking_off(_context: DriverContext) -> Iterator[Device]:
     yield DEVICE
     raise RuntimeError("in the middle")
 
 
-def good(_surroundings: Surroundings) -> list[Device]:
+def good(_context: DriverContext) -> list[Device]:
     return [DEVICE]
 
 
@@ -88,7 +88,7 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
     ],
 )
 def test_a_driver_in_trouble_shows_as_failed(
-    answer: Callable[[Surroundings], Any], says: str
+    answer: Callable[[DriverContext], Any], says: str
 ) -> None:
     drivers = {"one": Scripted(good), "bad": Scripted(answer), "two": Scripted(good)}
     report = asking(*(Loaded(*one) for one in drivers.items())).scan(ALONE)
@@ -109,11 +109,11 @@ def test_names_that_could_not_be_loaded_show_as_failed() -> None:
 
 
 def test_drivers_hear_of_the_surroundings() -> None:
-    heard: list[Surroundings] = []
-    around = Surroundings(claims={"a": "b"}, kept=frozenset({"c"}))
+    heard: list[DriverContext] = []
+    around = DriverContext(claims={"a": "b"}, kept=frozenset({"c"}))
 
-    def listening(surroundings: Surroundings) -> list[Device]:
-        heard.append(surroundings)
+    def listening(context: DriverContext) -> list[Device]:
+        heard.append(context)
         return []
 
     asking(Loaded("one", Scripted(listening))).scan(around)
@@ -136,7 +136,7 @@ class Knowing(Scripted):
     device_type = "CRYPTO"
     trouble: Exception | None = None
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
         if self.trouble is not None:
             raise self.trouble
         return [Hardware.of(DEVICE), ENTRY]
@@ -155,10 +155,10 @@ def test_a_report_tells_hardware_and_backends_and_what_the_driver_is() -> None:
 
 
 def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
-    looks: list[Surroundings] = []
+    looks: list[DriverContext] = []
 
-    def counted(surroundings: Surroundings) -> list[Device]:
-        looks.append(surroundings)
+    def counted(context: DriverContext) -> list[Device]:
+        looks.append(context)
         return [DEVICE]
 
     (one,) = asking(Loaded("one", Scripted(counted))).scan(ALONE).drivers
@@ -177,10 +177,10 @@ def test_hardware_that_cannot_be_listed_takes_no_device_away() -> None:
 
 
 def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> None:
-    looks: list[Surroundings] = []
+    looks: list[DriverContext] = []
 
-    def counted(surroundings: Surroundings) -> list[Device]:
-        looks.append(surroundings)
+    def counted(context: DriverContext) -> list[Device]:
+        looks.append(context)
         return [DEVICE]
 
     reporter = asking(
@@ -207,7 +207,7 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
 
 def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:
     class Odd(Knowing):
-        def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
             return [replace(ENTRY, capability={"speed": {1, 2}})]
 
     (one,) = asking(Loaded("odd", Odd(good))).scan(ALONE).drivers

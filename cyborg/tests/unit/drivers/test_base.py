@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import ALONE, Driver, DriverContext
 from cyborg.model.device import Device, DeviceType, Hardware
 from cyborg.model.work import HandleTask, ProgramTask
 from cyborg.testing.servers import bare
@@ -27,8 +27,8 @@ class Least(Driver):
 
     name = "least_driver"
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
-        return [] if surroundings.claims else [DEVICE]
+    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+        return [] if context.claims else [DEVICE]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_it_has_no_backends_unless_it_says_so(driver: Driver) -> None:
 
 
 def test_its_hardware_follows_what_the_agent_knows(driver: Driver) -> None:
-    assert driver.hardware(Surroundings(claims={DEVICE.key: "claimed"})) == []
+    assert driver.hardware(DriverContext(claims={DEVICE.key: "claimed"})) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import pci_scan
-from cyborg.drivers.base import Driver, Surroundings
+from cyborg.drivers.base import Driver, DriverContext
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.pci import PciDriver, device_type
 from cyborg.model.device import AttachType, DeviceType
@@ -38,9 +38,9 @@ class TestContract(DriverContract):
         return PciDriver(host, both())
 
 
-def offered(host: FakeHost, *whitelist: str, surroundings: Surroundings | None = None) -> list[str]:
+def offered(host: FakeHost, *whitelist: str, context: DriverContext | None = None) -> list[str]:
     driver = PciDriver(host, configured(*whitelist))
-    return [one.key for one in driver.discover(surroundings or Surroundings())]
+    return [one.key for one in driver.discover(context or DriverContext())]
 
 
 def reasons(host: FakeHost, *whitelist: str) -> dict[str, str | None]:
@@ -222,7 +222,7 @@ def test_an_unreadable_list_of_mounts_is_an_error_and_no_offer() -> None:
 
 
 def test_what_nova_claims_in_placement_is_left_to_nova() -> None:
-    told = Surroundings(claims={servers.GPU: "claimed by Nova in Placement"})
+    told = DriverContext(claims={servers.GPU: "claimed by Nova in Placement"})
     driver = PciDriver(servers.server(), configured(EVERYTHING))
     assert servers.GPU not in {one.key for one in driver.discover(told)}
     (found,) = [one for one in driver.hardware(told) if one.key == servers.GPU]
@@ -274,8 +274,8 @@ def test_a_function_that_we_gave_to_a_guest_stays_offered() -> None:
     servers.add_function(host, servers.GPU, "10de:20b5:030200", behind=servers.ROOT_PORT, enable=1)
     host.add_link(f"{servers.place(servers.GPU, servers.ROOT_PORT)}/driver", "x/vfio-pci")
     assert servers.GPU not in offered(host, EVERYTHING)
-    kept = Surroundings(kept=frozenset({f"compute-1_{servers.GPU}"}))
-    assert offered(host, EVERYTHING, surroundings=kept) == before
+    kept = DriverContext(kept=frozenset({f"compute-1_{servers.GPU}"}))
+    assert offered(host, EVERYTHING, context=kept) == before
 
 
 def test_a_port_by_its_name_stays_ours_while_a_guest_has_it() -> None:
@@ -287,8 +287,8 @@ def test_a_port_by_its_name_stays_ours_while_a_guest_has_it() -> None:
     host.add_link(f"{servers.place(servers.NIC_IDLE)}/driver", "x/vfio-pci")
     host.add_file(f"{servers.place(servers.NIC_IDLE)}/enable", "1\n")
     assert offered(host, entry) == []
-    kept = Surroundings(kept=frozenset({f"compute-1_{servers.NIC_IDLE}"}))
-    assert offered(host, entry, surroundings=kept) == [servers.NIC_IDLE]
+    kept = DriverContext(kept=frozenset({f"compute-1_{servers.NIC_IDLE}"}))
+    assert offered(host, entry, context=kept) == [servers.NIC_IDLE]
 
 
 def test_a_recorded_tree_on_disk_reads_as_the_one_in_memory(tmp_path: pathlib.Path) -> None:
