@@ -36,7 +36,7 @@ class DriverContext:
 
 
 #: A host about which the agent knows nothing yet.
-ALONE = DriverContext()
+EMPTY_CONTEXT = DriverContext()
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Driver(abc.ABC):
         self.host = host
 
     @abc.abstractmethod
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """What this driver offers now, ordered by key.
 
         Pure reading: two calls on an unchanged machine are equal, and nothing is written. A
@@ -96,7 +96,7 @@ class Driver(abc.ABC):
         Raises exception.HostError only when nothing at all can be said about the host.
         """
 
-    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         """All devices of this driver's kind, those it does not offer included, with the reason."""
         return [Hardware.of(one) for one in self.discover(context)]
 

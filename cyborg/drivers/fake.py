@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import ALONE, Driver, DriverContext, Health
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
 from cyborg.drivers.host import Host
 from cyborg.model.device import (
     AttachHandle,
@@ -54,7 +54,7 @@ class FakeDriver(Driver):
         self._fault: str = conf.fake_driver.fault.strip()
         self._deployable = re.sub(r"[^A-Za-z0-9_-]", "_", f"{conf.host}_FakeDevice")
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver; always the same device."""
         return [
             Device(
@@ -84,7 +84,7 @@ class FakeDriver(Driver):
             self._cannot(f"tell the health of {device_key}")
         return Health(not self._fault, self._fault or None)
 
-    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         """See Driver; the units are local, and their capability is made up as well."""
         return [
             replace(Hardware.of(device), capability=_CAPABILITIES)

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import generic_match, generic_options, pci_ids, pci_scan
-from cyborg.drivers.base import ALONE, Driver, DriverContext, Health
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_survey import Finding, Site, survey
 from cyborg.drivers.host import Host
@@ -46,14 +46,14 @@ class GenericDriver(Driver):
         #: The error that was last logged for each backend's services, so that it is logged once.
         self._service_errors: dict[str, str] = {}
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver; runs no command."""
         found = self._survey(context)
         self._tell(found)
         names = self._names(found)
         return [self._device(one, names) for one in found if one.reason is None]
 
-    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         """What belongs to the backends, offered or not, and what is still to be done to it."""
         found = self._survey(context)
         names = self._names(found)
@@ -62,7 +62,7 @@ class GenericDriver(Driver):
 
     def backends(self) -> list[Backend]:
         """See Driver; a backend to which no device belongs now is stopped."""
-        findings = self._survey(ALONE, ours=True)
+        findings = self._survey(EMPTY_CONTEXT, ours=True)
         attached = {
             finding.backend.name
             for finding in findings
@@ -164,7 +164,9 @@ class GenericDriver(Driver):
         if not asked or not all(one.marks.prepared for one in asked):
             self._cannot("tell what is prepared")
         return [
-            unit for one in self._survey(ALONE, ours=True) for unit in self._prepared_units(one)
+            unit
+            for one in self._survey(EMPTY_CONTEXT, ours=True)
+            for unit in self._prepared_units(one)
         ]
 
     def health(self, device_key: str) -> Health:
@@ -269,7 +271,7 @@ class GenericDriver(Driver):
 
     def _place(self, device_key: str, verb: str) -> tuple[Finding, dict[str, str]]:
         """A device that may be worked on; what the host itself needs is not."""
-        for one in self._survey(ALONE, ours=True):
+        for one in self._survey(EMPTY_CONTEXT, ours=True):
             if str(one.address) == device_key:
                 if one.reason is not None:
                     raise exception.DriverFailed(driver=self.name, verb=verb, reason=one.reason)

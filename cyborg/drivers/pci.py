@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.drivers import ownership, pci_ids, pci_scan, whitelist
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.host import Host
 from cyborg.drivers.pci_function import PciFunction, addresses_on, understand
 from cyborg.model.device import (
@@ -82,7 +82,7 @@ class PciDriver(Driver):
         self._names = pci_ids.Names()
         self._told: set[tuple[str, str]] = set()
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver; nothing is offered, and nothing read, without a whitelist."""
         if not self._entries:
             return []
@@ -94,7 +94,7 @@ class PciDriver(Driver):
             if one.function is not None and one.reason is None
         ]
 
-    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         """Every PCI function of the host, and why it is not offered if it is not."""
         return [hardware(one, self._names) for one in self._survey(context)]
 
@@ -107,7 +107,7 @@ class PciDriver(Driver):
         if self._entries:
             types.update(
                 device_type(finding.function.class_code).value
-                for finding in self._survey(ALONE)
+                for finding in self._survey(EMPTY_CONTEXT)
                 if finding.listed and finding.function is not None
             )
         ready, stopped = DriverState.READY.value, DriverState.STOPPED.value
@@ -125,7 +125,9 @@ class PciDriver(Driver):
 
         Raises exception.ConfigError for an entry that cannot be understood.
         """
-        findings = survey(pci_scan.read(self.host), whitelist.parse([entry]), self._node, ALONE)
+        findings = survey(
+            pci_scan.read(self.host), whitelist.parse([entry]), self._node, EMPTY_CONTEXT
+        )
         return any(finding.listed for finding in findings)
 
     def _tell(self, found: Sequence[Finding]) -> None:

@@ -2,7 +2,7 @@
 """The driver of the Example card: whole cards, one for each guest."""
 
 from cyborg.drivers import ownership, pci_scan
-from cyborg.drivers.base import ALONE, Driver
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver
 from cyborg.drivers.pci_function import understand
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 
@@ -18,7 +18,7 @@ class MyDriver(Driver):
         super().__init__(host, conf)
         self.node = conf.host
 
-    def discover(self, context=ALONE):
+    def discover(self, context=EMPTY_CONTEXT):
         snapshot = pci_scan.read(self.host)
         busy = ownership.uses(snapshot)
         found = []

@@ -10,7 +10,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import (
     Event,
 )
-from cyborg.drivers.base import ALONE, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver
 
@@ -20,7 +20,7 @@ class DividedCards(CardDriver):
 
     name = "divided_driver"
 
-    def discover(self, context: DriverContext = ALONE) -> list[facts.Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[facts.Device]:
         """See Driver."""
         return [divided(one) for one in super().discover(context)]
 

@@ -12,7 +12,7 @@ from oslo_config import cfg
 from cyborg.agent import app as agent_app
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import Device
 from cyborg.testing.counted import CountedService
@@ -37,7 +37,7 @@ class Cards(Driver):
         super().__init__(FakeHost(), conf)
         self._devices = devices
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return list(self._devices)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import (
     AttachHandle,
@@ -105,7 +105,7 @@ class CardDriver(Driver):
         self.scans = 0
         self.looks = 0
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
         self.scans += 1
         if self.behaviour.broken is not None:

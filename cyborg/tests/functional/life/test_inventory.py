@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
-from cyborg.drivers.base import ALONE, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import Backend, BackendService, Hardware
 from cyborg.model.report import Hello
@@ -33,7 +33,7 @@ class EngineDriver(CardDriver):
     name = "engine_driver"
     device_type = "CRYPTO"
 
-    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         return [*(Hardware.of(one) for one in self.discover(context)), IDLE]
 
     def backends(self) -> Sequence[Backend]:

@@ -12,7 +12,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
 
 from cyborg.db.engine import Database
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.testing.direct import Died
@@ -153,7 +153,7 @@ class ProcessDriver(Driver):
         self._life = life
         self._meanwhile = meanwhile
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
         return self._rack.driver.discover(context)
 

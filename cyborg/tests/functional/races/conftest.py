@@ -24,7 +24,7 @@ from cyborg.agent.shelf import Shelf
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
 from cyborg.db import schema
-from cyborg.drivers.base import ALONE
+from cyborg.drivers.base import EMPTY_CONTEXT
 from cyborg.drivers.loader import Loaded
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.testing.direct import DirectBus, Exchange
@@ -134,7 +134,7 @@ def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFa
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
     fleet = Fleet([Loaded(rack.driver.name, rack.driver)], none_else)
-    stage.report(rack.compute, Reporter(fleet).scan(ALONE))
+    stage.report(rack.compute, Reporter(fleet).scan(EMPTY_CONTEXT))
 
     def no_glance() -> Glance:
         raise AssertionError("nothing is programmed here")

@@ -4,7 +4,7 @@
 import threading
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver
 
@@ -28,7 +28,7 @@ class BareCardDriver(CardDriver):
         self.gate.set()
         self.installed: list[str] = []
 
-    def hardware(self, context: DriverContext = ALONE) -> list[facts.Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[facts.Hardware]:
         """See Driver."""
         return [self._entry(one) for one in self.discover(context)]
 

@@ -14,7 +14,7 @@ from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
 from cyborg.agent.shelf import Shelf
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
@@ -36,7 +36,7 @@ class NotingDriver(Driver):
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self.calls: list[str] = []
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
     def prepare(self, task: HandleTask) -> None:

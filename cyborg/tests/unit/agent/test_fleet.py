@@ -7,7 +7,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.fleet import Fleet
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import Device
 from cyborg.model.report import DriverState, DriverWish
@@ -22,7 +22,7 @@ class Plain(Driver):
     def __init__(self) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
 

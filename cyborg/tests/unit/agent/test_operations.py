@@ -16,7 +16,7 @@ from cyborg.agent.journal import Journal
 from cyborg.agent.operations import Operations
 from cyborg.agent.shelf import Shelf
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask, Unit, WorkKind
 from cyborg.service import wait_until
@@ -37,7 +37,7 @@ class Recorder(Driver):
         self.then: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
     def prepare(self, task: HandleTask) -> None:

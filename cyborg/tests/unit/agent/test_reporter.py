@@ -11,7 +11,7 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.agent.fleet import Fleet, none_else
 from cyborg.agent.reporter import Reporter
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import Loaded
 from cyborg.model.device import (
     AttachHandle,
@@ -44,7 +44,7 @@ class Scripted(Driver):
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self._answer = answer
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return cast(list[Device], self._answer(context))
 
 
@@ -91,7 +91,7 @@ def test_a_driver_in_trouble_shows_as_failed(
     answer: Callable[[DriverContext], Any], says: str
 ) -> None:
     drivers = {"one": Scripted(good), "bad": Scripted(answer), "two": Scripted(good)}
-    report = asking(*(Loaded(*one) for one in drivers.items())).scan(ALONE)
+    report = asking(*(Loaded(*one) for one in drivers.items())).scan(EMPTY_CONTEXT)
     by_name = {one.driver: one for one in report.drivers}
     assert by_name["bad"].state is DriverState.FAILED
     assert by_name["bad"].devices == ()
@@ -103,7 +103,7 @@ def test_a_driver_in_trouble_shows_as_failed(
 
 def test_names_that_could_not_be_loaded_show_as_failed() -> None:
     reporter = asking(Loaded("one", Scripted(good)), Loaded("none", error="not installed"))
-    (one, none) = reporter.scan(ALONE).drivers
+    (one, none) = reporter.scan(EMPTY_CONTEXT).drivers
     assert (one.driver, one.state) == ("one", DriverState.READY)
     assert (none.driver, none.state, none.error) == ("none", DriverState.FAILED, "not installed")
 
@@ -136,7 +136,7 @@ class Knowing(Scripted):
     device_type = "CRYPTO"
     trouble: Exception | None = None
 
-    def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         if self.trouble is not None:
             raise self.trouble
         return [Hardware.of(DEVICE), ENTRY]
@@ -148,7 +148,7 @@ class Knowing(Scripted):
 def test_a_report_tells_hardware_and_backends_and_what_the_driver_is() -> None:
     loaded = Loaded("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
     reporter = asking(loaded)
-    (one,) = reporter.scan(ALONE).drivers
+    (one,) = reporter.scan(EMPTY_CONTEXT).drivers
     assert one.hardware == (Hardware.of(DEVICE), ENTRY)
     assert one.backends == (BACKEND,)
     assert (one.type, one.endpoint, one.version) == ("CRYPTO", "vendor:Knowing", "1.2")
@@ -161,7 +161,7 @@ def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
         looks.append(context)
         return [DEVICE]
 
-    (one,) = asking(Loaded("one", Scripted(counted))).scan(ALONE).drivers
+    (one,) = asking(Loaded("one", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
     assert one.hardware == (Hardware.of(DEVICE),)
     assert one.backends == ()
     assert len(looks) == 1
@@ -170,7 +170,7 @@ def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
 def test_hardware_that_cannot_be_listed_takes_no_device_away() -> None:
     driver = Knowing(good)
     driver.trouble = RuntimeError("no bus")
-    (one,) = asking(Loaded("knowing", driver)).scan(ALONE).drivers
+    (one,) = asking(Loaded("knowing", driver)).scan(EMPTY_CONTEXT).drivers
     assert (one.state, one.devices) == (DriverState.READY, (DEVICE,))
     assert one.hardware is None
     assert "no bus" in str(one.error)
@@ -187,7 +187,7 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
         Loaded("idle", Scripted(counted), enabled=False),
         Loaded("broken", error="no library", enabled=False),
     )
-    first, second = reporter.scan(ALONE), reporter.scan(ALONE)
+    first, second = reporter.scan(EMPTY_CONTEXT), reporter.scan(EMPTY_CONTEXT)
     by_name = {one.driver: one for one in first.drivers}
     idle = by_name["idle"]
     assert (idle.state, idle.devices) == (DriverState.STOPPED, ())
@@ -201,15 +201,15 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
     assert first.digest() == second.digest()
     assert len(looks) == 1
     reporter.forget_idle()
-    assert reporter.scan(ALONE).digest() == first.digest()
+    assert reporter.scan(EMPTY_CONTEXT).digest() == first.digest()
     assert len(looks) == 2
 
 
 def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:
     class Odd(Knowing):
-        def hardware(self, context: DriverContext = ALONE) -> list[Hardware]:
+        def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
             return [replace(ENTRY, capability={"speed": {1, 2}})]
 
-    (one,) = asking(Loaded("odd", Odd(good))).scan(ALONE).drivers
+    (one,) = asking(Loaded("odd", Odd(good))).scan(EMPTY_CONTEXT).drivers
     assert one.hardware is None
     assert "capability.speed" in str(one.error)

@@ -15,7 +15,7 @@ from cyborg.agent.operations import Operations
 from cyborg.agent.shelf import Shelf
 from cyborg.agent.tending import Tender
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Holding, Holdings, Unit, Use
 from cyborg.rpc.conductor import ReportClient
@@ -34,7 +34,7 @@ class Shower(Driver):
         self.shows: Sequence[Unit] | Exception = ()
         self.calls: list[str] = []
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
     def prepared(self) -> Sequence[Unit]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, Driver, DriverContext
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device, DeviceType, Hardware
 from cyborg.model.work import HandleTask, ProgramTask
 from cyborg.testing.servers import bare
@@ -27,7 +27,7 @@ class Least(Driver):
 
     name = "least_driver"
 
-    def discover(self, context: DriverContext = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return [] if context.claims else [DEVICE]
 
 
