@@ -262,7 +262,9 @@ class Heart:
         # Before the drivers are asked: what changes while they answer is looked at again.
         self._asked.clear()
         kept = frozenset(one.name for one in known.tree.providers) if known else frozenset()
-        report = self._reporter.scan(DriverContext(claims=self._providers.claims, kept=kept))
+        report = self._reporter.scan(
+            DriverContext(claims=self._providers.claims, managed_deployables=kept)
+        )
         if memory.report is None and self._cache.report is not None:
             for name in sorted(self._cache.report.deployables() - report.deployables()):
                 LOG.warning("%s was there when this host was last reported, and is not now", name)

@@ -27,12 +27,12 @@ class DriverContext:
     """What the agent knows about its host and no driver can read from the machine.
 
     ``claims`` maps canonical PCI addresses to a sentence why others own them (Nova's providers
-    in Placement). ``kept`` holds the names of the deployables that the conductor keeps for this
+    in Placement). ``managed_deployables`` holds the names of the deployables that the conductor keeps for this
     host, lost ones included: what they offer may be in a guest because we gave it away.
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)
-    kept: frozenset[str] = frozenset()
+    managed_deployables: frozenset[str] = frozenset()
 
 
 #: A host about which the agent knows nothing yet.

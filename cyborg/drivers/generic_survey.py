@@ -133,7 +133,7 @@ def _present(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding
 
 
 def _is_ours(site: Site, function: PciFunction) -> bool:
-    kept = site.context.kept
+    kept = site.context.managed_deployables
     return site.ours or deployable_name(site.node, function.address) in kept
 
 

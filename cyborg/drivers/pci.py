@@ -158,7 +158,7 @@ def survey(
     }
 
     def judge(function: PciFunction) -> Finding:
-        ours = deployable_name(node, function.address) in context.kept
+        ours = deployable_name(node, function.address) in context.managed_deployables
         matching = [one for one in entries if one.matches(function, interfaces, ours=ours)]
         reason = None
         if not any(one.force for one in matching):

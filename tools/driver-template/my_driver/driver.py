@@ -28,7 +28,7 @@ class MyDriver(Driver):
             except ValueError:
                 continue  # nobody can tell what it is: it is not offered
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
-                ours = self.name_of(card) in context.kept
+                ours = self.name_of(card) in context.managed_deployables
                 if not ownership.refusal(card, busy, snapshot.open_vfio, context, ours=ours):
                     found.append(self.device(card))
         return sorted(found, key=lambda one: one.key)

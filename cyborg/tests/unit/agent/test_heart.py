@@ -202,7 +202,7 @@ def test_drivers_hear_what_nova_claims_and_what_is_kept(world: World) -> None:
     assert world.context is not None
     assert list(world.context.claims) == ["0000:81:00.0"]
     assert "Nova" in world.context.claims["0000:81:00.0"]
-    assert world.context.kept == {"unit"}
+    assert world.context.managed_deployables == {"unit"}
 
 
 def test_what_the_conductor_does_not_keep_is_said(

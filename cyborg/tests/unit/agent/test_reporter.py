@@ -110,7 +110,7 @@ def test_names_that_could_not_be_loaded_show_as_failed() -> None:
 
 def test_drivers_hear_of_the_surroundings() -> None:
     heard: list[DriverContext] = []
-    around = DriverContext(claims={"a": "b"}, kept=frozenset({"c"}))
+    around = DriverContext(claims={"a": "b"}, managed_deployables=frozenset({"c"}))
 
     def listening(context: DriverContext) -> list[Device]:
         heard.append(context)

@@ -100,7 +100,7 @@ def test_after_a_restart_the_cache_tells_what_is_kept_and_what_is_gone(
     world.away = {"hello"}
     beat_alone(world.heart())
     assert world.context is not None
-    assert world.context.kept == {UNIT}
+    assert world.context.managed_deployables == {UNIT}
     world.found = seen()
     beat_alone(world.heart())
     assert world.withheld == [provider_uuid(UNIT)]

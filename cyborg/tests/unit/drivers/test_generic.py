@@ -288,7 +288,7 @@ def test_a_device_in_a_guest_stays_in_its_backend_without_its_class(file: Path) 
     host.remove("/sys/class/accel/accel0")
     host.add_link(f"{servers.place(servers.FPGA)}/driver", "x/vfio-pci")
     assert driver.discover() == []
-    kept = DriverContext(kept=frozenset({f"compute-1_{servers.FPGA}"}))
+    kept = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.FPGA}"}))
     assert driver.discover(kept) == before
 
 

@@ -274,7 +274,7 @@ def test_a_function_that_we_gave_to_a_guest_stays_offered() -> None:
     servers.add_function(host, servers.GPU, "10de:20b5:030200", behind=servers.ROOT_PORT, enable=1)
     host.add_link(f"{servers.place(servers.GPU, servers.ROOT_PORT)}/driver", "x/vfio-pci")
     assert servers.GPU not in offered(host, EVERYTHING)
-    kept = DriverContext(kept=frozenset({f"compute-1_{servers.GPU}"}))
+    kept = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.GPU}"}))
     assert offered(host, EVERYTHING, context=kept) == before
 
 
@@ -287,7 +287,7 @@ def test_a_port_by_its_name_stays_ours_while_a_guest_has_it() -> None:
     host.add_link(f"{servers.place(servers.NIC_IDLE)}/driver", "x/vfio-pci")
     host.add_file(f"{servers.place(servers.NIC_IDLE)}/enable", "1\n")
     assert offered(host, entry) == []
-    kept = DriverContext(kept=frozenset({f"compute-1_{servers.NIC_IDLE}"}))
+    kept = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.NIC_IDLE}"}))
     assert offered(host, entry, context=kept) == [servers.NIC_IDLE]
 
 
