@@ -23,7 +23,7 @@ from cyborg.agent.tending import Tender
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.reconcile import Publisher
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.metrics.meters import Listening, Meters
 from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ReportClient
@@ -75,7 +75,7 @@ def make_parts(
     *,
     settings: Settings,
     conductor: ReportClient,
-    loaded: Sequence[Loaded],
+    loaded: Sequence[LoadResult],
     placement: Placement,
     glance: Callable[[], Glance],
     load: Load = none_else,
@@ -138,7 +138,7 @@ def make_parts(
     return Parts(fleet, heart, operations, discoveries, checks)
 
 
-def _fleet(loaded: Sequence[Loaded], load: Load, cache: Cache) -> Fleet:
+def _fleet(loaded: Sequence[LoadResult], load: Load, cache: Cache) -> Fleet:
     """The drivers, as they were wanted when this host last heard of it."""
     fleet = Fleet(loaded, load)
     if cache.desired is not None:
@@ -150,7 +150,7 @@ def assemble(
     *,
     settings: Settings,
     bus: Bus,
-    loaded: Sequence[Loaded],
+    loaded: Sequence[LoadResult],
     placement: Placement,
     glance: Callable[[], Glance],
     load: Load,

@@ -37,7 +37,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
     )
 
 
-def _drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.Loaded]:
+def _drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.LoadResult]:
     """The enabled drivers, and the others that are installed; raises ConfigError."""
     enabled = loader.load(conf.agent.enabled_drivers, host, conf)
     return enabled + loader.load_others([one.name for one in enabled], host, conf)

@@ -28,7 +28,7 @@ _HELP_WIDTH = 255
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadResult:
     """What became of one name: a driver, or a clause that says why there is none.
 
     One that is not ``enabled`` offers nothing; it is there to tell what hardware it knows.
@@ -60,7 +60,7 @@ class Loaded:
 
 def load(
     names: Iterable[str], host: Host, conf: cfg.ConfigOpts, namespace: str = NAMESPACE
-) -> list[Loaded]:
+) -> list[LoadResult]:
     """Load and construct the named drivers; one result for each name, doubles left out.
 
     ``*`` stands for all that are installed. Raises exception.ConfigError when an option of a driver
@@ -78,7 +78,7 @@ def load(
 
 def load_others(
     enabled: Collection[str], host: Host, conf: cfg.ConfigOpts, namespace: str = NAMESPACE
-) -> list[Loaded]:
+) -> list[LoadResult]:
     """Load all installed drivers but the enabled ones, by name; they offer nothing.
 
     An option that such a driver cannot use is no trouble but its own.
@@ -88,7 +88,7 @@ def load_others(
     return [replace(_described(one, namespace), enabled=False) for one in found]
 
 
-def _described(loaded: Loaded, namespace: str) -> Loaded:
+def _described(loaded: LoadResult, namespace: str) -> LoadResult:
     """The same with where it comes from, if it is installed at all."""
     for one in importlib.metadata.entry_points(group=namespace, name=loaded.name):
         version = None if one.dist is None else one.dist.version[:_VERSION_WIDTH]
@@ -107,7 +107,7 @@ def load_with(
     *,
     options: Mapping[str, str],
     namespace: str = NAMESPACE,
-) -> Loaded:
+) -> LoadResult:
     """Load one driver with an operator's options laid over the configuration.
 
     Its package may have been installed since the process began. Whatever goes wrong is in the
@@ -119,7 +119,8 @@ def load_with(
     loaded = _tried(name, host, cast(cfg.ConfigOpts, overlay), namespace)
     if loaded.driver is not None:
         loaded = next(
-            (Loaded(name, error=flaw) for flaw in _flaws(loaded.driver, overlay, options)), loaded
+            (LoadResult(name, error=flaw) for flaw in _flaws(loaded.driver, overlay, options)),
+            loaded,
         )
     return _described(loaded, namespace)
 
@@ -141,15 +142,15 @@ class _Installed(named.NamedExtensionManager[Driver]):
         return list(importlib.metadata.entry_points(group=self.namespace))
 
 
-def _tried(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
+def _tried(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadResult:
     """The same of a driver that nobody has named in a file: its options are its own trouble."""
     try:
         return _load(name, host, conf, namespace)
     except exception.ConfigError as error:
-        return Loaded(name, error=str(error))
+        return LoadResult(name, error=str(error))
 
 
-def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
+def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadResult:
     faults: list[str] = []
     overlay = conf if isinstance(conf, Overlay) else Overlay(conf, {})
 
@@ -171,17 +172,17 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded
         )
     except AssertionError as error:
         # The one error that stevedore does not hand to the callback.
-        return Loaded(name, error=f"AssertionError: {error}")
+        return LoadResult(name, error=f"AssertionError: {error}")
     if faults:
-        return Loaded(name, error=faults[0])
+        return LoadResult(name, error=faults[0])
     if not found.extensions:
-        return Loaded(name, error="no driver of this name is installed")
+        return LoadResult(name, error="no driver of this name is installed")
     driver = found.extensions[0].obj
     if not isinstance(driver, Driver):
-        return Loaded(name, error=f"{type(driver).__name__} is not a driver of this service")
+        return LoadResult(name, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:
-        return Loaded(name, error=f"the installed driver calls itself {driver.name!r}")
-    return Loaded(name, driver, accepts=_accepts(overlay, driver))
+        return LoadResult(name, error=f"the installed driver calls itself {driver.name!r}")
+    return LoadResult(name, driver, accepts=_accepts(overlay, driver))
 
 
 def _accepts(overlay: Overlay, driver: Driver) -> tuple[DriverOption, ...]:

@@ -31,7 +31,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Work
 from cyborg.db.services import Process
 from cyborg.drivers.base import Driver
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ReportClient
@@ -240,7 +240,7 @@ class MortalAgent:
                 state_path=ground.state_path,
             ),
             conductor=self._conductor,
-            loaded=[Loaded(driver.name, mortal(driver, fate))],
+            loaded=[LoadResult(driver.name, mortal(driver, fate))],
             placement=placement,
             glance=lambda: glance,
             clock=ground.clock.monotonic,

@@ -174,7 +174,7 @@ class Stack:
         host: str,
         *,
         machine: Host,
-        drivers: Sequence[str | loader.Loaded] = ("fake_driver",),
+        drivers: Sequence[str | loader.LoadResult] = ("fake_driver",),
         state_path: Path,
         load: Load | None = None,
         metrics: str | None = None,
@@ -184,10 +184,10 @@ class Stack:
         ``load`` is how drivers come in later; by default from the installed packages.
         """
 
-        def installed(name: str, options: Mapping[str, str]) -> loader.Loaded:
+        def installed(name: str, options: Mapping[str, str]) -> loader.LoadResult:
             return loader.load_with(name, machine, self.conf, options=options)
 
-        loaded: list[loader.Loaded] = []
+        loaded: list[loader.LoadResult] = []
         for one in drivers:
             loaded += loader.load([one], machine, self.conf) if isinstance(one, str) else [one]
         daemon = agent_app.assemble(

@@ -13,7 +13,7 @@ from cyborg.agent import app as agent_app
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.testing.counted import CountedService
 from cyborg.testing.counting import CountedAdapter, Tally
@@ -77,7 +77,7 @@ class Agent:
         parts = agent_app.make_parts(
             settings=settings,
             conductor=house.agent,
-            loaded=[Loaded(DRIVER, Cards(conf, report.drivers[0].devices))],
+            loaded=[LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
             placement=client,
             glance=_no_glance,
             clock=self.clock.monotonic,

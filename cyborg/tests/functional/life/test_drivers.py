@@ -15,7 +15,7 @@ from cyborg import exception, service
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import Device, Driver, Event, Service
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.testing.fake_host import FakeHost
 from cyborg.testing.placement import PlacementService, fresh_host
 from cyborg.testing.stack import Stack
@@ -72,14 +72,14 @@ class Bay:
             mine = sa.update(Service).where(Service.host == self.name)
             tx.execute(mine.values(last_seen_ms=0))
 
-    def load(self, name: str, options: Mapping[str, str]) -> Loaded:
+    def load(self, name: str, options: Mapping[str, str]) -> LoadResult:
         """As the agent's loader would."""
         if name not in self.packages:
-            return Loaded(name, error="no driver of this name is installed")
+            return LoadResult(name, error="no driver of this name is installed")
         if "speed" in options and not options["speed"].isdigit():
-            return Loaded(name, error=f"option speed = {options['speed']}: a number is needed")
+            return LoadResult(name, error=f"option speed = {options['speed']}: a number is needed")
         self.options.append(options)
-        return Loaded(name, self.rack.driver)
+        return LoadResult(name, self.rack.driver)
 
 
 @pytest.fixture

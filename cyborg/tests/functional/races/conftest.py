@@ -25,7 +25,7 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
 from cyborg.db import schema
 from cyborg.drivers.base import EMPTY_CONTEXT
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.testing.direct import DirectBus, Exchange
 from cyborg.testing.machines import RESOURCE_CLASS, report_of
@@ -133,7 +133,7 @@ def dice(seed: int, request: pytest.FixtureRequest) -> random.Random:
 def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> Rack:
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
-    fleet = Fleet([Loaded(rack.driver.name, rack.driver)], none_else)
+    fleet = Fleet([LoadResult(rack.driver.name, rack.driver)], none_else)
     stage.report(rack.compute, Reporter(fleet).scan(EMPTY_CONTEXT))
 
     def no_glance() -> Glance:

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from cyborg.agent.fleet import Fleet
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.model.report import DriverState, DriverWish
 from cyborg.testing.fake_host import FakeHost
@@ -33,11 +33,11 @@ class Shop:
         self.out: dict[str, str] = {}
         self.loads: list[tuple[str, Mapping[str, str]]] = []
 
-    def load(self, name: str, options: Mapping[str, str]) -> Loaded:
+    def load(self, name: str, options: Mapping[str, str]) -> LoadResult:
         self.loads.append((name, options))
         if name in self.out or "bad" in options:
-            return Loaded(name, error=self.out.get(name, "bad option"))
-        return Loaded(name, Plain())
+            return LoadResult(name, error=self.out.get(name, "bad option"))
+        return LoadResult(name, Plain())
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def shop() -> Shop:
 @pytest.fixture
 def fleet(shop: Shop) -> Fleet:
     """One driver of the configuration that works, and one that does not."""
-    return Fleet([Loaded("mine", Plain()), Loaded("broken", error="no firmware")], shop.load)
+    return Fleet(
+        [LoadResult("mine", Plain()), LoadResult("broken", error="no firmware")], shop.load
+    )
 
 
 def test_without_a_wish_it_is_as_configured(fleet: Fleet, shop: Shop) -> None:
@@ -107,7 +109,7 @@ def test_a_wanted_driver_that_cannot_be_loaded_has_failed(fleet: Fleet, shop: Sh
 
 
 def test_what_is_installed_and_not_in_force_still_knows_its_hardware(shop: Shop) -> None:
-    other = Loaded("other", Plain(), enabled=False)
+    other = LoadResult("other", Plain(), enabled=False)
     fleet = Fleet([other], shop.load)
     assert (fleet.drivers, set(fleet.idle)) == ({}, {"other"})
     assert fleet.hellos["other"].status == "STOPPED"
@@ -120,8 +122,8 @@ def test_what_is_installed_and_not_in_force_still_knows_its_hardware(shop: Shop)
 
 
 def test_a_driver_that_cannot_be_had_as_wanted_is_idle_again(shop: Shop) -> None:
-    broken = Loaded("broken", error="no firmware", enabled=False)
-    fleet = Fleet([Loaded("other", Plain(), enabled=False), broken], shop.load)
+    broken = LoadResult("broken", error="no firmware", enabled=False)
+    fleet = Fleet([LoadResult("other", Plain(), enabled=False), broken], shop.load)
     bad = {"bad": ""}
     fleet.follow([DriverWish(name, wanted=True, options=bad) for name in ("other", "broken")])
     assert (set(fleet.refusals), fleet.idle) == ({"other", "broken"}, {})

@@ -12,7 +12,7 @@ from cyborg import exception
 from cyborg.agent.fleet import Fleet, none_else
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -27,7 +27,7 @@ from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
 
 
-def asking(*loaded: Loaded) -> Reporter:
+def asking(*loaded: LoadResult) -> Reporter:
     return Reporter(Fleet(loaded, none_else))
 
 
@@ -91,7 +91,7 @@ def test_a_driver_in_trouble_shows_as_failed(
     answer: Callable[[DriverContext], Any], says: str
 ) -> None:
     drivers = {"one": Scripted(good), "bad": Scripted(answer), "two": Scripted(good)}
-    report = asking(*(Loaded(*one) for one in drivers.items())).scan(EMPTY_CONTEXT)
+    report = asking(*(LoadResult(*one) for one in drivers.items())).scan(EMPTY_CONTEXT)
     by_name = {one.driver: one for one in report.drivers}
     assert by_name["bad"].state is DriverState.FAILED
     assert by_name["bad"].devices == ()
@@ -102,7 +102,7 @@ def test_a_driver_in_trouble_shows_as_failed(
 
 
 def test_names_that_could_not_be_loaded_show_as_failed() -> None:
-    reporter = asking(Loaded("one", Scripted(good)), Loaded("none", error="not installed"))
+    reporter = asking(LoadResult("one", Scripted(good)), LoadResult("none", error="not installed"))
     (one, none) = reporter.scan(EMPTY_CONTEXT).drivers
     assert (one.driver, one.state) == ("one", DriverState.READY)
     assert (none.driver, none.state, none.error) == ("none", DriverState.FAILED, "not installed")
@@ -116,7 +116,7 @@ def test_drivers_hear_of_the_surroundings() -> None:
         heard.append(context)
         return []
 
-    asking(Loaded("one", Scripted(listening))).scan(around)
+    asking(LoadResult("one", Scripted(listening))).scan(around)
     assert heard == [around]
 
 
@@ -146,7 +146,7 @@ class Knowing(Scripted):
 
 
 def test_a_report_tells_hardware_and_backends_and_what_the_driver_is() -> None:
-    loaded = Loaded("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
+    loaded = LoadResult("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
     reporter = asking(loaded)
     (one,) = reporter.scan(EMPTY_CONTEXT).drivers
     assert one.hardware == (Hardware.of(DEVICE), ENTRY)
@@ -161,7 +161,7 @@ def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
         looks.append(context)
         return [DEVICE]
 
-    (one,) = asking(Loaded("one", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
+    (one,) = asking(LoadResult("one", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
     assert one.hardware == (Hardware.of(DEVICE),)
     assert one.backends == ()
     assert len(looks) == 1
@@ -170,7 +170,7 @@ def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
 def test_hardware_that_cannot_be_listed_takes_no_device_away() -> None:
     driver = Knowing(good)
     driver.trouble = RuntimeError("no bus")
-    (one,) = asking(Loaded("knowing", driver)).scan(EMPTY_CONTEXT).drivers
+    (one,) = asking(LoadResult("knowing", driver)).scan(EMPTY_CONTEXT).drivers
     assert (one.state, one.devices) == (DriverState.READY, (DEVICE,))
     assert one.hardware is None
     assert "no bus" in str(one.error)
@@ -184,8 +184,8 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
         return [DEVICE]
 
     reporter = asking(
-        Loaded("idle", Scripted(counted), enabled=False),
-        Loaded("broken", error="no library", enabled=False),
+        LoadResult("idle", Scripted(counted), enabled=False),
+        LoadResult("broken", error="no library", enabled=False),
     )
     first, second = reporter.scan(EMPTY_CONTEXT), reporter.scan(EMPTY_CONTEXT)
     by_name = {one.driver: one for one in first.drivers}
@@ -210,6 +210,6 @@ def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:
         def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
             return [replace(ENTRY, capability={"speed": {1, 2}})]
 
-    (one,) = asking(Loaded("odd", Odd(good))).scan(EMPTY_CONTEXT).drivers
+    (one,) = asking(LoadResult("odd", Odd(good))).scan(EMPTY_CONTEXT).drivers
     assert one.hardware is None
     assert "capability.speed" in str(one.error)

@@ -9,7 +9,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.fake import FakeDriver
-from cyborg.drivers.loader import Loaded, load, load_others, load_with
+from cyborg.drivers.loader import LoadResult, load, load_others, load_with
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.report import DriverHello, DriverState
 from cyborg.testing.servers import bare
@@ -91,7 +91,7 @@ def test_drivers_come_in_the_order_of_their_names_once_each(install: Install) ->
 def test_an_unknown_name_stops_no_other(install: Install) -> None:
     namespace = install("other = vendor:Other")
     missing, other = load(["intel_qat_driver", "other"], bare(), configured(), namespace)
-    assert missing == Loaded("intel_qat_driver", error="no driver of this name is installed")
+    assert missing == LoadResult("intel_qat_driver", error="no driver of this name is installed")
     assert other.driver is not None
     assert other.driver.name == "other"
 
@@ -127,7 +127,7 @@ def test_an_empty_list_of_names_is_fine() -> None:
 def test_options_of_an_operator_are_laid_over_the_configuration(install: Install) -> None:
     namespace = install("optional = vendor:Optional")
 
-    def loaded(**options: str) -> Loaded:
+    def loaded(**options: str) -> LoadResult:
         return load_with("optional", bare(), configured(), options=options, namespace=namespace)
 
     driver = loaded(passthrough_whitelist="one").driver
@@ -138,7 +138,7 @@ def test_options_of_an_operator_are_laid_over_the_configuration(install: Install
         "option enabled_vgpu_types can be set in the host's own files only"
     )
     missing = load_with("other", bare(), configured(), options={}, namespace=namespace)
-    assert missing == Loaded("other", error="no driver of this name is installed")
+    assert missing == LoadResult("other", error="no driver of this name is installed")
 
 
 def test_a_package_that_is_installed_while_the_process_runs(
@@ -146,7 +146,7 @@ def test_a_package_that_is_installed_while_the_process_runs(
 ) -> None:
     namespace = install("optional = vendor:Optional")
 
-    def loaded() -> Loaded:
+    def loaded() -> LoadResult:
         return load_with("late", bare(), configured(), options={}, namespace=namespace)
 
     assert loaded().error == "no driver of this name is installed"
