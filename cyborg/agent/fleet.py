@@ -64,7 +64,7 @@ class Fleet:
             else:
                 self._drop(name)
         for name, driver in self.drivers.items():
-            driver.made = self._made.get(name, {})
+            driver.operator_created = self._made.get(name, {})
         return told or before != (self.drivers, self.failures)
 
     def _tell(self, made: Sequence[Made]) -> bool:

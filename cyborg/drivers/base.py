@@ -70,7 +70,7 @@ class Driver(abc.ABC):
     sentence when they cannot be used. Whatever else a driver cannot do it says with
     exception.HostError, exception.DriverFailed or exception.DriverCannot.
 
-    ``made`` are the devices that operators created on those of its backends that allow it
+    ``operator_created`` are the devices that operators created on those of its backends that allow it
     (``Backend.creates``), by key; the agent sets it. ``discover`` and ``hardware`` show them, too,
     as they are given but for what only the driver knows of them; one that the host cannot have now
     is like any other that is not offered.
@@ -82,7 +82,7 @@ class Driver(abc.ABC):
     #: Names of options that only the host's own configuration may set, such as commands to run.
     local_options: ClassVar[frozenset[str]] = frozenset()
 
-    made: Mapping[str, Device] = MappingProxyType({})
+    operator_created: Mapping[str, Device] = MappingProxyType({})
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         self.host = host

@@ -188,7 +188,7 @@ class GenericDriver(Driver):
 
     def _survey(self, context: DriverContext, *, ours: bool = False) -> list[Finding]:
         """Look at the host, unless there is nothing to look for."""
-        made = self.made
+        made = self.operator_created
         if all(one.is_granted for one in self._backends):
             site = Site(self._node, pci_scan.Snapshot(), {}, context, made=made)
         else:

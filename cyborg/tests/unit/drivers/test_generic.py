@@ -559,7 +559,7 @@ def test_what_operators_made_is_shown_with_what_the_section_says(file: Path) -> 
     host = server()
     driver = gpus(file, host)
     host.add_file(f"/run/card/{servers.FPGA}/ready", "")
-    driver.made = made("gpus", servers.FPGA)
+    driver.operator_created = made("gpus", servers.FPGA)
     (found,) = [one for one in driver.discover() if one.made]
     assert (found.key, found.vendor, found.numa_node) == (servers.FPGA, "10ee", 1)
     assert [one.prepare for one in found.deployables] == [True]
@@ -582,7 +582,7 @@ def test_what_the_host_cannot_have_is_not_offered(
 ) -> None:
     driver = gpus(file, server())
     before = driver.discover()
-    driver.made = wish
+    driver.operator_created = wish
     assert driver.discover() == before
     (entry,) = [one for one in driver.hardware() if one.key in wish]
     assert not entry.offered
@@ -592,8 +592,8 @@ def test_what_the_host_cannot_have_is_not_offered(
 def test_what_was_made_on_a_backend_that_is_gone_is_not_known(file: Path) -> None:
     driver = GenericDriver(server(), written(file, GRANTED))
     before = driver.hardware()
-    driver.made = made("three", "0000:0d:00.0", kind=AttachType.TEST_PCI)
+    driver.operator_created = made("three", "0000:0d:00.0", kind=AttachType.TEST_PCI)
     assert driver.hardware() == before
-    driver.made = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
+    driver.operator_created = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
     (found,) = [one for one in driver.discover() if one.made]
     assert len(found.deployables[0].handles) == 2
