@@ -13,7 +13,7 @@ from cyborg.drivers.base import DriverContext
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_match import Members
 from cyborg.drivers.pci import deployable_name
-from cyborg.drivers.pci_function import PciFunction, parse_name, understand
+from cyborg.drivers.pci_function import PciFunction, parse_function, parse_name
 from cyborg.drivers.pci_scan import RawFunction, Snapshot
 from cyborg.model.device import AttachHandle, AttachType, Device
 from cyborg.model.pci import PciAddress
@@ -90,7 +90,7 @@ def _judged(site: Site, finding: Finding, raw: RawFunction | None) -> Finding:
     if raw is None:
         return replace(finding, reason="it is not on the bus")
     try:
-        function = understand(raw)
+        function = parse_function(raw)
     except ValueError as error:
         return replace(finding, reason=str(error))
     ours = _is_ours(site, function)
@@ -118,7 +118,7 @@ def _present(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding
     ordered = sorted(backends, key=lambda one: one.selector.sysfs_class is not None)
     for raw in site.snapshot.functions:
         try:
-            function = understand(raw)
+            function = parse_function(raw)
         except ValueError as error:
             yield from _broken(raw, str(error), ordered)
             continue

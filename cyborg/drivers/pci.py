@@ -12,7 +12,7 @@ from oslo_config import cfg
 from cyborg.drivers import ownership, pci_ids, pci_scan, whitelist
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci_function import PciFunction, addresses_on, understand
+from cyborg.drivers.pci_function import PciFunction, addresses_on, parse_function
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -170,7 +170,7 @@ def survey(
     found = []
     for raw in snapshot.functions:
         try:
-            function = understand(raw)
+            function = parse_function(raw)
         except ValueError as error:
             found.append(Finding(raw.name, None, str(error)))
         else:

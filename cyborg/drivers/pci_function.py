@@ -46,7 +46,7 @@ class PciFunction:
         return "vfio" in (self.host_driver or "")
 
 
-def understand(raw: RawFunction) -> PciFunction:
+def parse_function(raw: RawFunction) -> PciFunction:
     """Make a function of its files.
 
     Raises ValueError with a clause that tells what is wrong when they cannot be trusted.

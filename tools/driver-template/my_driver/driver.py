@@ -3,7 +3,7 @@
 
 from cyborg.drivers import ownership, pci_scan
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver
-from cyborg.drivers.pci_function import understand
+from cyborg.drivers.pci_function import parse_function
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 
 VENDOR, PRODUCT = 0x1D55, 0x0001
@@ -24,7 +24,7 @@ class MyDriver(Driver):
         found = []
         for raw in snapshot.functions:
             try:
-                card = understand(raw)
+                card = parse_function(raw)
             except ValueError:
                 continue  # nobody can tell what it is: it is not offered
             if (card.vendor, card.product) == (VENDOR, PRODUCT):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cyborg.drivers.pci_function import PciFunction, addresses_on, parse_name, understand
+from cyborg.drivers.pci_function import PciFunction, addresses_on, parse_function, parse_name
 from cyborg.drivers.pci_scan import RawFunction
 from cyborg.model.pci import PciAddress
 
@@ -21,11 +21,11 @@ def raw(
 
 
 def test_the_least_that_the_kernel_shows() -> None:
-    assert understand(raw()) == PciFunction(PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x20B5, 0x030200)
+    assert parse_function(raw()) == PciFunction(PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x20B5, 0x030200)
 
 
 def test_all_of_it() -> None:
-    found = understand(
+    found = parse_function(
         raw(
             files={"numa_node": "1", "sriov_numvfs": "4", "enable": "2"},
             links={"driver": "vfio-pci", "iommu_group": "7", "physfn": "0000:3b:00.1"},
@@ -42,7 +42,7 @@ def test_all_of_it() -> None:
 
 @pytest.mark.parametrize("text", ["-1", "", "x", "70000", "99999999999999999999"])
 def test_a_node_that_is_none_is_unknown(text: str) -> None:
-    assert understand(raw(files={"numa_node": text})).numa_node is None
+    assert parse_function(raw(files={"numa_node": text})).numa_node is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_node_that_is_none_is_unknown(text: str) -> None:
 )
 def test_what_cannot_be_trusted_is_refused(bad: RawFunction, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        understand(bad)
+        parse_function(bad)
 
 
 def test_the_functions_on_a_way_through_sysfs() -> None:
