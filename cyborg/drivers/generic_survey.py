@@ -94,7 +94,7 @@ def _judged(site: Site, finding: Finding, raw: RawFunction | None) -> Finding:
     except ValueError as error:
         return replace(finding, reason=str(error))
     ours = _is_ours(site, function)
-    busy = ownership.uses(site.snapshot)
+    busy = ownership.host_uses(site.snapshot)
     reason = ownership.refusal(function, busy, site.snapshot.open_vfio, site.context, ours=ours)
     return replace(finding, function=function, reason=reason)
 
@@ -113,7 +113,7 @@ def _absent(backends: Sequence[GenericBackend]) -> Iterator[Finding]:
 
 
 def _present(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding]:
-    busy = ownership.uses(site.snapshot)
+    busy = ownership.host_uses(site.snapshot)
     # A class entry goes when a guest gets the device: who is known by more comes first.
     ordered = sorted(backends, key=lambda one: one.selector.sysfs_class is not None)
     for raw in site.snapshot.functions:

@@ -14,7 +14,7 @@ from cyborg.drivers.pci_scan import Snapshot
 from cyborg.model.pci import PciAddress
 
 
-def uses(snapshot: Snapshot) -> dict[PciAddress, str]:
+def host_uses(snapshot: Snapshot) -> dict[PciAddress, str]:
     """What this host itself does with each function, as a clause; idle functions are left out.
 
     Every function on the way to a device in use is in use: a controller that hides others behind

@@ -152,7 +152,7 @@ def survey(
     context: DriverContext,
 ) -> list[Finding]:
     """Judge every function of the snapshot, in the order of their addresses; pure."""
-    busy = ownership.uses(snapshot)
+    busy = ownership.host_uses(snapshot)
     interfaces = {
         one.name: places[-1] for one in snapshot.interfaces if (places := addresses_on(one.path))
     }

@@ -20,7 +20,7 @@ class MyDriver(Driver):
 
     def discover(self, context=EMPTY_CONTEXT):
         snapshot = pci_scan.read(self.host)
-        busy = ownership.uses(snapshot)
+        busy = ownership.host_uses(snapshot)
         found = []
         for raw in snapshot.functions:
             try:

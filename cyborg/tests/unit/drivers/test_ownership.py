@@ -26,7 +26,7 @@ def host() -> FakeHost:
 
 
 def uses(host: FakeHost) -> dict[str, str]:
-    found = ownership.uses(pci_scan.read(host))
+    found = ownership.host_uses(pci_scan.read(host))
     return {str(address): reason for address, reason in found.items()}
 
 
