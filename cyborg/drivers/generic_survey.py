@@ -95,7 +95,9 @@ def _judged(site: Site, finding: Finding, raw: RawFunction | None) -> Finding:
         return replace(finding, reason=str(error))
     ours = _is_ours(site, function)
     busy = ownership.host_uses(site.snapshot)
-    reason = ownership.refusal(function, busy, site.snapshot.open_vfio, site.context, ours=ours)
+    reason = ownership.refusal_reason(
+        function, busy, site.snapshot.open_vfio, site.context, ours=ours
+    )
     return replace(finding, function=function, reason=reason)
 
 
@@ -125,7 +127,7 @@ def _present(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding
         ours = _is_ours(site, function)
         for backend in ordered:
             if backend.selector.matches(function, site.members, ours=ours):
-                reason = ownership.refusal(
+                reason = ownership.refusal_reason(
                     function, busy, site.snapshot.open_vfio, site.context, ours=ours
                 )
                 yield Finding(function.address, backend, function, reason)

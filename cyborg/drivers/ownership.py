@@ -35,7 +35,7 @@ def host_uses(snapshot: Snapshot) -> dict[PciAddress, str]:
     return found
 
 
-def refusal(
+def refusal_reason(
     function: PciFunction,
     busy: Mapping[PciAddress, str],
     open_vfio: Mapping[str, str],

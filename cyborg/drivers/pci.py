@@ -162,7 +162,9 @@ def survey(
         matching = [one for one in entries if one.matches(function, interfaces, ours=ours)]
         reason = None
         if not any(one.force for one in matching):
-            reason = ownership.refusal(function, busy, snapshot.open_vfio, context, ours=ours)
+            reason = ownership.refusal_reason(
+                function, busy, snapshot.open_vfio, context, ours=ours
+            )
             reason = reason or (None if matching else "not on the whitelist")
         network = whitelist.network_of(matching, function, interfaces)
         return Finding(str(function.address), function, reason, bool(matching), network)

@@ -29,7 +29,7 @@ class MyDriver(Driver):
                 continue  # nobody can tell what it is: it is not offered
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
                 ours = self.name_of(card) in context.managed_deployables
-                if not ownership.refusal(card, busy, snapshot.open_vfio, context, ours=ours):
+                if not ownership.refusal_reason(card, busy, snapshot.open_vfio, context, ours=ours):
                     found.append(self.device(card))
         return sorted(found, key=lambda one: one.key)
 
