@@ -151,7 +151,7 @@ class LocalHost:
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """See Host."""
-        with translated(f"reading {path}"):
+        with host_errors(f"reading {path}"):
             # Non-blocking: a pipe somebody left in place of a file must not hold up a scan.
             handle = os.open(self._locate(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(handle, "rb", buffering=0) as file:
@@ -166,20 +166,20 @@ class LocalHost:
 
     def write_text(self, path: str, text: str) -> None:
         """See Host."""
-        with translated(f"writing {path}"):
+        with host_errors(f"writing {path}"):
             handle = os.open(self._locate(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             with open(handle, "wb", buffering=0) as file:
                 file.write(text.encode())
 
     def list_dir(self, path: str) -> list[str]:
         """See Host."""
-        with translated(f"listing {path}"):
+        with host_errors(f"listing {path}"):
             return sorted(os.listdir(self._locate(path)))
 
     def exists(self, path: str) -> bool:
         """See Host."""
         try:
-            with translated(f"looking for {path}"):
+            with host_errors(f"looking for {path}"):
                 os.stat(self._locate(path))
         except exception.HostError as error:
             if is_missing(error):
@@ -189,13 +189,13 @@ class LocalHost:
 
     def readlink(self, path: str) -> str:
         """See Host."""
-        with translated(f"reading link {path}"):
+        with host_errors(f"reading link {path}"):
             parent, name = os.path.split(path)
             return os.readlink(os.path.join(self._locate(parent), name))
 
     def realpath(self, path: str) -> str:
         """See Host."""
-        with translated(f"resolving {path}"):
+        with host_errors(f"resolving {path}"):
             if self._root == "/":
                 return os.path.realpath(path, strict=True)
             inside = resolve(path, self._link)
@@ -212,7 +212,7 @@ class LocalHost:
 
     def open_to_others(self, path: str) -> str | None:
         """See Host."""
-        with translated(f"looking who owns {path}"):
+        with host_errors(f"looking who owns {path}"):
             places = ["/"]
 
             def link(place: str) -> str | None:
@@ -237,7 +237,7 @@ class LocalHost:
 
     def events(self) -> KernelEvents:
         """See Host."""
-        with translated("listening to kernel events"):
+        with host_errors("listening to kernel events"):
             return KernelEvents.open()
 
     def _locate(self, path: str) -> str:
@@ -287,7 +287,7 @@ def resolve(path: str, link: Callable[[str], str | None]) -> str:
 
 
 @contextlib.contextmanager
-def translated(action: str) -> Iterator[None]:
+def host_errors(action: str) -> Iterator[None]:
     """Turn what the operating system raises inside into exception.HostError about ``action``."""
     try:
         yield
