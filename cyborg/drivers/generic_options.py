@@ -189,7 +189,7 @@ class _Section:
         if os.path.commonpath([file, state]) == state:
             return f"; {file} is below state_path"
         try:
-            open_place = self._host.open_to_others(os.path.abspath(place.detail))
+            open_place = self._host.writable_by_others(os.path.abspath(place.detail))
         except exception.HostError as fault:
             return f": {fault}".rstrip(".")
         return None if open_place is None else f"; others can change {open_place}"

@@ -103,7 +103,7 @@ class Host(Protocol):
         """Whether root alone can change a file of this machine; see ``LocalHost``."""
         ...
 
-    def open_to_others(self, path: str) -> str | None:
+    def writable_by_others(self, path: str) -> str | None:
         """Return the file or directory that lets others than root change ``path``, or None."""
         ...
 
@@ -208,9 +208,9 @@ class LocalHost:
         Like commands, whose programs are asked about, the path is always this machine's. A
         directory in which everybody may make files, as /tmp, is nobody's alone.
         """
-        return self.open_to_others(path) is None
+        return self.writable_by_others(path) is None
 
-    def open_to_others(self, path: str) -> str | None:
+    def writable_by_others(self, path: str) -> str | None:
         """See Host."""
         with host_errors(f"looking who owns {path}"):
             places = ["/"]
@@ -254,8 +254,8 @@ class LocalHost:
 
 def _is_roots(status: os.stat_result) -> bool:
     """Whether only root can change it; the mode of a link means nothing."""
-    open_to_others = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
-    return status.st_uid == 0 and not open_to_others
+    writable_by_others = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
+    return status.st_uid == 0 and not writable_by_others
 
 
 def resolve(path: str, link: Callable[[str], str | None]) -> str:

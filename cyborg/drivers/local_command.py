@@ -108,7 +108,7 @@ class LocalCommand:
         Raises exception.HostError when it is not root's alone, cannot be started or does not
         end in time.
         """
-        place = host.open_to_others(self.program)
+        place = host.writable_by_others(self.program)
         if place is not None:
             raise exception.HostError(
                 action=f"running {self.program}",

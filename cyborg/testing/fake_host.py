@@ -272,9 +272,9 @@ class FakeHost:
 
     def owned_by_root(self, path: str) -> bool:
         """See Host."""
-        return self.open_to_others(path) is None
+        return self.writable_by_others(path) is None
 
-    def open_to_others(self, path: str) -> str | None:
+    def writable_by_others(self, path: str) -> str | None:
         """See Host."""
         return path if path in self.foreign else None
 

@@ -153,7 +153,7 @@ def test_what_root_alone_can_change(tmp_path: pathlib.Path) -> None:
     link.symlink_to("/usr/bin/env")
     assert not host.owned_by_root(str(link))
     assert not host.owned_by_root("/tmp")
-    assert host.open_to_others("/tmp") == "/tmp"
+    assert host.writable_by_others("/tmp") == "/tmp"
     with pytest.raises(exception.HostError) as caught:
         host.owned_by_root("/usr/bin/nowhere-at-all")
     assert is_missing(caught.value)
