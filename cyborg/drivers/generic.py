@@ -18,7 +18,7 @@ from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
 from cyborg.drivers.generic_backend import GenericBackend
 from cyborg.drivers.generic_survey import Finding, Site, survey
 from cyborg.drivers.host import Host
-from cyborg.drivers.local_command import checked, complaint
+from cyborg.drivers.local_command import complaint, placeholder_values
 from cyborg.drivers.pci import deployable_name
 from cyborg.model.device import SERVICE_UNKNOWN, Backend, BackendService, Device, Hardware
 from cyborg.model.report import DriverState
@@ -156,7 +156,7 @@ class GenericDriver(Driver):
         command = one.backend.commands.program
         if command is None:
             self._cannot(f"program {task.deployable}")
-        command.order(self.host, checked(task.device_key, image=image_path))
+        command.order(self.host, placeholder_values(task.device_key, image=image_path))
 
     def prepared(self) -> Sequence[Unit]:
         """See Driver; possible when each backend that prepares has a prepared_file."""
@@ -242,7 +242,7 @@ class GenericDriver(Driver):
         A check that does not answer is not asked about the backend's other devices: it would hold
         up the scan once for each.
         """
-        backend, values = one.backend, checked(str(one.address))
+        backend, values = one.backend, placeholder_values(str(one.address))
         reboot = False
         reason = stuck.get(backend.name)
         try:
@@ -275,7 +275,7 @@ class GenericDriver(Driver):
             if str(one.address) == device_key:
                 if one.reason is not None:
                     raise exception.DriverFailed(driver=self.name, verb=verb, reason=one.reason)
-                return one, checked(device_key)
+                return one, placeholder_values(device_key)
         reason = f"{device_key} belongs to no backend"
         raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
 
@@ -284,14 +284,14 @@ class GenericDriver(Driver):
         if task.handle_key not in {handle.key for handle in one.handles}:
             reason = f"{task.device_key} has no unit {task.handle_key}"
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
-        return one.backend, checked(task.device_key, task.handle_key, task.handle_uuid)
+        return one.backend, placeholder_values(task.device_key, task.handle_key, task.handle_uuid)
 
     def _prepared_units(self, one: Finding) -> Iterator[Unit]:
         mark = one.backend.marks.prepared
         if mark is None or one.reason is not None:
             return
         for handle in one.handles:
-            if mark.exists(self.host, checked(str(one.address), handle.key)):
+            if mark.exists(self.host, placeholder_values(str(one.address), handle.key)):
                 yield Unit(deployable_name(self._node, one.address), handle.key)
 
 

@@ -137,7 +137,7 @@ def is_service_name(text: str) -> bool:
     return _FORMS["service"].fullmatch(text) is not None
 
 
-def checked(
+def placeholder_values(
     address: str,
     handle: str | None = None,
     handle_uuid: str | None = None,

@@ -5,7 +5,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.command import Completed
-from cyborg.drivers.local_command import FilePath, LocalCommand, checked, complaint
+from cyborg.drivers.local_command import FilePath, LocalCommand, complaint, placeholder_values
 from cyborg.testing.fake_host import FakeHost
 
 ADDRESS = "0000:81:00.0"
@@ -40,7 +40,7 @@ def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
     host = FakeHost()
     command = LocalCommand.parse("/usr/bin/setup --card={address} 'two words' ;|$HOME {{}}", 7)
     host.programs["/usr/bin/setup"] = lambda _host, argv: Completed(0, " ".join(argv), "")
-    command.order(host, checked(ADDRESS))
+    command.order(host, placeholder_values(ADDRESS))
     assert host.commands == [
         ("/usr/bin/setup", f"--card={ADDRESS}", "two words", ";|$HOME", "{}"),
     ]
@@ -74,12 +74,12 @@ def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
 )
 def test_values_that_are_not_what_they_claim_to_be(values: dict[str, str]) -> None:
     with pytest.raises(exception.HostError, match=r"making a command failed: .* is no "):
-        checked(**values)
+        placeholder_values(**values)
 
 
 def test_values_of_every_kind() -> None:
     handle = f"{ADDRESS}/nvidia-223_0"
-    found = checked(ADDRESS, handle, UUID, image="/var/lib/..x/image")
+    found = placeholder_values(ADDRESS, handle, UUID, image="/var/lib/..x/image")
     assert found == {
         "address": ADDRESS,
         "handle": handle,
@@ -130,5 +130,5 @@ def test_what_is_no_path(text: str) -> None:
 def test_a_path_for_each_device() -> None:
     host = FakeHost({f"/run/cards/{ADDRESS}": ""})
     path = FilePath.parse("/run/cards/{address}")
-    assert path.exists(host, checked(ADDRESS))
-    assert not path.exists(host, checked("0000:82:00.0"))
+    assert path.exists(host, placeholder_values(ADDRESS))
+    assert not path.exists(host, placeholder_values("0000:82:00.0"))
