@@ -27,8 +27,9 @@ class DriverContext:
     """What the agent knows about its host and no driver can read from the machine.
 
     ``claims`` maps canonical PCI addresses to a sentence why others own them (Nova's providers
-    in Placement). ``managed_deployables`` holds the names of the deployables that the conductor keeps for this
-    host, lost ones included: what they offer may be in a guest because we gave it away.
+    in Placement). ``managed_deployables`` holds the names of the
+    deployables that the conductor keeps for this host, lost ones included: what they offer may be in
+    a guest because this service attached it.
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)
@@ -70,8 +71,8 @@ class Driver(abc.ABC):
     sentence when they cannot be used. Whatever else a driver cannot do it says with
     exception.HostError, exception.DriverFailed or exception.DriverCannot.
 
-    ``operator_created`` are the devices that operators created on those of its backends that allow it
-    (``Backend.creates``), by key; the agent sets it. ``discover`` and ``hardware`` show them, too,
+    ``operator_created`` maps keys to the devices that operators created on those of its backends
+    that allow it (``Backend.creates``); the agent sets it. ``discover`` and ``hardware`` show them, too,
     as they are given but for what only the driver knows of them; one that the host cannot have now
     is like any other that is not offered.
     """
