@@ -157,8 +157,8 @@ MEASURED: Final = {
 }
 
 #: Which processes show what.
-OF_API: Final = (BUILD, REQUESTS, REQUEST_SECONDS)
-OF_CONDUCTOR: Final = (
+API_METRICS: Final = (BUILD, REQUESTS, REQUEST_SECONDS)
+CONDUCTOR_METRICS: Final = (
     BUILD,
     VERB_SECONDS,
     PEER_FAILURES,
@@ -181,7 +181,7 @@ OF_CONDUCTOR: Final = (
     DRIVERS,
     *MEASURED.values(),
 )
-OF_AGENT: Final = (
+AGENT_METRICS: Final = (
     BUILD,
     VERB_SECONDS,
     PEER_FAILURES,

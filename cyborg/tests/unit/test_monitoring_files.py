@@ -23,7 +23,8 @@ RULES: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 METRICS = {
-    one.name: one for one in (*catalogue.OF_API, *catalogue.OF_CONDUCTOR, *catalogue.OF_AGENT)
+    one.name: one
+    for one in (*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS)
 }
 #: What Prometheus adds: where it scraped a value, and the bucket of a histogram.
 ADDED = {"instance", "job", "le"}

@@ -20,7 +20,7 @@ from cyborg.tests.unit.drivers.configured import configured
 DOC = Path(__file__).parents[3] / "doc" / "source"
 MONITORING = (DOC / "admin" / "monitoring.rst").read_text()
 NOTIFICATIONS = (DOC / "reference" / "notifications.rst").read_text()
-METRICS = {*catalogue.OF_API, *catalogue.OF_CONDUCTOR, *catalogue.OF_AGENT}
+METRICS = {*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS}
 
 
 def rows() -> dict[str, tuple[str, str, str]]:

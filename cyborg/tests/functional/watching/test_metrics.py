@@ -64,7 +64,7 @@ def test_a_conductor_counts_what_there_is(watched: Watched):
     assert page.value("cyborg_service_silence_seconds", binary=AGENT, host=rack.compute) < 60
     verbs = {one.labels["verb"] for one in page.samples("cyborg_rpc_duration_seconds_count")}
     assert verbs >= {"hello", "report", "create_arqs", "patch_arqs"}
-    assert page.names == names(catalogue.OF_CONDUCTOR)
+    assert page.names == names(catalogue.CONDUCTOR_METRICS)
     with watched.database.writer() as tx:
         tx.execute(sa.update(Arq).values(attach_handle_id=None))
     assert page.value("cyborg_units_leaked") == 1
@@ -172,7 +172,7 @@ def test_an_agent_shows_its_drivers_and_whether_a_conductor_answers(watched: Wat
     soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="FAILED") == 1)
     failures = page.value("cyborg_driver_failures_total", driver="card_driver", verb="discover")
     assert failures >= 1
-    assert page.names == names(catalogue.OF_AGENT)
+    assert page.names == names(catalogue.AGENT_METRICS)
     conductor.stop()
     soon(lambda: page.value("cyborg_conductor_up") == 0)
 
