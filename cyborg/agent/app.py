@@ -198,7 +198,7 @@ def assemble(
     if settings.usage:
         daemon.at_end(notifier.close)
         daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
-    if meters.shown:
+    if meters.enabled:
         health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
         daemon.serve(meters.listener(health, Listening(lambda: daemon.bus_error)))
     return daemon

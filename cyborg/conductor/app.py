@@ -104,7 +104,7 @@ def assemble(
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
     daemon.serve(server, trouble=lambda: server.trouble)
-    if meters.shown:
+    if meters.enabled:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.serve(meters.listener(cloud, Listening(lambda: daemon.bus_error)))
     daemon.every(renewal(settings, lease, lambda: daemon.bus_error))

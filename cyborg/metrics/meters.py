@@ -56,7 +56,7 @@ class Meters:
         self._peers = catalogue.PEER_FAILURES.counter(self.registry)
 
     @property
-    def shown(self) -> bool:
+    def enabled(self) -> bool:
         """Whether anybody can look."""
         return self._address is not None
 
