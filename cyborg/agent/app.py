@@ -24,7 +24,7 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.reconcile import Publisher
 from cyborg.drivers.loader import LoadResult
-from cyborg.metrics.meters import Listening, Meters
+from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier
@@ -200,7 +200,7 @@ def assemble(
         daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
     if meters.enabled:
         health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
-        daemon.serve(meters.listener(health, Listening(lambda: daemon.bus_error)))
+        daemon.serve(meters.listener(health, BusListening(lambda: daemon.bus_error)))
     return daemon
 
 

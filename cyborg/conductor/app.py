@@ -42,7 +42,7 @@ from cyborg.conductor.settings import Settings as Settings
 from cyborg.conductor.work import DATABASE_LIMIT, Ledger, Worker
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
-from cyborg.metrics.meters import Listening, Meters
+from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.arq import State
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
@@ -106,7 +106,7 @@ def assemble(
     daemon.serve(server, trouble=lambda: server.trouble)
     if meters.enabled:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
-        daemon.serve(meters.listener(cloud, Listening(lambda: daemon.bus_error)))
+        daemon.serve(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
     daemon.every(renewal(settings, lease, lambda: daemon.bus_error))
     daemon.every(worker.turns(settings.heartbeat))
     daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))

@@ -29,7 +29,7 @@ class Build(Collector):
         return [family]
 
 
-class Listening(Collector):
+class BusListening(Collector):
     """Whether this process receives requests over the bus, as a metric.
 
     ``bus_error`` says why it does not; it is empty while it does.
