@@ -16,7 +16,7 @@ from cyborg.metrics import catalogue
 from cyborg.metrics.listener import Listener
 
 
-class Build(Collector):
+class BuildInfo(Collector):
     """Which process this is, as a metric."""
 
     def __init__(self, binary: str, version: str) -> None:
@@ -51,7 +51,7 @@ class Meters:
     def __init__(self, binary: str, version: str, *, address: str | None = None) -> None:
         self._address = address
         self.registry = CollectorRegistry()
-        self.registry.register(Build(binary, version))
+        self.registry.register(BuildInfo(binary, version))
         self._verbs = catalogue.VERB_SECONDS.histogram(self.registry)
         self._peers = catalogue.PEER_FAILURES.counter(self.registry)
 
