@@ -38,7 +38,7 @@ class Metric:
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-BUILD: Final = Metric(
+BUILD_INFO: Final = Metric(
     "cyborg_build_info", "gauge", ("binary", "version"), "Always 1; tells what runs here."
 )
 
@@ -90,7 +90,7 @@ UNITS: Final = Metric(
     ("host", "resource_class", "state"),
     "The same by host and resource class.",
 )
-LEAKED: Final = Metric(
+UNITS_LEAKED: Final = Metric(
     "cyborg_units_leaked",
     "gauge",
     (),
@@ -116,7 +116,7 @@ WORK_FAILING: Final = Metric(
 OPERATIONS: Final = Metric(
     "cyborg_operations", "gauge", ("state",), "Operations that are not forgotten yet."
 )
-UNTOLD: Final = Metric(
+NOTIFICATION_LAG: Final = Metric(
     "cyborg_notifications_behind_seconds",
     "gauge",
     (),
@@ -131,7 +131,7 @@ BIND_SECONDS: Final = Metric(
 SERVICES: Final = Metric(
     "cyborg_services", "gauge", ("binary", "state"), "Services that were ever seen, up or down."
 )
-SILENCE: Final = Metric(
+HEARTBEAT_AGE: Final = Metric(
     "cyborg_service_silence_seconds",
     "gauge",
     ("binary", "host"),
@@ -149,7 +149,7 @@ DRIVER_FAILURES: Final = Metric(
 )
 
 #: The figures of accelerators, by the names that drivers give them.
-MEASURED: Final = {
+DEVICE_STATS: Final = {
     name: Metric(
         f"cyborg_accelerator_{name}", "gauge", ("host", "driver", "type", "device"), meaning
     )
@@ -157,9 +157,9 @@ MEASURED: Final = {
 }
 
 #: Which processes show what.
-API_METRICS: Final = (BUILD, REQUESTS, REQUEST_SECONDS)
+API_METRICS: Final = (BUILD_INFO, REQUESTS, REQUEST_SECONDS)
 CONDUCTOR_METRICS: Final = (
-    BUILD,
+    BUILD_INFO,
     VERB_SECONDS,
     PEER_FAILURES,
     BUS_LISTENING,
@@ -167,22 +167,22 @@ CONDUCTOR_METRICS: Final = (
     ARQS,
     HANDLES,
     UNITS,
-    LEAKED,
+    UNITS_LEAKED,
     DEVICES,
     DEVICE_HEALTHY,
     WORK,
     WORK_OLDEST,
     WORK_FAILING,
     OPERATIONS,
-    UNTOLD,
+    NOTIFICATION_LAG,
     BIND_SECONDS,
     SERVICES,
-    SILENCE,
+    HEARTBEAT_AGE,
     DRIVERS,
-    *MEASURED.values(),
+    *DEVICE_STATS.values(),
 )
 AGENT_METRICS: Final = (
-    BUILD,
+    BUILD_INFO,
     VERB_SECONDS,
     PEER_FAILURES,
     BUS_LISTENING,

@@ -24,7 +24,7 @@ class BuildInfo(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """See Collector."""
-        family = catalogue.BUILD.family()
+        family = catalogue.BUILD_INFO.family()
         family.add_metric(self._labels, 1)
         return [family]
 
