@@ -43,7 +43,7 @@ class Server(Protocol):
     def wait(self) -> Any: ...
 
 
-class Periodic:
+class PeriodicTask:
     """A job in a thread of its own, every ``interval`` seconds, sooner when woken.
 
     A job that fails is logged and runs again at its next turn: one sentence when it is one of our
@@ -149,7 +149,7 @@ class Daemon:
         self._name = name
         self._manager = manager or Manager()
         self._servers: list[Server] = []
-        self._jobs: list[Periodic] = []
+        self._jobs: list[PeriodicTask] = []
         self._endings: list[Callable[[], None]] = []
         self._lives: list[Callable[[], bool]] = []
         self._troubles: list[Callable[[], Trouble | None]] = []
@@ -175,7 +175,7 @@ class Daemon:
         if trouble is not None:
             self._troubles.append(trouble)
 
-    def every(self, job: Periodic) -> None:
+    def every(self, job: PeriodicTask) -> None:
         """Have a periodic job run."""
         self._jobs.append(job)
 

@@ -29,7 +29,7 @@ from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import AGENT_TOPIC, Bus
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 #: How long one question of the conductor waits for the end of an operation, in seconds.
 _OPERATION_PATIENCE = 10.0
@@ -194,7 +194,7 @@ def assemble(
     daemon.every(beats)
     if settings.health:
         job = parts.checks.run_once
-        daemon.every(Periodic("health", job, interval=settings.health, jitter=0.05))
+        daemon.every(PeriodicTask("health", job, interval=settings.health, jitter=0.05))
     if settings.usage:
         daemon.at_end(notifier.close)
         daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
@@ -204,10 +204,12 @@ def assemble(
     return daemon
 
 
-def _beats(settings: Settings, heart: Heart) -> Periodic:
+def _beats(settings: Settings, heart: Heart) -> PeriodicTask:
     """The job without which the agent is of no use."""
     limit = _ROUND + 4 * settings.rpc_timeout
-    return Periodic("heartbeat", heart.beat, interval=settings.heartbeat, jitter=0.05, limit=limit)
+    return PeriodicTask(
+        "heartbeat", heart.beat, interval=settings.heartbeat, jitter=0.05, limit=limit
+    )
 
 
 def _measure(
@@ -217,7 +219,7 @@ def _measure(
     *,
     conductor: ReportClient,
     notifier: Notifier,
-) -> Periodic:
+) -> PeriodicTask:
     """The job that tells how busy the devices are."""
     readings = Readings(
         host=settings.host,
@@ -228,7 +230,7 @@ def _measure(
         notifier=notifier,
         guard=guard,
     )
-    return Periodic("usage", readings.run_once, interval=settings.usage, jitter=0.05)
+    return PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=0.05)
 
 
 def _identity(settings: Settings) -> Identity:

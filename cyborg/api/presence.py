@@ -9,7 +9,7 @@ from cyborg import version
 from cyborg.db.watch import Watch
 from cyborg.model.names import API
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.service import Periodic
+from cyborg.service import PeriodicTask
 
 #: Seconds between two heartbeats of one process.
 INTERVAL: Final = 10.0
@@ -54,7 +54,7 @@ class Presence:
         return self._app(environ, start_response)
 
     def _begin(self) -> None:
-        mine = Periodic("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
+        mine = PeriodicTask("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
         if self._signs.setdefault(os.getpid(), mine) is mine:
             mine.start()
 

@@ -49,7 +49,7 @@ from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 #: How long one question to an agent may take, in seconds; a task may take many questions.
 _AGENT_PATIENCE = 15.0
@@ -118,9 +118,9 @@ def assemble(
     return daemon
 
 
-def renewal(settings: Settings, lease: Lease, bus_error: Callable[[], str]) -> Periodic:
+def renewal(settings: Settings, lease: Lease, bus_error: Callable[[], str]) -> PeriodicTask:
     """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
-    return Periodic(
+    return PeriodicTask(
         "lease",
         lambda: lease.renew(bus_error()),
         interval=settings.heartbeat,

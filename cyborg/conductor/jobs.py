@@ -16,7 +16,7 @@ from cyborg.conductor.services import Lease
 from cyborg.conductor.settings import Settings
 from cyborg.conductor.withholding import Withholder
 from cyborg.db.engine import Database
-from cyborg.service import Periodic
+from cyborg.service import PeriodicTask
 
 #: How often the conductor looks for agents that are silent for too long, in seconds.
 _AGENTS_INTERVAL: Final = 60.0
@@ -24,7 +24,7 @@ _AGENTS_INTERVAL: Final = 60.0
 
 def audit(
     settings: Settings, lease: Lease, auditor: Callable[[], Auditor], repairs: Repairs
-) -> Periodic:
+) -> PeriodicTask:
     """The job that compares everything with everything."""
     reconciler = Reconciler(
         lease=lease,
@@ -33,10 +33,12 @@ def audit(
         lease_ms=int(settings.lease * 1000),
         limit=settings.audit_changes,
     )
-    return Periodic("audit", reconciler.run_once, interval=settings.audit_interval)
+    return PeriodicTask("audit", reconciler.run_once, interval=settings.audit_interval)
 
 
-def keep_house(settings: Settings, db: Database, lease: Lease, retirement: Retirement) -> Periodic:
+def keep_house(
+    settings: Settings, db: Database, lease: Lease, retirement: Retirement
+) -> PeriodicTask:
     """The job that gives up what is past its time."""
     housekeeper = Housekeeper(
         db=db,
@@ -45,12 +47,14 @@ def keep_house(settings: Settings, db: Database, lease: Lease, retirement: Retir
         lease_ms=int(settings.lease * 1000),
         history_retention=int(settings.history_retention * 1000),
     )
-    return Periodic("housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval)
+    return PeriodicTask(
+        "housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval
+    )
 
 
 def look_for_agents(
     settings: Settings, db: Database, lease: Lease, publisher: Callable[[], Publisher]
-) -> Periodic:
+) -> PeriodicTask:
     """The job that takes back what dead agents offered."""
     withholder = Withholder(
         db=db,
@@ -60,10 +64,10 @@ def look_for_agents(
         lease_ms=int(settings.lease * 1000),
     )
     interval = min(_AGENTS_INTERVAL, settings.agent_grace)
-    return Periodic("agents", withholder.run_once, interval=interval)
+    return PeriodicTask("agents", withholder.run_once, interval=interval)
 
 
-def look_instances_up(settings: Settings, db: Database, lease: Lease, nova: Nova) -> Periodic:
+def look_instances_up(settings: Settings, db: Database, lease: Lease, nova: Nova) -> PeriodicTask:
     """The job that keeps what instances are called and how they are."""
     inquirer = Inquirer(
         db=db,
@@ -73,4 +77,4 @@ def look_instances_up(settings: Settings, db: Database, lease: Lease, nova: Nova
         lease_ms=int(settings.lease * 1000),
         patience=settings.instance_turn,
     )
-    return Periodic("instances", inquirer.run_once, interval=settings.instance_turn)
+    return PeriodicTask("instances", inquirer.run_once, interval=settings.instance_turn)

@@ -17,12 +17,12 @@ import pytest
 import cyborg
 from cyborg import exception
 from cyborg.model.trouble import Trouble
-from cyborg.service import Daemon, Periodic, wait_until
+from cyborg.service import Daemon, PeriodicTask, wait_until
 
 
 @contextmanager
-def running(job: Any, interval: float) -> Iterator[Periodic]:
-    periodic = Periodic("job", job, interval=interval)
+def running(job: Any, interval: float) -> Iterator[PeriodicTask]:
+    periodic = PeriodicTask("job", job, interval=interval)
     periodic.start()
     try:
         yield periodic
@@ -83,7 +83,7 @@ def test_stopped_it_runs_no_more_and_a_running_turn_is_finished() -> None:
         gate.wait(5)
         ended.set()
 
-    periodic = Periodic("job", slow, interval=0.001)
+    periodic = PeriodicTask("job", slow, interval=0.001)
     periodic.start()
     assert job.reaches(1)
     stopper = threading.Thread(target=periodic.stop)
@@ -100,7 +100,7 @@ def test_stopping_is_quick_whenever_it_comes() -> None:
     """Whatever the job's thread is about, nobody waits for its next turn."""
     for _ in range(200):
         job = Counter()
-        periodic = Periodic("job", job, interval=3600)
+        periodic = PeriodicTask("job", job, interval=3600)
         periodic.start()
         stopper = threading.Thread(target=periodic.stop)
         stopper.start()
@@ -110,7 +110,7 @@ def test_stopping_is_quick_whenever_it_comes() -> None:
 
 
 def test_stopping_what_was_not_started() -> None:
-    Periodic("job", Counter(), interval=1).stop()
+    PeriodicTask("job", Counter(), interval=1).stop()
 
 
 def test_one_sentence_for_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
@@ -166,7 +166,7 @@ def test_a_daemon_starts_and_stops_in_order() -> None:
     daemon.at_end(lambda: notes.append("last named"))
     daemon.serve(FakeServer(notes))
     job = Counter()
-    daemon.every(Periodic("job", job, interval=3600))
+    daemon.every(PeriodicTask("job", job, interval=3600))
     daemon.start()
     assert job.reaches(1)
     assert wait_until(lambda: notes == ["server started"], timeout=5)
@@ -180,7 +180,7 @@ def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
     daemon.serve(FakeServer(notes, connects=False))
     daemon.at_end(lambda: notes.append("ended"))
     job = Counter()
-    daemon.every(Periodic("job", job, interval=0.005))
+    daemon.every(PeriodicTask("job", job, interval=0.005))
     daemon.start()
     assert job.reaches(3)
     daemon.stop()
@@ -189,7 +189,7 @@ def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
 
 ANEW = """
 import os, pathlib, signal, sys
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 daemon, lives = Daemon("test"), pathlib.Path(sys.argv[1])
 daemon.at_end(lambda: print("ended", flush=True))
@@ -202,7 +202,7 @@ def job():
     else:
         os.kill(os.getpid(), signal.SIGTERM)
 
-daemon.every(Periodic("job", job, interval=3600))
+daemon.every(PeriodicTask("job", job, interval=3600))
 sys.exit(daemon.run())
 """
 

@@ -20,7 +20,7 @@ from cyborg.testing.manager import SimulatedManager
 HEAD = """
 import os, pathlib, sys, threading
 from cyborg import exception
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 daemon, place = Daemon("test"), pathlib.Path(sys.argv[1])
 """
@@ -96,7 +96,7 @@ def job():
     if (place / "broken").exists():
         raise exception.Unavailable(peer="Placement", reason="it is away")
 
-daemon.every(Periodic("heartbeat", job, interval=0.05, limit=60))
+daemon.every(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
@@ -128,7 +128,7 @@ class Away:
     wait = stop
 
 daemon.serve(Away())
-daemon.every(Periodic("heartbeat", lambda: None, interval=0.05))
+daemon.every(PeriodicTask("heartbeat", lambda: None, interval=0.05))
 """
     with SimulatedManager(tmp_path) as manager, program(manager, tmp_path, text):
         assert manager.hears("READY=1")
@@ -152,8 +152,8 @@ def job():
     if (place / "stuck").exists():
         {job}
 
-daemon.every(Periodic("heartbeat", job, interval=0.05, limit=0.5))
-daemon.every(Periodic("audit", threading.Event().wait, interval=1))
+daemon.every(PeriodicTask("heartbeat", job, interval=0.05, limit=0.5))
+daemon.every(PeriodicTask("audit", threading.Event().wait, interval=1))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
@@ -189,7 +189,7 @@ if not life.exists():
     life.touch()
     daemon.at_end(lambda: [threading.Event().wait(0.1) for _ in range(200)
                            if not (place / "done").exists()])
-    daemon.every(Periodic("job", daemon.begin_anew, interval=3600))
+    daemon.every(PeriodicTask("job", daemon.begin_anew, interval=3600))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
