@@ -221,23 +221,23 @@ class Daemon:
         while not self._ended.wait(_TICK):
             pass
         LOG.info("%s is told to end, and finishes what is in hand", self._name)
-        if self.beginning_anew:
+        if self.restarting:
             self._manager.reloading()
         else:
             self._manager.stopping()
         self._manager.status("Finishing what is in hand")
         self.stop()
-        if self.beginning_anew:
+        if self.restarting:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
         return 0
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Have ``run`` finish what is in hand and execute the program again; returns at once."""
         self._again.set()
         self._ended.set()
 
     @property
-    def beginning_anew(self) -> bool:
+    def restarting(self) -> bool:
         """Whether it was asked to begin anew, and nobody has told it to end since."""
         return self._again.is_set()
 

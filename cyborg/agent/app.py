@@ -177,7 +177,7 @@ def assemble(
     def reload(epoch: int) -> None:
         # A question that comes late must not end the agent that came after.
         if parts.heart.lives_as(epoch):
-            daemon.begin_anew()
+            daemon.restart()
 
     endpoint = Endpoint(
         parts.operations,

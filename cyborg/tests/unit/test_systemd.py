@@ -189,7 +189,7 @@ if not life.exists():
     life.touch()
     daemon.at_end(lambda: [threading.Event().wait(0.1) for _ in range(200)
                            if not (place / "done").exists()])
-    daemon.every(PeriodicTask("job", daemon.begin_anew, interval=3600))
+    daemon.every(PeriodicTask("job", daemon.restart, interval=3600))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,

@@ -387,7 +387,7 @@ def test_a_driver_is_loaded_anew_with_its_agent(
     install(operator, bay, options={"speed": "3"})
     begun = operator.patch(f"{DRIVERS}/{NAME}", {}, status=202)
     assert bay.agent is not None
-    eventually(lambda: bay.agent is not None and bay.agent.beginning_anew, timeout=60.0)
+    eventually(lambda: bay.agent is not None and bay.agent.restarting, timeout=60.0)
     path = f"/operations/{begun['uuid']}"
     assert operator.get(path)["state"] == "running"
     # What the process does by itself when it runs as one.
@@ -397,4 +397,4 @@ def test_a_driver_is_loaded_anew_with_its_agent(
     assert over["state"] == "succeeded"
     assert [one["name"] for one in over["steps"]] == ["begun", "reloaded", "succeeded"]
     assert bay.options == [{"speed": "3"}] * 2
-    assert bay.agent.beginning_anew is False
+    assert bay.agent.restarting is False

@@ -141,7 +141,7 @@ class Play:
         eventually_offered(self.placement, self.rack.provider(), 2)
         self._do("PATCH", f"/drivers/{_CARDS}", {"options": {"speed": None}})
         begun = self.operator.patch(f"/drivers/{_CARDS}", {}, status=202)
-        self._soon(lambda: self.agent.beginning_anew)
+        self._soon(lambda: self.agent.restarting)
         self.agent.stop()
         self.agent = self._start_racked()
         assert ended(self.operator, begun)["state"] == "succeeded"
