@@ -175,7 +175,7 @@ class Daemon:
         if trouble is not None:
             self._troubles.append(trouble)
 
-    def every(self, job: PeriodicTask) -> None:
+    def add_task(self, job: PeriodicTask) -> None:
         """Have a periodic job run."""
         self._jobs.append(job)
 

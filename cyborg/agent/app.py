@@ -191,13 +191,13 @@ def assemble(
     daemon.at_end(parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.serve(server, trouble=lambda: server.trouble)
-    daemon.every(beats)
+    daemon.add_task(beats)
     if settings.health:
         job = parts.checks.run_once
-        daemon.every(PeriodicTask("health", job, interval=settings.health, jitter=0.05))
+        daemon.add_task(PeriodicTask("health", job, interval=settings.health, jitter=0.05))
     if settings.usage:
         daemon.at_end(notifier.close)
-        daemon.every(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
+        daemon.add_task(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
     if meters.enabled:
         health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
         daemon.serve(meters.listener(health, BusListening(lambda: daemon.bus_error)))

@@ -107,14 +107,14 @@ def assemble(
     if meters.enabled:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.serve(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
-    daemon.every(renewal(settings, lease, lambda: daemon.bus_error))
-    daemon.every(worker.turns(settings.heartbeat))
-    daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
-    daemon.every(keep_house(settings, db, lease, cases.retirement))
+    daemon.add_task(renewal(settings, lease, lambda: daemon.bus_error))
+    daemon.add_task(worker.turns(settings.heartbeat))
+    daemon.add_task(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
+    daemon.add_task(keep_house(settings, db, lease, cases.retirement))
     if settings.instance_refresh:
-        daemon.every(look_instances_up(settings, db, lease, peers.nova))
+        daemon.add_task(look_instances_up(settings, db, lease, peers.nova))
     if settings.agent_grace:
-        daemon.every(look_for_agents(settings, db, lease, publisher))
+        daemon.add_task(look_for_agents(settings, db, lease, publisher))
     return daemon
 
 
@@ -144,7 +144,7 @@ def _tell(daemon: Daemon, worker: Worker, herald: Herald, *, listened: bool) -> 
     # Before the worker, which waits for it.
     daemon.at_end(herald.stop)
     if listened:
-        daemon.every(herald.beginnings())
+        daemon.add_task(herald.beginnings())
 
 
 def use_cases(

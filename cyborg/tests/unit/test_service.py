@@ -166,7 +166,7 @@ def test_a_daemon_starts_and_stops_in_order() -> None:
     daemon.at_end(lambda: notes.append("last named"))
     daemon.serve(FakeServer(notes))
     job = Counter()
-    daemon.every(PeriodicTask("job", job, interval=3600))
+    daemon.add_task(PeriodicTask("job", job, interval=3600))
     daemon.start()
     assert job.reaches(1)
     assert wait_until(lambda: notes == ["server started"], timeout=5)
@@ -180,7 +180,7 @@ def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
     daemon.serve(FakeServer(notes, connects=False))
     daemon.at_end(lambda: notes.append("ended"))
     job = Counter()
-    daemon.every(PeriodicTask("job", job, interval=0.005))
+    daemon.add_task(PeriodicTask("job", job, interval=0.005))
     daemon.start()
     assert job.reaches(3)
     daemon.stop()
@@ -202,7 +202,7 @@ def job():
     else:
         os.kill(os.getpid(), signal.SIGTERM)
 
-daemon.every(PeriodicTask("job", job, interval=3600))
+daemon.add_task(PeriodicTask("job", job, interval=3600))
 sys.exit(daemon.run())
 """
 

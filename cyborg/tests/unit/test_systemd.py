@@ -96,7 +96,7 @@ def job():
     if (place / "broken").exists():
         raise exception.Unavailable(peer="Placement", reason="it is away")
 
-daemon.every(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
+daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
@@ -128,7 +128,7 @@ class Away:
     wait = stop
 
 daemon.serve(Away())
-daemon.every(PeriodicTask("heartbeat", lambda: None, interval=0.05))
+daemon.add_task(PeriodicTask("heartbeat", lambda: None, interval=0.05))
 """
     with SimulatedManager(tmp_path) as manager, program(manager, tmp_path, text):
         assert manager.hears("READY=1")
@@ -152,8 +152,8 @@ def job():
     if (place / "stuck").exists():
         {job}
 
-daemon.every(PeriodicTask("heartbeat", job, interval=0.05, limit=0.5))
-daemon.every(PeriodicTask("audit", threading.Event().wait, interval=1))
+daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=0.5))
+daemon.add_task(PeriodicTask("audit", threading.Event().wait, interval=1))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
@@ -189,7 +189,7 @@ if not life.exists():
     life.touch()
     daemon.at_end(lambda: [threading.Event().wait(0.1) for _ in range(200)
                            if not (place / "done").exists()])
-    daemon.every(PeriodicTask("job", daemon.restart, interval=3600))
+    daemon.add_task(PeriodicTask("job", daemon.restart, interval=3600))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
