@@ -157,7 +157,7 @@ class Daemon:
         self._again = threading.Event()
         self._starters: list[threading.Thread] = []
 
-    def serve(
+    def add_server(
         self,
         server: Server,
         *,

@@ -190,7 +190,7 @@ def assemble(
     daemon.at_end(conductor.close)
     daemon.at_end(parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
-    daemon.serve(server, trouble=lambda: server.trouble)
+    daemon.add_server(server, trouble=lambda: server.trouble)
     daemon.add_task(beats)
     if settings.health:
         job = parts.checks.run_once
@@ -200,7 +200,7 @@ def assemble(
         daemon.add_task(_measure(settings, parts, guard, conductor=conductor, notifier=notifier))
     if meters.enabled:
         health = Health(drivers=parts.heart.drivers, connected=lambda: conductor.up)
-        daemon.serve(meters.listener(health, BusListening(lambda: daemon.bus_error)))
+        daemon.add_server(meters.listener(health, BusListening(lambda: daemon.bus_error)))
     return daemon
 
 

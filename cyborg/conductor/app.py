@@ -103,10 +103,10 @@ def assemble(
     # First: work that waits for a host's answer is given back, not waited for.
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
-    daemon.serve(server, trouble=lambda: server.trouble)
+    daemon.add_server(server, trouble=lambda: server.trouble)
     if meters.enabled:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
-        daemon.serve(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
+        daemon.add_server(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
     daemon.add_task(renewal(settings, lease, lambda: daemon.bus_error))
     daemon.add_task(worker.turns(settings.heartbeat))
     daemon.add_task(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))

@@ -97,7 +97,7 @@ class CountedService:
         )
         counted = self.meter.endpoint(Endpoint(cases))
         self._daemon = service.Daemon("counted")
-        self._daemon.serve(buses[0].server(CONDUCTOR_TOPIC, _SETTINGS.host, counted))
+        self._daemon.add_server(buses[0].server(CONDUCTOR_TOPIC, _SETTINGS.host, counted))
         self._conductor = ConductorClient(buses[1], timeout=_PATIENCE)
         self.agent = AnyHost(buses[2], timeout=_PATIENCE)
         self._app = RequestId(

@@ -164,7 +164,7 @@ def test_a_daemon_starts_and_stops_in_order() -> None:
     daemon = Daemon("test")
     daemon.at_end(lambda: notes.append("first named"))
     daemon.at_end(lambda: notes.append("last named"))
-    daemon.serve(FakeServer(notes))
+    daemon.add_server(FakeServer(notes))
     job = Counter()
     daemon.add_task(PeriodicTask("job", job, interval=3600))
     daemon.start()
@@ -177,7 +177,7 @@ def test_a_daemon_starts_and_stops_in_order() -> None:
 def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
     notes: list[str] = []
     daemon = Daemon("test")
-    daemon.serve(FakeServer(notes, connects=False))
+    daemon.add_server(FakeServer(notes, connects=False))
     daemon.at_end(lambda: notes.append("ended"))
     job = Counter()
     daemon.add_task(PeriodicTask("job", job, interval=0.005))
@@ -233,7 +233,7 @@ def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
 ) -> None:
     trouble = Trouble("the message bus refuses it", time.monotonic() - seconds, refused)
     daemon = Daemon("test")
-    daemon.serve(FakeServer([]), trouble=lambda: trouble)
+    daemon.add_server(FakeServer([]), trouble=lambda: trouble)
     assert bool(daemon.stuck) is stuck
     assert daemon.state == "Receives no requests: the message bus refuses it"
     assert daemon.bus_error == "the message bus refuses it"
@@ -241,5 +241,5 @@ def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
 
 def test_a_daemon_whose_server_listens_has_no_bus_error() -> None:
     daemon = Daemon("test")
-    daemon.serve(FakeServer([]), trouble=lambda: None)
+    daemon.add_server(FakeServer([]), trouble=lambda: None)
     assert (daemon.bus_error, daemon.stuck, daemon.state) == ("", "", "Running")

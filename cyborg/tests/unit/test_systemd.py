@@ -127,7 +127,7 @@ class Away:
     def stop(self): pass
     wait = stop
 
-daemon.serve(Away())
+daemon.add_server(Away())
 daemon.add_task(PeriodicTask("heartbeat", lambda: None, interval=0.05))
 """
     with SimulatedManager(tmp_path) as manager, program(manager, tmp_path, text):
@@ -172,7 +172,7 @@ class Server:
     def start(self): pass
     stop = wait = start
 
-daemon.serve(Server(), alive=lambda: not (place / "dead").exists())
+daemon.add_server(Server(), alive=lambda: not (place / "dead").exists())
 """
     with SimulatedManager(tmp_path, watchdog=0.3) as manager, program(manager, tmp_path, text):
         assert manager.hears("WATCHDOG=1", times=3)
