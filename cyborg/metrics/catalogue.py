@@ -117,7 +117,7 @@ OPERATIONS: Final = Metric(
     "cyborg_operations", "gauge", ("state",), "Operations that are not forgotten yet."
 )
 NOTIFICATION_LAG: Final = Metric(
-    "cyborg_notifications_behind_seconds",
+    "cyborg_notification_lag_seconds",
     "gauge",
     (),
     "The age of the oldest event that has not been told as a notification.",
@@ -132,7 +132,7 @@ SERVICES: Final = Metric(
     "cyborg_services", "gauge", ("binary", "state"), "Services that were ever seen, up or down."
 )
 HEARTBEAT_AGE: Final = Metric(
-    "cyborg_service_silence_seconds",
+    "cyborg_service_heartbeat_age_seconds",
     "gauge",
     ("binary", "host"),
     "The age of the last heartbeat of a service.",
