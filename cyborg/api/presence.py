@@ -45,7 +45,7 @@ class Presence:
         self._endpoint = endpoint or f"{API}@{host}"
         # By process: a fork copies what its parent had, but for the thread. No lock, which a fork
         # might copy while it is held.
-        self._signs: dict[int, Periodic] = {}
+        self._signs: dict[int, PeriodicTask] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Hand the request on."""
