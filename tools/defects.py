@@ -55,15 +55,15 @@ DEFECTS = (
         "vfio-last-process-wins",
         "the open VFIO nodes of all processes are found",
         "cyborg/drivers/pci_scan.py",
-        "found[target.removeprefix(_VFIO_NODES)] = _command(host, process)",
-        "found = {target.removeprefix(_VFIO_NODES): _command(host, process)}",
+        "nodes[target.removeprefix(_VFIO_NODES)] = _command(host, process)",
+        "nodes = {target.removeprefix(_VFIO_NODES): _command(host, process)}",
         (f"{_UNIT}/drivers/test_pci.py::test_each_process_that_has_a_vfio_node_open_is_found",),
     ),
     Defect(
         "vfio-unreadable-process-ends-the-search",
         "a process that cannot be read hides no other",
         "cyborg/drivers/pci_scan.py",
-        "            # Ended meanwhile, or another user's: the function's own state must tell.\n"
+        "            # It has ended, or belongs to another user: then the function's state must suffice.\n"
         "            continue",
         "            break",
         (f"{_UNIT}/drivers/test_pci.py::test_each_process_that_has_a_vfio_node_open_is_found",),

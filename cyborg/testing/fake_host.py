@@ -82,7 +82,7 @@ class FakeHost:
     ``answers`` maps argument vectors to what a command prints, ``libraries`` names to modules.
     ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
-    commands were given. ``foreign`` are the paths that others than root may change.
+    commands were given. ``foreign`` are the paths that others than root can change.
     """
 
     def __init__(

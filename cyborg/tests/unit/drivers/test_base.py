@@ -62,9 +62,9 @@ def test_its_hardware_follows_what_the_agent_knows(driver: Driver) -> None:
     ("call", "verb"),
     [
         (lambda one: one.install(DEVICE.key, "operation"), "install 0000:01:00.0"),
-        (lambda one: one.health(DEVICE.key), "tell the health of 0000:01:00.0"),
+        (lambda one: one.health(DEVICE.key), "check the health of 0000:01:00.0"),
         (lambda one: one.stats(DEVICE.key), "measure 0000:01:00.0"),
-        (lambda one: one.prepared(), "tell what is prepared"),
+        (lambda one: one.prepared(), "list the prepared units"),
         (
             lambda one: one.program(
                 ProgramTask("operation", one.name, DEVICE.key, "unit", "image"), "/image"

@@ -9,7 +9,7 @@ import pytest
 from cyborg import exception
 from cyborg.drivers.base import Driver, DriverContext
 from cyborg.drivers.command import Completed
-from cyborg.drivers.generic import GenericDriver, figures
+from cyborg.drivers.generic import GenericDriver, parse_stats
 from cyborg.drivers.pci import PciDriver
 from cyborg.model import creation
 from cyborg.model.creation import Creation
@@ -365,7 +365,10 @@ def test_a_check_that_hangs_is_asked_once_for_a_backend(file: Path) -> None:
     assert host.clock.monotonic() == 10
     assert [one.setup_required for one in found] == [True, True]
     assert {one.reason for one in found} == {
-        "whether it is set up cannot be told: running /usr/sbin/card failed: it did not end in time"
+        (
+            "the check whether it is set up failed: running /usr/sbin/card failed: it did not end in "
+            "time"
+        )
     }
 
 
@@ -431,7 +434,7 @@ def test_health_and_figures(file: Path) -> None:
 @pytest.mark.parametrize("text", ["temperature", "a b", "a nan", "a inf", "a 1 2", "<html>\n"])
 def test_what_are_no_figures(text: str) -> None:
     with pytest.raises(exception.HostError, match="is not a name and a number"):
-        figures(text)
+        parse_stats(text)
 
 
 def test_what_is_not_configured_cannot_be_done(file: Path) -> None:
@@ -464,7 +467,7 @@ def test_an_image_is_loaded_by_its_path(file: Path) -> None:
         ("/usr/sbin/card", "load", "0000:0a:00.0", "/var/lib/cyborg/images/x y/image")
     ]
     assert host.patience == [500]
-    with pytest.raises(exception.HostError, match="is no image"):
+    with pytest.raises(exception.HostError, match="is not a valid image"):
         driver.program(image("0000:0a:00.0"), "--force")
     with pytest.raises(exception.DriverFailed, match="belongs to no backend"):
         driver.program(image("0000:0d:00.0"), "/image")

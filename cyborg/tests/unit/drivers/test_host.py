@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.host import Host, LocalHost, if_there, is_missing, resolve, table
+from cyborg.drivers.host import Host, LocalHost, is_missing, proc_lines, read_if_exists, resolve
 from cyborg.testing.fake_host import FakeHost
 
 FILES = {"/sys/a/value": "1\n", "/sys/b/deep/value": "22\n", "/etc/name": "inside\n"}
@@ -106,12 +106,12 @@ def test_every_fault_is_a_host_error_with_action_and_reason(
 
 
 def test_what_is_not_there_may_be_asked_for(host: Host) -> None:
-    assert if_there(host.read_text, "/sys/none") is None
-    assert if_there(host.read_text, "/sys/a/value") == "1\n"
-    assert table(host, "/etc/name") == ["inside"]
-    assert table(host, "/etc/none") == []
+    assert read_if_exists(host.read_text, "/sys/none") is None
+    assert read_if_exists(host.read_text, "/sys/a/value") == "1\n"
+    assert proc_lines(host, "/etc/name") == ["inside"]
+    assert proc_lines(host, "/etc/none") == []
     with pytest.raises(exception.HostError):
-        if_there(host.read_text, "/sys/circle")
+        read_if_exists(host.read_text, "/sys/circle")
 
 
 def test_a_pipe_in_place_of_a_file_holds_nothing_up(tmp_path: pathlib.Path) -> None:

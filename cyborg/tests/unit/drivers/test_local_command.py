@@ -5,7 +5,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.command import Completed
-from cyborg.drivers.local_command import FilePath, LocalCommand, complaint, placeholder_values
+from cyborg.drivers.local_command import FilePath, LocalCommand, placeholder_values, summary
 from cyborg.testing.fake_host import FakeHost
 
 ADDRESS = "0000:81:00.0"
@@ -15,17 +15,17 @@ UUID = "6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11"
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "it names no program"),
+        ("", "it does not name a program"),
         ("setup {address}", "'setup' is not the absolute path of a program"),
         ("/usr/../tmp/setup", "'/usr/../tmp/setup' is not the absolute path of a program"),
         ("/usr/bin/{address}", "the program itself cannot be a placeholder"),
         (
             "/usr/bin/setup {host}",
-            "{host} is none of the placeholders {address}, {handle}, {uuid}, {image}",
+            "{host} is not one of the placeholders {address}, {handle}, {uuid}, {image}",
         ),
-        ("/usr/bin/setup {address.real}", "{address.real} is none of the placeholders"),
-        ("/usr/bin/setup {address!r}", "{address} is none of the placeholders"),
-        ("/usr/bin/setup {}", "{} is none of the placeholders"),
+        ("/usr/bin/setup {address.real}", "{address.real} is not one of the placeholders"),
+        ("/usr/bin/setup {address!r}", "{address} is not one of the placeholders"),
+        ("/usr/bin/setup {}", "{} is not one of the placeholders"),
         ("/usr/bin/setup {address", "expected '}' before end of string"),
         ("/usr/bin/setup 'open", "No closing quotation"),
     ],
@@ -40,7 +40,7 @@ def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
     host = FakeHost()
     command = LocalCommand.parse("/usr/bin/setup --card={address} 'two words' ;|$HOME {{}}", 7)
     host.programs["/usr/bin/setup"] = lambda _host, argv: Completed(0, " ".join(argv), "")
-    command.order(host, placeholder_values(ADDRESS))
+    command.run_checked(host, placeholder_values(ADDRESS))
     assert host.commands == [
         ("/usr/bin/setup", f"--card={ADDRESS}", "two words", ";|$HOME", "{}"),
     ]
@@ -73,7 +73,7 @@ def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
     ids=lambda values: list(values.values())[-1],
 )
 def test_values_that_are_not_what_they_claim_to_be(values: dict[str, str]) -> None:
-    with pytest.raises(exception.HostError, match=r"making a command failed: .* is no "):
+    with pytest.raises(exception.HostError, match=r"building a command failed: .* is not a valid "):
         placeholder_values(**values)
 
 
@@ -92,8 +92,8 @@ def test_a_program_that_others_may_change_is_not_run() -> None:
     host = FakeHost()
     host.answers["/usr/bin/setup",] = Completed(0, "", "")
     host.foreign.add("/usr/bin/setup")
-    with pytest.raises(exception.HostError, match="others than root may change /usr/bin/setup"):
-        LocalCommand.parse("/usr/bin/setup", 1).order(host, {})
+    with pytest.raises(exception.HostError, match="others than root can change /usr/bin/setup"):
+        LocalCommand.parse("/usr/bin/setup", 1).run_checked(host, {})
     assert host.commands == []
 
 
@@ -101,9 +101,9 @@ def test_a_failure_tells_what_the_command_said_last() -> None:
     host = FakeHost()
     host.answers["/usr/bin/setup",] = Completed(3, "out\n", "first\nno such card\n")
     command = LocalCommand.parse("/usr/bin/setup", 1)
-    assert command.ask(host, {}).status == 3
+    assert command.run(host, {}).status == 3
     with pytest.raises(exception.HostError) as caught:
-        command.order(host, {})
+        command.run_checked(host, {})
     assert str(caught.value) == (
         "running /usr/bin/setup failed: it ended with status 3: no such card"
     )
@@ -118,7 +118,7 @@ def test_a_failure_tells_what_the_command_said_last() -> None:
     ],
 )
 def test_complaints(ended: Completed, sentence: str) -> None:
-    assert complaint(ended) == sentence
+    assert summary(ended) == sentence
 
 
 @pytest.mark.parametrize("text", ["run/ready", "/run/../ready", "/run//ready", "/run/{uuid}", ""])

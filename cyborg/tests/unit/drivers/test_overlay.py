@@ -41,13 +41,13 @@ def test_values_are_read_as_a_file_would_have_them(conf: cfg.ConfigOpts) -> None
         ["one"],
         True,
     )
-    assert set(over.read) == {"units", "names", "match", "shared"}
+    assert set(over.read_keys) == {"units", "names", "match", "shared"}
 
 
 def test_a_key_with_its_group_wins_there(conf: cfg.ConfigOpts) -> None:
     over = Overlay(conf, {"cards:a.units": "3", "units": "2", "host": "there"})
     assert (over["cards:a"].units, over.cards.units, over.host) == (3, 2, "here")
-    assert over.read == {"cards:a.units": "units", "units": "units"}
+    assert over.read_keys == {"cards:a.units": "units", "units": "units"}
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_an_option_that_there_is_not_stays_unknown(conf: cfg.ConfigOpts) -> None
     over = Overlay(conf, {"colour": "red"})
     with pytest.raises(cfg.NoSuchOptError):
         _ = over.cards.size
-    assert over.read == {}
+    assert over.read_keys == {}

@@ -3,7 +3,7 @@
 
 import pytest
 
-from cyborg.drivers.pci_function import PciFunction, addresses_on, parse_function, parse_name
+from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_function, parse_name
 from cyborg.drivers.pci_scan import RawFunction
 from cyborg.model.pci import PciAddress
 
@@ -48,9 +48,9 @@ def test_a_node_that_is_none_is_unknown(text: str) -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (raw("0000:3b:00"), "its name is no PCI address"),
-        (raw("0000:3b:20.0"), "its name is no PCI address"),
-        (raw("0000:3b:00.8"), "its name is no PCI address"),
+        (raw("0000:3b:00"), "its name is not a PCI address"),
+        (raw("0000:3b:20.0"), "its name is not a PCI address"),
+        (raw("0000:3b:00.8"), "its name is not a PCI address"),
         (RawFunction("0000:3b:00.0", {}), "it has no vendor"),
         (raw(files={"vendor": "0xffff"}), "it does not answer on the bus"),
         (raw(files={"vendor": "10de"}), "its vendor reads '10de'"),
@@ -69,7 +69,7 @@ def test_what_cannot_be_trusted_is_refused(bad: RawFunction, reason: str) -> Non
 
 def test_the_functions_on_a_way_through_sysfs() -> None:
     path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/net/eno1"
-    assert [str(one) for one in addresses_on(path)] == ["0000:3a:00.0", "0000:3b:00.0"]
+    assert [str(one) for one in addresses_in_path(path)] == ["0000:3a:00.0", "0000:3b:00.0"]
 
 
 @pytest.mark.parametrize("name", ["pci0000:00", "0:0:0:0", "00:1f.0", "1-1:1.0", "0000:3B:00.0"])

@@ -34,10 +34,10 @@ def matches(
     candidate: PciFunction,
     interfaces: dict[str, PciAddress] | None = None,
     *,
-    ours: bool = False,
+    managed: bool = False,
 ) -> bool:
     (entry,) = whitelist.parse([text])
-    return entry.matches(candidate, interfaces or {}, ours=ours)
+    return entry.matches(candidate, interfaces or {}, managed=managed)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_an_interface_names_its_function_and_the_virtual_ones() -> None:
 
 def test_an_interface_that_a_guest_has_names_what_was_ours() -> None:
     held = function(host_driver="vfio-pci")
-    assert matches('{"devname": "ens1"}', held, ours=True)
+    assert matches('{"devname": "ens1"}', held, managed=True)
     assert not matches('{"devname": "ens1"}', held)
-    assert not matches('{"devname": "ens1"}', function(host_driver="ice"), ours=True)
+    assert not matches('{"devname": "ens1"}', function(host_driver="ice"), managed=True)
 
 
 NETWORKS = {"ens1": "blue", "ens2": "red"}
@@ -110,7 +110,7 @@ PORTS = {"ens1": PciAddress.parse("0000:81:00.0"), "ens2": PciAddress.parse("000
 
 def network(candidate: PciFunction, interfaces: dict[str, PciAddress], *texts: str) -> str | None:
     matching = [
-        one for one in whitelist.parse(texts) if one.matches(candidate, interfaces, ours=True)
+        one for one in whitelist.parse(texts) if one.matches(candidate, interfaces, managed=True)
     ]
     return whitelist.network_of(matching, candidate, interfaces)
 
@@ -179,8 +179,8 @@ def test_force_is_off_unless_it_is_set() -> None:
         ('["10de"]', '"10de" is not a JSON object'),
         ('{"vendor_id": "zz"}', "vendor_id 'zz' is neither '*' nor hexadecimal up to ffff"),
         ('{"vendor_id": "10000"}', "vendor_id '10000' is neither"),
-        ('{"product_id": 8086}', "product_id is no string of hexadecimal digits or '*'"),
-        ('{"product_id": " "}', "product_id is no string of hexadecimal digits or '*'"),
+        ('{"product_id": 8086}', "product_id is not a string of hexadecimal digits or '*'"),
+        ('{"product_id": " "}', "product_id is not a string of hexadecimal digits or '*'"),
         ('{"address": "0:0:0:0.0"}', "is not of the form domain:bus:slot.function"),
         ('{"address": "0000:81:20.0"}', "slot of address '20' is neither"),
         ('{"address": "0000:81:00.8"}', "function of address '8' is neither"),
@@ -192,13 +192,13 @@ def test_force_is_off_unless_it_is_set() -> None:
         ('{"address": "*:*:*.*", "devname": "eth0"}', "address and devname exclude each other"),
         ('{"devname": 5}', "devname is not the name of a network interface"),
         ('{"force": "yes"}', "force is neither true nor false"),
-        ('{"address": "*:*:*.*", "physical_network": null}', "physical_network is no name of 1 to"),
-        ('{"vendor_id": "*", "physical_network": ""}', "physical_network is no name of 1 to 64"),
-        ('{"vendor_id": "*", "physical_network": "a b"}', "physical_network is no name of 1 to"),
-        ('{"vendor_id": "*", "physical_network": ["a"]}', "physical_network is no name of 1 to"),
+        ('{"address": "*:*:*.*", "physical_network": null}', "physical_network is not a name of"),
+        ('{"vendor_id": "*", "physical_network": ""}', "physical_network is not a name of 1 to 64"),
+        ('{"vendor_id": "*", "physical_network": "a b"}', "physical_network is not a name of 1 to"),
+        ('{"vendor_id": "*", "physical_network": ["a"]}', "physical_network is not a name of 1 to"),
         (
             f'{{"vendor_id": "*", "physical_network": "{"n" * 65}"}}',
-            "physical_network is no name of 1 to 64 ASCII characters without blanks; leave it out",
+            "physical_network is not a name of 1 to 64 ASCII characters without blanks; omit it",
         ),
         ('{"physical_network": "blue"}', "none of the keys address, devname, force"),
         ('{"bus": "81"}', "none of the keys address, devname, force"),
