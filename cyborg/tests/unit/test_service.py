@@ -124,9 +124,9 @@ def test_one_sentence_for_the_same_trouble(caplog: pytest.LogCaptureFixture) -> 
         assert job.reaches(job.turns + 3)
     said = [one.getMessage() for one in caplog.records if one.name == "cyborg.service"]
     assert said == [
-        "job: Placement is not available: it is away",
-        "job: Placement is not available: it is busy",
-        "job works again",
+        "Periodic task job failed: Placement is not available: it is away",
+        "Periodic task job failed: Placement is not available: it is busy",
+        "Periodic task job succeeds again",
     ]
 
 

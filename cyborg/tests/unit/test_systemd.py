@@ -115,7 +115,7 @@ daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
         assert process.wait(20) == 0
         assert manager.hears("STATUS=Finishing")
         assert manager.told[0] == "STATUS=Running"
-        assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing what is in hand"]
+        assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
 
 
 def test_a_broker_that_is_away_is_told_and_does_not_keep_it_from_being_ready(tmp_path: Path):
@@ -141,8 +141,8 @@ daemon.add_task(PeriodicTask("heartbeat", lambda: None, interval=0.05))
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        ("threading.Event().wait()", "has been at one turn for more than 0.5 seconds"),
-        ("sys.exit(3)", "has ended, which it never should"),
+        ("threading.Event().wait()", "has been in one run for more than 0.5 seconds"),
+        ("sys.exit(3)", "has ended unexpectedly"),
     ],
     ids=["hangs", "ends its thread"],
 )
@@ -177,7 +177,7 @@ daemon.add_server(Server(), alive=lambda: not (place / "dead").exists())
     with SimulatedManager(tmp_path, watchdog=0.3) as manager, program(manager, tmp_path, text):
         assert manager.hears("WATCHDOG=1", times=3)
         (tmp_path / "dead").touch()
-        assert manager.hears("STATUS=Stuck: test takes no more requests")
+        assert manager.hears("STATUS=Stuck: test no longer accepts requests")
         assert manager.silent(1.0)
 
 
@@ -195,7 +195,7 @@ if not life.exists():
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
         program(manager, tmp_path, text) as process,
     ):
-        assert manager.hears("STATUS=Finishing what is in hand")
+        assert manager.hears("STATUS=Finishing the current work")
         signs = manager.signs
         assert wait_until(lambda: manager.signs > signs + 5, timeout=10)
         (tmp_path / "done").touch()

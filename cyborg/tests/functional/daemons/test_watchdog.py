@@ -47,7 +47,7 @@ def test_a_driver_that_ends_the_round_of_an_agent_ends_the_signs_of_life(
         assert manager.hears("STATUS=Stuck: heartbeat has ended"), program.output
         assert manager.silent(2.0)
         assert program.running
-    assert "Only a new start can help" in program.output
+    assert "Only a restart helps" in program.output
 
 
 def test_an_agent_that_begins_anew_is_ready_again(deploy: Callable[..., Deployment]):

@@ -366,8 +366,8 @@ def test_a_check_that_hangs_is_asked_once_for_a_backend(file: Path) -> None:
     assert [one.setup_required for one in found] == [True, True]
     assert {one.reason for one in found} == {
         (
-            "the check whether it is set up failed: running /usr/sbin/card failed: it did not end in "
-            "time"
+            "the check whether it is set up failed: "
+            "running /usr/sbin/card failed: it did not end in time"
         )
     }
 
