@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every metric of this service, by name, labels and meaning; the documents have the same table.
+"""All metrics of this service with name, labels and help text; the documents have the same table.
 
-Labels take values from short lists (states, kinds, verbs, routes), or name hosts, drivers and
-devices, of which a cloud has as many as it has. None takes what a client sends.
+The values of labels come from short lists (states, kinds, verbs, routes), or name hosts, drivers
+and devices of the cloud. No label has a value that a client sends.
 """
 
 from dataclasses import dataclass
@@ -16,59 +16,65 @@ from cyborg.model.reading import FIGURES
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric; ``kind`` is ``gauge``, ``counter`` or ``histogram``."""
+    """One metric; ``kind`` is ``gauge``, ``counter`` or ``histogram``, ``help`` its help text."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
-    meaning: str
+    help: str
 
     def family(self) -> GaugeMetricFamily:
-        """An empty gauge, for a collector to fill."""
-        return GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+        """Return an empty gauge for a collector to fill."""
+        return GaugeMetricFamily(self.name, self.help, labels=self.labels)
 
     def counter(self, registry: CollectorRegistry) -> Counter:
-        """A counter of this process."""
-        return Counter(self.name, self.meaning, self.labels, registry=registry)
+        """Return a counter of this process."""
+        return Counter(self.name, self.help, self.labels, registry=registry)
 
     def histogram(self, registry: CollectorRegistry) -> Histogram:
-        """Times of this process, in seconds."""
-        return Histogram(self.name, self.meaning, self.labels, registry=registry, buckets=_SECONDS)
+        """Return a histogram of durations in this process, in seconds."""
+        return Histogram(self.name, self.help, self.labels, registry=registry, buckets=_SECONDS)
 
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 BUILD_INFO: Final = Metric(
-    "cyborg_build_info", "gauge", ("binary", "version"), "Always 1; tells what runs here."
+    "cyborg_build_info",
+    "gauge",
+    ("binary", "version"),
+    "Always 1; the labels name the process and its version.",
 )
 
 REQUESTS: Final = Metric(
     "cyborg_http_requests_total",
     "counter",
     ("route", "method", "status"),
-    "Requests that the API has answered.",
+    "Requests that the API answered.",
 )
 REQUEST_SECONDS: Final = Metric(
     "cyborg_http_request_duration_seconds",
     "histogram",
     ("route", "method"),
-    "How long the API took for them.",
+    "Duration of requests to the API.",
 )
 
 VERB_SECONDS: Final = Metric(
     "cyborg_rpc_duration_seconds",
     "histogram",
     ("verb", "outcome"),
-    "How long this process took for calls over the bus.",
+    "Duration of calls that this process answered over the message bus.",
 )
 PEER_FAILURES: Final = Metric(
     "cyborg_peer_failures_total",
     "counter",
     ("peer", "reason"),
-    "Requests of this process to other services that failed.",
+    "Failed requests of this process to other services.",
 )
 DRIVERS: Final = Metric(
-    "cyborg_drivers", "gauge", ("driver", "state"), "On how many hosts a driver is in a state."
+    "cyborg_drivers",
+    "gauge",
+    ("driver", "state"),
+    "Number of hosts on which a driver is in a state.",
 )
 
 BUS_LISTENING: Final = Metric(
@@ -80,62 +86,60 @@ BUS_LISTENING: Final = Metric(
 DATABASE_UP: Final = Metric(
     "cyborg_database_up", "gauge", (), "1 if the database answered for this scrape, else 0."
 )
-ARQS: Final = Metric("cyborg_arqs", "gauge", ("state",), "Accelerator requests.")
+ARQS: Final = Metric("cyborg_arqs", "gauge", ("state",), "Accelerator requests (ARQs).")
 HANDLES: Final = Metric(
-    "cyborg_attach_handles", "gauge", ("state",), "Attach handles, which are the units."
+    "cyborg_attach_handles", "gauge", ("state",), "Attach handles; each is one unit of a device."
 )
 UNITS: Final = Metric(
     "cyborg_units",
     "gauge",
     ("host", "resource_class", "state"),
-    "The same by host and resource class.",
+    "Units by host and resource class.",
 )
 UNITS_LEAKED: Final = Metric(
     "cyborg_units_leaked",
     "gauge",
     (),
-    "Units that are held, although no accelerator request has them.",
+    "Units that are held although no accelerator request has them.",
 )
 DEVICES: Final = Metric("cyborg_devices", "gauge", ("type", "state"), "Devices.")
 DEVICE_HEALTHY: Final = Metric(
     "cyborg_device_healthy",
     "gauge",
     ("host", "driver", "type", "device"),
-    "1 if the health of a device allows its use, 0 if its units are reserved because of it.",
+    "1 if a device is healthy, 0 if its units are reserved because it is not.",
 )
-WORK: Final = Metric("cyborg_work", "gauge", ("kind",), "Pieces of work that are to be done.")
+WORK: Final = Metric("cyborg_work", "gauge", ("kind",), "Work items in the queue.")
 WORK_OLDEST: Final = Metric(
-    "cyborg_work_oldest_seconds", "gauge", ("kind",), "The age of the oldest of them."
+    "cyborg_work_oldest_seconds", "gauge", ("kind",), "Age of the oldest work item."
 )
 WORK_FAILING: Final = Metric(
     "cyborg_work_failing",
     "gauge",
     ("kind",),
-    "Those of them that could not be done when last tried.",
+    "Work items whose last attempt did not succeed.",
 )
-OPERATIONS: Final = Metric(
-    "cyborg_operations", "gauge", ("state",), "Operations that are not forgotten yet."
-)
+OPERATIONS: Final = Metric("cyborg_operations", "gauge", ("state",), "Operations that are stored.")
 NOTIFICATION_LAG: Final = Metric(
     "cyborg_notification_lag_seconds",
     "gauge",
     (),
-    "The age of the oldest event that has not been told as a notification.",
+    "Age of the oldest event that has not been sent as a notification.",
 )
 BIND_SECONDS: Final = Metric(
     "cyborg_bind_duration_seconds",
     "histogram",
     ("outcome",),
-    "How long binds took for which a host had to prepare the device.",
+    "Duration of binds for which an agent had to prepare the device.",
 )
 SERVICES: Final = Metric(
-    "cyborg_services", "gauge", ("binary", "state"), "Services that were ever seen, up or down."
+    "cyborg_services", "gauge", ("binary", "state"), "Registered services, up or down."
 )
 HEARTBEAT_AGE: Final = Metric(
     "cyborg_service_heartbeat_age_seconds",
     "gauge",
     ("binary", "host"),
-    "The age of the last heartbeat of a service.",
+    "Age of the last heartbeat of a service.",
 )
 
 CONDUCTOR_UP: Final = Metric(
@@ -145,18 +149,16 @@ DRIVER_FAILURES: Final = Metric(
     "cyborg_driver_failures_total",
     "counter",
     ("driver", "verb"),
-    "Calls of this agent into drivers that failed.",
+    "Failed calls of this agent to drivers.",
 )
 
-#: The figures of accelerators, by the names that drivers give them.
+#: The statistics of accelerators, by the names that drivers use.
 DEVICE_STATS: Final = {
-    name: Metric(
-        f"cyborg_accelerator_{name}", "gauge", ("host", "driver", "type", "device"), meaning
-    )
-    for name, meaning in FIGURES.items()
+    name: Metric(f"cyborg_accelerator_{name}", "gauge", ("host", "driver", "type", "device"), text)
+    for name, text in FIGURES.items()
 }
 
-#: Which processes show what.
+#: The metrics of each process.
 API_METRICS: Final = (BUILD_INFO, REQUESTS, REQUEST_SECONDS)
 CONDUCTOR_METRICS: Final = (
     BUILD_INFO,

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 #: The figures that have a metric each, with their meaning; their names end in the unit.
 FIGURES: Final[Mapping[str, str]] = {
-    "utilization_ratio": "How busy the accelerator is, from 0 to 1.",
-    "memory_used_bytes": "How much of its own memory is in use.",
-    "memory_total_bytes": "How much memory of its own it has.",
-    "temperature_celsius": "How hot it is.",
-    "power_watts": "What it draws.",
+    "utilization_ratio": "Utilization of the accelerator, from 0 to 1.",
+    "memory_used_bytes": "Memory of the accelerator that is in use, in bytes.",
+    "memory_total_bytes": "Total memory of the accelerator, in bytes.",
+    "temperature_celsius": "Temperature of the accelerator, in degrees Celsius.",
+    "power_watts": "Power draw of the accelerator, in watts.",
 }
 #: A driver may give so many figures of one device; the rest is left out.
 MOST_FIGURES: Final = 64

@@ -40,7 +40,7 @@ def test_the_tables_of_metrics_are_those_of_the_code():
     for one in METRICS:
         kind, labels, meaning = table[one.name]
         assert (kind, labels) == (one.kind, ", ".join(one.labels) or "-"), one.name
-        assert meaning.startswith(one.meaning), one.name
+        assert meaning.startswith(one.help), one.name
 
 
 def test_expressions_name_metrics_that_there_are():
