@@ -63,7 +63,7 @@ DEFECTS = (
         "vfio-unreadable-process-ends-the-search",
         "a process that cannot be read hides no other",
         "cyborg/drivers/pci_scan.py",
-        "            # It has ended, or belongs to another user: then the function's state must suffice.\n"
+        "            # Ended, or of another user: then the state of the function must suffice.\n"
         "            continue",
         "            break",
         (f"{_UNIT}/drivers/test_pci.py::test_each_process_that_has_a_vfio_node_open_is_found",),

@@ -221,7 +221,7 @@ def _open_vfio(host: Host) -> dict[str, str]:
                 if target.startswith(_VFIO_NODES):
                     nodes[target.removeprefix(_VFIO_NODES)] = _command(host, process)
         except exception.HostError:
-            # It has ended, or belongs to another user: then the function's state must suffice.
+            # Ended, or of another user: then the state of the function must suffice.
             continue
     return nodes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generic_driver refuses in its configuration, in one sentence that names it."""
+"""The errors of the generic_driver's configuration are sentences with option and value."""
 
 from pathlib import Path
 
@@ -33,36 +33,36 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "cyborg.conf"
 
 
-def test_no_backend_is_no_error() -> None:
+def test_read_returns_nothing_without_backends() -> None:
     assert generic_options.read(configured(), FakeHost()) == ()
 
 
-def test_the_least_that_is_needed(file: Path) -> None:
-    (found,) = backends(file, section("a", **LEAST))
-    assert (found.name, found.resource_class, found.units) == ("a", "CUSTOM_GPU", 1)
-    assert (found.device_type, found.kind) == (DeviceType.PCI, "PCI")
-    assert found.attach_type is AttachType.PCI
-    assert not found.prepares
-    assert not found.is_declared
+def test_a_backend_needs_only_a_selector_and_a_resource_class(file: Path) -> None:
+    (backend,) = backends(file, section("a", **LEAST))
+    assert (backend.name, backend.resource_class, backend.units) == ("a", "CUSTOM_GPU", 1)
+    assert (backend.device_type, backend.kind) == (DeviceType.PCI, "PCI")
+    assert backend.attach_type is AttachType.PCI
+    assert not backend.prepares
+    assert not backend.is_declared
 
 
-def test_words_may_be_written_small_and_lists_keep_their_order(file: Path) -> None:
-    given = {"device_type": "fpga", "kind": "CRYPTO", "traits": "CUSTOM_B, CUSTOM_A"}
+def test_enumerations_ignore_case_and_lists_keep_their_order(file: Path) -> None:
+    options = {"device_type": "fpga", "kind": "CRYPTO", "traits": "CUSTOM_B, CUSTOM_A"}
     services = {"services": "aes, rsa", "capabilities": '{"ipsec": {"num": 1}}'}
-    (found,) = backends(file, section("a", **LEAST, **given, **services))
-    assert (found.device_type, found.kind) == (DeviceType.FPGA, "CRYPTO")
-    assert found.traits == ("CUSTOM_B", "CUSTOM_A")
-    assert found.services == ("aes", "rsa")
-    assert found.capabilities == {"ipsec": {"num": 1}}
+    (backend,) = backends(file, section("a", **LEAST, **options, **services))
+    assert (backend.device_type, backend.kind) == (DeviceType.FPGA, "CRYPTO")
+    assert backend.traits == ("CUSTOM_B", "CUSTOM_A")
+    assert backend.services == ("aes", "rsa")
+    assert backend.capabilities == {"ipsec": {"num": 1}}
 
 
-def test_several_in_the_order_of_their_names(file: Path) -> None:
-    found = backends(file, section("a", **LEAST), section("b", **LEAST), names="b, a, b")
-    assert [one.name for one in found] == ["b", "a"]
+def test_backends_come_in_the_configured_order(file: Path) -> None:
+    loaded = backends(file, section("a", **LEAST), section("b", **LEAST), names="b, a, b")
+    assert [backend.name for backend in loaded] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
-    ("given", "option", "reason"),
+    ("options", "option", "reason"),
     [
         (
             {"services": "a, b", "service_file": "/run/engine"},
@@ -86,11 +86,11 @@ def test_several_in_the_order_of_their_names(file: Path) -> None:
         ),
     ],
 )
-def test_services_that_cannot_be_told_apart_are_refused(
-    file: Path, given: dict[str, str], option: str, reason: str
+def test_service_options_that_cannot_distinguish_services_are_refused(
+    file: Path, options: dict[str, str], option: str, reason: str
 ) -> None:
     with pytest.raises(exception.ConfigError) as caught:
-        backends(file, section("a", **{**LEAST, **given}))
+        backends(file, section("a", **{**LEAST, **options}))
     sentence = str(caught.value)
     assert sentence.startswith(f"Option [generic_driver:a] {option} cannot be ")
     assert reason in sentence
@@ -134,7 +134,9 @@ def test_services_that_cannot_be_told_apart_are_refused(
         ("check_timeout", "0", "Should be greater than or equal to 0.1"),
     ],
 )
-def test_a_bad_value_is_one_sentence(file: Path, option: str, value: str, reason: str) -> None:
+def test_an_invalid_value_raises_config_error_with_one_sentence(
+    file: Path, option: str, value: str, reason: str
+) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, section("a", **{**LEAST, option: value}))
     sentence = str(caught.value)
@@ -178,13 +180,15 @@ def test_a_bad_value_is_one_sentence(file: Path, option: str, value: str, reason
         ),
     ],
 )
-def test_what_is_missing_or_too_much(file: Path, options: dict[str, str], sentence: str) -> None:
+def test_missing_and_conflicting_options_raise_config_error(
+    file: Path, options: dict[str, str], sentence: str
+) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, section("a", **options))
     assert str(caught.value) == sentence
 
 
-def test_a_name_that_is_none(file: Path) -> None:
+def test_an_invalid_backend_name_raises_config_error(file: Path) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, names="a b")
     assert str(caught.value) == (
@@ -202,7 +206,7 @@ def test_a_name_that_is_none(file: Path) -> None:
         ("10de:*", "8086:*", False),
     ],
 )
-def test_backends_that_a_guest_would_make_look_alike(
+def test_backends_with_a_sysfs_class_need_different_pci_ids(
     file: Path, first: str, second: str, is_refused: bool
 ) -> None:
     sections = [
@@ -220,13 +224,15 @@ def test_backends_that_a_guest_would_make_look_alike(
     )
 
 
-def test_every_command_is_the_hosts_own() -> None:
-    named = {one.dest for one in generic.backend_options() if one.dest.endswith("_command")}
-    assert named == GenericDriver.local_options
-    assert len(named) == 9
+def test_every_command_option_is_local() -> None:
+    names = {
+        option.dest for option in generic.backend_options() if option.dest.endswith("_command")
+    }
+    assert names == GenericDriver.local_options
+    assert len(names) == 9
 
 
-def test_a_command_that_was_not_written_on_this_host(file: Path) -> None:
+def test_a_command_outside_the_configuration_files_is_refused(file: Path) -> None:
     conf = written(file, f"[generic_driver]\nbackends = a\n{section('a', **LEAST)}")
     generic_options.read(conf, FakeHost())
     conf.set_override("health_command", "/usr/bin/health", "generic_driver:a")
@@ -235,7 +241,9 @@ def test_a_command_that_was_not_written_on_this_host(file: Path) -> None:
 
 
 @pytest.mark.parametrize("in_state_path", [True, False])
-def test_a_command_in_a_file_that_is_not_roots(file: Path, in_state_path: bool) -> None:
+def test_a_command_in_a_file_that_others_can_change_is_refused(
+    file: Path, in_state_path: bool
+) -> None:
     text = f"state_path = {file.parent if in_state_path else '/nowhere'}\n"
     text += "[generic_driver]\nbackends = a\n"
     text += section("a", **LEAST, health_command="/usr/bin/health {address}")
