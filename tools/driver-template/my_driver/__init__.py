@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver for the life-cycle service of accelerators."""
+"""A driver for Cyborg, the accelerator life-cycle service."""

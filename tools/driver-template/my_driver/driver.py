@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of the Example card: whole cards, one for each guest."""
+"""The driver of the Example card: it offers whole cards, each to one guest."""
 
 from cyborg.drivers import ownership, pci_scan
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver
@@ -20,25 +20,28 @@ class MyDriver(Driver):
 
     def discover(self, context=EMPTY_CONTEXT):
         snapshot = pci_scan.read(self.host)
-        busy = ownership.host_uses(snapshot)
-        found = []
+        uses = ownership.host_uses(snapshot)
+        devices = []
         for raw in snapshot.functions:
             try:
                 card = parse_function(raw)
             except ValueError:
-                continue  # nobody can tell what it is: it is not offered
+                continue  # it is not known which card this is, so it is not offered
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
-                ours = self.name_of(card) in context.managed_deployables
-                if not ownership.refusal_reason(card, busy, snapshot.open_vfio, context, ours=ours):
-                    found.append(self.device(card))
-        return sorted(found, key=lambda one: one.key)
+                managed = self.name_of(card) in context.managed_deployables
+                reason = ownership.refusal_reason(
+                    card, uses, snapshot.open_vfio, context, managed=managed
+                )
+                if reason is None:
+                    devices.append(self.device(card))
+        return sorted(devices, key=lambda device: device.key)
 
     def name_of(self, card):
         return f"{self.node}_{card.address}"
 
     def device(self, card):
         key, info = str(card.address), card.address.info()
-        unit = Deployable(
+        deployable = Deployable(
             name=self.name_of(card),
             resource_class=RESOURCE_CLASS,
             driver_name="EXAMPLE",
@@ -49,4 +52,4 @@ class MyDriver(Driver):
                 *(Attribute(f"trait{number}", trait) for number, trait in enumerate(TRAITS)),
             ),
         )
-        return Device(key, DeviceType.AICHIP, f"{VENDOR:04x}", "Example card", info, (unit,))
+        return Device(key, DeviceType.AICHIP, f"{VENDOR:04x}", "Example card", info, (deployable,))
