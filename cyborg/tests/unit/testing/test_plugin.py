@@ -73,7 +73,7 @@ def test_the_driver_of_the_guide_is_short_and_keeps_the_contract(package: Path) 
 
 
 def test_a_driver_that_breaks_it(package: Path) -> None:
-    change(package, "sorted(found, key=lambda one: one.key)", "found[::-1]")
+    change(package, "sorted(devices, key=lambda device: device.key)", "devices[::-1]")
     status, said = contract(package, "-k", "the_same_twice or what_it_cannot")
     assert status == 1, said
     assert "contract of my_driver::TestContract::test_discovers_the_same_twice" in said
@@ -81,7 +81,7 @@ def test_a_driver_that_breaks_it(package: Path) -> None:
 
 
 def test_a_failure_names_the_rule_that_the_driver_broke(package: Path) -> None:
-    change(package, "sorted(found, key=lambda one: one.key)", "found[::-1]")
+    change(package, "sorted(devices, key=lambda device: device.key)", "devices[::-1]")
     _, said = contract(package, "-k", "the_same_twice")
     assert "discover() must return the devices in the order of their keys" in said
 
@@ -130,7 +130,7 @@ def test_hosts_and_files_that_are_not_there(
 def test_options_that_a_driver_refuses(tmp_path: Path) -> None:
     config = tmp_path / "driver.conf"
     config.write_text("[generic_driver]\nbackends = a\n")
-    with pytest.raises(ValueError, match="resource_class must be given"):
+    with pytest.raises(ValueError, match="resource_class must be set"):
         subject.load("generic_driver", None, str(config))
 
 
