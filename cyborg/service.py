@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner of a daemon: RPC server, periodic jobs, signals and heartbeats, in threads.
+"""Run a daemon: its servers and periodic tasks in threads, signals, and reports to systemd.
 
-oslo.service's launcher forks, which cuts threads; all that a daemon of ours needs is here.
+The launcher of oslo.service forks, and threads do not survive a fork. This module is all that the
+daemons of this service need.
 """
 
 import logging
@@ -21,35 +22,35 @@ from cyborg.systemd import Manager
 
 LOG = logging.getLogger(__name__)
 
-#: How long a daemon that is told to end waits for each of its jobs, in seconds.
-_PATIENCE = 30.0
-#: How long a daemon that starts waits for the bus before it counts as ready all the same: it lives
-#: with a broker that is away, and systemd would otherwise start it again and again.
-_READY_AFTER = 10.0
-#: How long a daemon that begins anew may finish what is in hand, in seconds: longer than any
+#: How long a stopping daemon waits for each of its periodic tasks, in seconds.
+_STOP_TIMEOUT = 30.0
+#: How long a starting daemon waits for the message bus before it reports that it is ready, in
+#: seconds. A daemon runs without a broker; without this limit systemd would restart it repeatedly.
+_READY_TIMEOUT = 10.0
+#: How long a stopping or restarting daemon may finish its current work, in seconds: longer than any
 #: command of a driver.
-_FINISHING = 4 * 3600.0
+_FINISH_TIMEOUT = 4 * 3600.0
 _TICK = 1.0
-#: How long a broker may refuse this process before it counts as stuck, in seconds. A broker that
-#: does not answer at all never makes the process stuck: a restart cannot cure that.
-_DEAF_LIMIT = 600.0
+#: How long a broker may refuse this process before the process counts as stuck, in seconds. A
+#: broker that does not answer at all never makes it stuck, because a restart does not help then.
+_REFUSED_LIMIT = 600.0
 
 
 class Server(Protocol):
-    """What oslo.messaging calls an RPC server."""
+    """A server that can be started, stopped and waited for, such as oslo.messaging's RPC server."""
 
     def start(self) -> Any: ...
     def stop(self) -> Any: ...
     def wait(self) -> Any: ...
 
 
-class Periodic:
-    """A job in a thread of its own, every ``interval`` seconds, sooner when woken.
+class PeriodicTask:
+    """A job that runs in a separate thread every ``interval`` seconds, or earlier when woken.
 
-    A job that fails is logged and runs again at its next turn: one sentence when it is one of our
-    errors (and only when it is another than last time), a traceback when nobody foresaw it.
-    ``jitter`` spreads the turns of many hosts, as a part of the interval. A turn that takes longer
-    than ``limit`` seconds is stuck; without a limit it may take as long as it likes.
+    A job that fails is logged and runs again after the interval: an error of this service as one
+    sentence (only if it differs from the last one), any other exception with its traceback.
+    ``jitter``, a fraction of the interval, spreads the runs of many hosts. A run that takes longer
+    than ``limit`` seconds is stuck; without a limit a run may take any time.
     """
 
     def __init__(
@@ -66,252 +67,262 @@ class Periodic:
         self._interval = interval
         self._jitter = jitter
         self._limit = limit
-        self._since: float | None = None
+        self._run_began: float | None = None
         self._due = threading.Event()
         self._stopped = threading.Event()
-        self._complaint = ""
-        self._asker: dict[str, str] = {}
+        self._error = ""
+        self._waker_ids: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Run the job now and from now on."""
+        """Run the job now and then periodically."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Run the job at once, for this thread's request, instead of at its next turn."""
-        self._asker = ids()
+        """Run the job immediately; its log lines carry the ids of this thread's request."""
+        self._waker_ids = ids()
         self._due.set()
 
     def stop(self) -> None:
-        """Let a running job finish and run no more."""
+        """Let a running job finish, and do not run it again."""
         self._stopped.set()
         self._due.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)
+            self._thread.join(_STOP_TIMEOUT)
 
     @property
-    def complaint(self) -> str:
-        """What kept the last turn from its end, in a sentence; empty when nothing did."""
-        return f"{self._name}: {self._complaint}" if self._complaint else ""
+    def last_error(self) -> str:
+        """Return the name and the error of the last run; empty when it succeeded."""
+        return f"{self._name}: {self._error}" if self._error else ""
 
     @property
     def stuck(self) -> str:
-        """Why there will be no other turn, in a sentence; empty while there is no such reason."""
-        since = self._since
+        """Return a clause that says why the job will not run again; empty while it will."""
+        began = self._run_began
         if self._thread.ident is not None and not (
             self._thread.is_alive() or self._stopped.is_set()
         ):
-            return f"{self._name} has ended, which it never should"
-        if self._limit and since is not None and time.monotonic() - since > self._limit:
-            return f"{self._name} has been at one turn for more than {self._limit:g} seconds"
+            return f"{self._name} has ended unexpectedly"
+        if self._limit and began is not None and time.monotonic() - began > self._limit:
+            return f"{self._name} has been in one run for more than {self._limit:g} seconds"
         return ""
 
     def _run(self) -> None:
         while True:
-            # In this order: a stop between the two is seen, one after them ends the wait below.
+            # In this order: the check sees a stop that comes between the two lines, and a stop that
+            # comes later ends the wait below.
             self._due.clear()
             if self._stopped.is_set():
                 return
-            asker, self._asker = self._asker, {}
-            self._since = time.monotonic()
-            with working_for(asker):
-                self._turn()
-            self._since = None
+            waker_ids, self._waker_ids = self._waker_ids, {}
+            self._run_began = time.monotonic()
+            with working_for(waker_ids):
+                self._run_once()
+            self._run_began = None
             spread = random.uniform(1 - self._jitter, 1 + self._jitter)
             self._due.wait(self._interval * spread)
 
-    def _turn(self) -> None:
-        before, now = self._complaint, ""
+    def _run_once(self) -> None:
+        previous, current = self._error, ""
         try:
             self._job()
         except exception.CyborgError as error:
-            now = str(error)
+            current = str(error)
         except Exception:
-            # A daemon outlives a fault in one of its jobs; the operator must see it.
-            self._complaint = "a fault, see the log"
-            LOG.exception("%s failed", self._name)
+            # An unexpected error in one job must not stop the daemon; the operator must see it.
+            self._error = "unexpected error, see the log"
+            LOG.exception("Periodic task %s failed with an unexpected error", self._name)
             return
-        self._complaint = now
-        # Not while the error is handled: oslo.log would write it a second time behind the sentence.
-        if now and now != before:
-            LOG.warning("%s: %s", self._name, now)
-        elif before and not now:
-            LOG.info("%s works again", self._name)
+        self._error = current
+        # Outside the handler: oslo.log would append the error to the line a second time.
+        if current and current != previous:
+            LOG.warning("Periodic task %s failed: %s", self._name, current)
+        elif previous and not current:
+            LOG.info("Periodic task %s succeeds again", self._name)
 
 
 class Daemon:
-    """Everything of one process that starts and stops together, in this order and back.
+    """The servers and periodic tasks of one process, which start and stop together in this order.
 
-    ``manager`` is told when it is ready, how it is, and that it lives.
+    The daemon reports to ``manager`` that it is ready, its status and that it is alive.
     """
 
     def __init__(self, name: str, manager: Manager | None = None) -> None:
         self._name = name
         self._manager = manager or Manager()
         self._servers: list[Server] = []
-        self._jobs: list[Periodic] = []
-        self._endings: list[Callable[[], None]] = []
-        self._lives: list[Callable[[], bool]] = []
-        self._troubles: list[Callable[[], Trouble | None]] = []
-        self._ended = threading.Event()
-        self._again = threading.Event()
+        self._tasks: list[PeriodicTask] = []
+        self._cleanups: list[Callable[[], None]] = []
+        self._alive_checks: list[Callable[[], bool]] = []
+        self._trouble_checks: list[Callable[[], Trouble | None]] = []
+        self._stop_requested = threading.Event()
+        self._restart_requested = threading.Event()
         self._starters: list[threading.Thread] = []
 
-    def serve(
+    def add_server(
         self,
         server: Server,
         *,
         alive: Callable[[], bool] | None = None,
         trouble: Callable[[], Trouble | None] | None = None,
     ) -> None:
-        """Have a server run; it starts in the background, because the broker may be away.
+        """Add a server; it starts in the background, because the broker may not be available.
 
-        ``alive`` tells whether a server that has started still runs. ``trouble`` tells why an RPC
-        server receives no requests, and is None while the server listens.
+        ``alive`` returns whether a started server still runs. ``trouble`` returns why an RPC server
+        does not receive requests, and None while the server listens.
         """
         self._servers.append(server)
         if alive is not None:
-            self._lives.append(alive)
+            self._alive_checks.append(alive)
         if trouble is not None:
-            self._troubles.append(trouble)
+            self._trouble_checks.append(trouble)
 
-    def every(self, job: Periodic) -> None:
-        """Have a periodic job run."""
-        self._jobs.append(job)
+    def add_task(self, task: PeriodicTask) -> None:
+        """Add a periodic task."""
+        self._tasks.append(task)
 
-    def at_end(self, ending: Callable[[], None]) -> None:
-        """Have something done when everything has stopped, the last named first."""
-        self._endings.append(ending)
+    def at_end(self, cleanup: Callable[[], None]) -> None:
+        """Add a function to call after everything has stopped; the last added runs first."""
+        self._cleanups.append(cleanup)
 
     def start(self) -> None:
-        """Start everything; returns at once."""
+        """Start the servers and tasks; return without waiting."""
         for server in self._servers:
             thread = threading.Thread(target=server.start, name="rpc-start", daemon=True)
             thread.start()
             self._starters.append(thread)
-        for job in self._jobs:
-            job.start()
+        for task in self._tasks:
+            task.start()
         LOG.info("%s is running", self._name)
 
     def stop(self) -> None:
-        """Finish what is in hand, then end."""
+        """Finish the current work, then stop."""
         for server, starter in zip(self._servers, self._starters, strict=False):
             starter.join(1.0)
             if not starter.is_alive():
                 server.stop()
                 server.wait()
-        for job in self._jobs:
-            job.stop()
-        for ending in reversed(self._endings):
-            ending()
-        LOG.info("%s has ended", self._name)
+        for task in self._tasks:
+            task.stop()
+        for cleanup in reversed(self._cleanups):
+            cleanup()
+        LOG.info("%s has stopped", self._name)
 
     def run(self) -> int:
-        """Start, wait for SIGTERM or SIGINT, stop; answers the exit status.
+        """Start, wait for SIGTERM or SIGINT, and stop; return the exit status.
 
-        Does not return when the daemon is to begin anew: then this process executes the same
-        command line again, with the code that is installed by then, under the same pid.
+        The method does not return when ``restart`` was called: this process then executes the same
+        command line again, with the code that is installed at that time, under the same pid.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        # A container runtime's reload must not end a daemon that has nothing to reload.
+        # A reload signal of a container runtime must not end a daemon; there is nothing to reload.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.start()
-        threading.Thread(target=self._show, name="systemd", daemon=True).start()
-        while not self._ended.wait(_TICK):
+        threading.Thread(target=self._report_status, name="systemd", daemon=True).start()
+        while not self._stop_requested.wait(_TICK):
             pass
-        LOG.info("%s is told to end, and finishes what is in hand", self._name)
-        if self.beginning_anew:
+        action = "restarting" if self.restarting else "stopping"
+        LOG.info("%s is %s; it finishes its current work first", self._name, action)
+        if self.restarting:
             self._manager.reloading()
         else:
             self._manager.stopping()
-        self._manager.status("Finishing what is in hand")
+        self._manager.status("Finishing the current work")
         self.stop()
-        if self.beginning_anew:
+        if self.restarting:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
         return 0
 
-    def begin_anew(self) -> None:
-        """Have ``run`` finish what is in hand and execute the program again; returns at once."""
-        self._again.set()
-        self._ended.set()
+    def restart(self) -> None:
+        """Request that ``run`` finishes the current work and executes the program again."""
+        self._restart_requested.set()
+        self._stop_requested.set()
 
     @property
-    def beginning_anew(self) -> bool:
-        """Whether it was asked to begin anew, and nobody has told it to end since."""
-        return self._again.is_set()
+    def restarting(self) -> bool:
+        """Return whether a restart was requested, and no signal to stop has come since."""
+        return self._restart_requested.is_set()
 
     @property
     def stuck(self) -> str:
-        """Why only a new start can help, in a sentence; empty while there is no such reason."""
-        if self._lives and not self._connecting and not all(alive() for alive in self._lives):
-            return f"{self._name} takes no more requests"
+        """Return a clause that says why only a restart can help; empty while there is no reason."""
+        if (
+            self._alive_checks
+            and not self._connecting
+            and not all(alive() for alive in self._alive_checks)
+        ):
+            return f"{self._name} no longer accepts requests"
         trouble = self.bus_trouble
-        if trouble and trouble.refused and time.monotonic() - trouble.since > _DEAF_LIMIT:
+        if trouble and trouble.refused and time.monotonic() - trouble.since > _REFUSED_LIMIT:
             return (
-                f"{self._name} has received no requests for more than {_DEAF_LIMIT:g} seconds: "
+                f"{self._name} has received no requests for more than {_REFUSED_LIMIT:g} seconds: "
                 f"{trouble.reason}"
             )
-        return next((job.stuck for job in self._jobs if job.stuck), "")
+        return next((task.stuck for task in self._tasks if task.stuck), "")
 
     @property
     def bus_trouble(self) -> Trouble | None:
-        """Why this process receives no requests over the bus; None while it listens."""
-        found = (trouble() for trouble in self._troubles)
-        return next((trouble for trouble in found if trouble is not None), None)
+        """Return why this process receives no requests over the bus, None while it listens."""
+        troubles = (check() for check in self._trouble_checks)
+        return next((trouble for trouble in troubles if trouble is not None), None)
 
     @property
     def bus_error(self) -> str:
-        """The reason of ``bus_trouble``; empty while this process listens."""
+        """Return the reason of ``bus_trouble``; empty while this process listens."""
         trouble = self.bus_trouble
         return trouble.reason if trouble else ""
 
     @property
     def state(self) -> str:
-        """How it is, in a sentence."""
+        """Return the status of the daemon in a sentence."""
         if self.bus_error:
             return f"Receives no requests: {self.bus_error}"
         if self._connecting:
             return "Waiting for the message bus"
-        complaints = [job.complaint for job in self._jobs if job.complaint]
-        return f"Running; {'; '.join(complaints)}" if complaints else "Running"
+        errors = [task.last_error for task in self._tasks if task.last_error]
+        return f"Running; {'; '.join(errors)}" if errors else "Running"
 
     @property
     def _connecting(self) -> bool:
         return any(starter.is_alive() for starter in self._starters)
 
-    def _show(self) -> None:
-        """Tell the service manager how this daemon is, for as long as the process lives.
+    def _report_status(self) -> None:
+        """Report the status to the service manager until the process ends.
 
-        While a job is stuck it is not told that the daemon lives, and will start it again.
+        While the daemon is stuck, it does not report that it is alive, so the watchdog restarts it.
         """
-        manager, said = self._manager, ""
-        wait_until(lambda: self._ended.is_set() or not self._connecting, timeout=_READY_AFTER)
-        # More than once within its time, so that one sign that comes late is not missed.
+        manager, logged = self._manager, ""
+        wait_until(
+            lambda: self._stop_requested.is_set() or not self._connecting, timeout=_READY_TIMEOUT
+        )
+        # Several times within the watchdog interval, so that one late report does not matter.
         tick = min(_TICK, (manager.watchdog or _TICK) / 3)
-        if not self._ended.is_set():
+        if not self._stop_requested.is_set():
             manager.status(self.state)
             manager.ready()
-        while not self._ended.wait(tick):
+        while not self._stop_requested.wait(tick):
             stuck = self.stuck
             manager.status(f"Stuck: {stuck}" if stuck else self.state)
             if not stuck:
                 manager.alive()
-            elif stuck != said:
-                LOG.error("%s. Only a new start can help; a watchdog will make one.", stuck)
-            said = stuck
-        deadline = time.monotonic() + _FINISHING
+            elif stuck != logged:
+                LOG.error(
+                    "%s. Only a restart helps; the systemd watchdog does it, if enabled.", stuck
+                )
+            logged = stuck
+        deadline = time.monotonic() + _FINISH_TIMEOUT
         while time.monotonic() < deadline:
             manager.alive()
             time.sleep(tick)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self._again.clear()
-        self._ended.set()
+        self._restart_requested.clear()
+        self._stop_requested.set()
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: float, step: float = 0.05) -> bool:
-    """Wait at most ``timeout`` seconds for a condition; answers whether it came true."""
+    """Wait at most ``timeout`` seconds for a condition; return whether it became true."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

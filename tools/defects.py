@@ -55,15 +55,15 @@ DEFECTS = (
         "vfio-last-process-wins",
         "the open VFIO nodes of all processes are found",
         "cyborg/drivers/pci_scan.py",
-        "found[target.removeprefix(_VFIO_NODES)] = _command(host, process)",
-        "found = {target.removeprefix(_VFIO_NODES): _command(host, process)}",
+        "nodes[target.removeprefix(_VFIO_NODES)] = _command(host, process)",
+        "nodes = {target.removeprefix(_VFIO_NODES): _command(host, process)}",
         (f"{_UNIT}/drivers/test_pci.py::test_each_process_that_has_a_vfio_node_open_is_found",),
     ),
     Defect(
         "vfio-unreadable-process-ends-the-search",
         "a process that cannot be read hides no other",
         "cyborg/drivers/pci_scan.py",
-        "            # Ended meanwhile, or another user's: the function's own state must tell.\n"
+        "            # Ended, or of another user: then the state of the function must suffice.\n"
         "            continue",
         "            break",
         (f"{_UNIT}/drivers/test_pci.py::test_each_process_that_has_a_vfio_node_open_is_found",),
@@ -227,7 +227,7 @@ DEFECTS = (
     Defect(
         "ended-conductors-stay",
         "rows of former processes of a conductor go after a day",
-        "cyborg/conductor/hosts/heartbeats.py",
+        "cyborg/conductor/leases.py",
         "            services.forget_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)",
         "            pass",
         (f"{_UNIT}/conductor/test_work.py",),
@@ -377,7 +377,7 @@ DEFECTS = (
         "    .order_by(Instance.uuid)",
     ),
     _unlocked(
-        "arq_moves.lock",
+        "arqs.lock",
         "cyborg/db/arqs.py",
         "    .order_by(Arq.id)\n    .with_for_update()",
         "    .order_by(Arq.id)",
@@ -435,22 +435,22 @@ DEFECTS = (
         "        .where(Host.service_host == service_host)",
     ),
     _unlocked(
-        "service_moves.lock_host",
+        "services.lock_host",
         "cyborg/db/services.py",
         "locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()",
         "locked = sa.select(Host.name).where(Host.id == host_id)",
     ),
     _unlocked(
-        "device_moves.labels",
+        "devices.labels",
         "cyborg/db/devices.py",
         "sa.select(Device.labels).where(Device.id == id_).with_for_update()",
         "sa.select(Device.labels).where(Device.id == id_)",
     ),
     _unlocked(
-        "profile_moves.lock",
+        "device_profiles.lock",
         "cyborg/db/device_profiles.py",
-        "        .order_by(DeviceProfile.id)" + _FOR_UPDATE,
-        "        .order_by(DeviceProfile.id)",
+        "        .order_by(models.DeviceProfile.id)" + _FOR_UPDATE,
+        "        .order_by(models.DeviceProfile.id)",
     ),
     _unlocked(
         "operations._lock",

@@ -21,13 +21,13 @@ from cyborg.agent.state_store import DesiredStateCache, OperationJournal, StateF
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.drivers.loader import Loaded
-from cyborg.metrics.meters import Listening, Meters
+from cyborg.drivers.loader import LoadResult
+from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.names import AGENT
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import AGENT_TOPIC, Bus
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 #: How long one question of the conductor waits for the end of an operation, in seconds.
 _OPERATION_PATIENCE = 10.0
@@ -73,7 +73,7 @@ def make_parts(
     *,
     settings: Settings,
     conductor: ReportClient,
-    loaded: Sequence[Loaded],
+    loaded: Sequence[LoadResult],
     placement: Placement,
     glance: Callable[[], Glance],
     load: Load = none_else,
@@ -136,7 +136,7 @@ def make_parts(
     return Parts(driver_manager, loop, operations, discoveries, checks)
 
 
-def _drivers(loaded: Sequence[Loaded], load: Load, cache: DesiredStateCache) -> DriverManager:
+def _drivers(loaded: Sequence[LoadResult], load: Load, cache: DesiredStateCache) -> DriverManager:
     """The drivers, as they were wanted when this host last heard of it."""
     driver_manager = DriverManager(loaded, load)
     if cache.desired is not None:
@@ -148,7 +148,7 @@ def assemble(
     *,
     settings: Settings,
     bus: Bus,
-    loaded: Sequence[Loaded],
+    loaded: Sequence[LoadResult],
     placement: Placement,
     glance: Callable[[], Glance],
     load: Load,
@@ -175,7 +175,7 @@ def assemble(
     def reload(epoch: int) -> None:
         # A question that comes late must not end the agent that came after.
         if parts.loop.lives_as(epoch):
-            daemon.begin_anew()
+            daemon.restart()
 
     endpoint = Endpoint(
         parts.operations,
@@ -188,26 +188,26 @@ def assemble(
     daemon.at_end(conductor.close)
     daemon.at_end(parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
-    daemon.serve(server, trouble=lambda: server.trouble)
-    daemon.every(beats)
+    daemon.add_server(server, trouble=lambda: server.trouble)
+    daemon.add_task(beats)
     if settings.health:
         job = parts.checks.run_once
-        daemon.every(Periodic("health", job, interval=settings.health, jitter=0.05))
+        daemon.add_task(PeriodicTask("health", job, interval=settings.health, jitter=0.05))
     if settings.usage:
         daemon.at_end(notifier.close)
-        daemon.every(
+        daemon.add_task(
             _measure(settings, parts, driver_calls, conductor=conductor, notifier=notifier)
         )
-    if meters.shown:
+    if meters.enabled:
         health = Health(drivers=parts.loop.drivers, connected=lambda: conductor.up)
-        daemon.serve(meters.listener(health, Listening(lambda: daemon.bus_error)))
+        daemon.add_server(meters.listener(health, BusListening(lambda: daemon.bus_error)))
     return daemon
 
 
-def _heartbeat(settings: Settings, loop: AgentLoop) -> Periodic:
+def _heartbeat(settings: Settings, loop: AgentLoop) -> PeriodicTask:
     """The job without which the agent is of no use."""
     limit = _ROUND + 4 * settings.rpc_timeout
-    return Periodic(
+    return PeriodicTask(
         "heartbeat", loop.run_once, interval=settings.heartbeat, jitter=0.05, limit=limit
     )
 
@@ -219,7 +219,7 @@ def _measure(
     *,
     conductor: ReportClient,
     notifier: Notifier,
-) -> Periodic:
+) -> PeriodicTask:
     """The job that tells how busy the devices are."""
     readings = Readings(
         host=settings.host,
@@ -230,7 +230,7 @@ def _measure(
         notifier=notifier,
         driver_calls=driver_calls,
     )
-    return Periodic("usage", readings.run_once, interval=settings.usage, jitter=0.05)
+    return PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=0.05)
 
 
 def _identity(settings: Settings) -> Identity:

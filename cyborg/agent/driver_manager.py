@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cyborg.drivers.base import Driver
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.model.report import DriverState, Made, RequestedDriver
 
 LOG = logging.getLogger(__name__)
 
 #: Loads an installed driver with an operator's options; what goes wrong is in the result.
-Load = Callable[[str, Mapping[str, str]], Loaded]
+Load = Callable[[str, Mapping[str, str]], LoadResult]
 
 
-def none_else(name: str, options: Mapping[str, str]) -> Loaded:
+def none_else(name: str, options: Mapping[str, str]) -> LoadResult:
     """Loads nothing: for a host on which no driver is installed but those it is given."""
-    return Loaded(name, error="no driver of this name is installed")
+    return LoadResult(name, error="no driver of this name is installed")
 
 
 class DriverManager:
@@ -31,7 +31,7 @@ class DriverManager:
     cannot be used goes on with its old ones.
     """
 
-    def __init__(self, loaded: Sequence[Loaded], load: Load) -> None:
+    def __init__(self, loaded: Sequence[LoadResult], load: Load) -> None:
         self._configured = {one.name: one for one in loaded if one.enabled}
         self._others = {one.name: one for one in loaded if not one.enabled}
         self._load = load
@@ -64,7 +64,7 @@ class DriverManager:
             else:
                 self._drop(name)
         for name, driver in self.drivers.items():
-            driver.made = self._made.get(name, {})
+            driver.operator_created = self._made.get(name, {})
         return told or before != (self.drivers, self.failures)
 
     def _tell(self, made: Sequence[Made]) -> bool:
@@ -98,7 +98,7 @@ class DriverManager:
             self.hellos[name] = loaded.hello
             self.idle.pop(name, None)
 
-    def _loaded(self, name: str, options: Mapping[str, str]) -> Loaded:
+    def _loaded(self, name: str, options: Mapping[str, str]) -> LoadResult:
         at_start = self._configured.get(name)
         if not options and at_start is not None and at_start.driver is not None:
             return at_start
@@ -129,5 +129,5 @@ class DriverManager:
             self.failures[name] = other.error
 
 
-def _there(loaded: Mapping[str, Loaded]) -> dict[str, Driver]:
+def _there(loaded: Mapping[str, LoadResult]) -> dict[str, Driver]:
     return {name: one.driver for name, one in loaded.items() if one.driver is not None}

@@ -21,7 +21,7 @@ from cyborg.agent.reporter import Reporter
 from cyborg.agent.state_store import DesiredStateCache
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.drivers.base import Surroundings
+from cyborg.drivers.base import DriverContext
 from cyborg.model.device import Device
 from cyborg.model.names import AGENT
 from cyborg.model.report import Desired, DriverState, Hello, Report, Welcome
@@ -262,7 +262,9 @@ class AgentLoop:
         # Before the drivers are asked: what changes while they answer is looked at again.
         self._asked.clear()
         kept = frozenset(one.name for one in known.tree.providers) if known else frozenset()
-        report = self._reporter.scan(Surroundings(claims=self._providers.claims, kept=kept))
+        report = self._reporter.scan(
+            DriverContext(claims=self._providers.claims, managed_deployables=kept)
+        )
         if memory.report is None and self._cache.report is not None:
             for name in sorted(self._cache.report.deployables() - report.deployables()):
                 LOG.warning("%s was there when this host was last reported, and is not now", name)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from cyborg import exception
 from cyborg.agent.driver_calls import DriverCalls, guarded
 from cyborg.agent.driver_manager import DriverManager
-from cyborg.drivers.base import Driver, Surroundings
+from cyborg.drivers.base import Driver, DriverContext
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.report import DriverReport, DriverState, Report
@@ -28,18 +28,18 @@ class Reporter:
         self._driver_calls = driver_calls
         self._stopped: dict[str, DriverReport] = {}
 
-    def scan(self, surroundings: Surroundings) -> Report:
+    def scan(self, context: DriverContext) -> Report:
         """What the host has now, as its drivers see it."""
         driver_manager = self._driver_manager
         found = [
-            self._ask(name, driver, surroundings) for name, driver in driver_manager.drivers.items()
+            self._ask(name, driver, context) for name, driver in driver_manager.drivers.items()
         ]
         failed = [
             DriverReport(name, self._without_driver(name), error=reason)
             for name, reason in driver_manager.failures.items()
         ]
         self._stopped = {
-            name: self._stopped.get(name) or _idle(self._ask(name, driver, surroundings))
+            name: self._stopped.get(name) or _idle(self._ask(name, driver, context))
             for name, driver in driver_manager.idle.items()
         }
         return Report(tuple(map(self._introduced, (*found, *failed, *self._stopped.values()))))
@@ -48,16 +48,16 @@ class Reporter:
         """Ask those that are not in force again with the next scan."""
         self._stopped = {}
 
-    def _ask(self, name: str, driver: Driver, surroundings: Surroundings) -> DriverReport:
+    def _ask(self, name: str, driver: Driver, context: DriverContext) -> DriverReport:
         try:
-            devices = self._taken(name, "discover", lambda: driver.discover(surroundings), Device)
+            devices = self._taken(name, "discover", lambda: driver.discover(context), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return DriverReport(name, DriverState.FAILED, error=str(error))
         report = DriverReport(name, DriverState.READY, devices)
         try:
             return replace(
                 report,
-                hardware=self._hardware(name, driver, surroundings, devices),
+                hardware=self._hardware(name, driver, context, devices),
                 backends=self._taken(name, "backends", driver.backends, Backend),
             )
         except (exception.DriverFailed, exception.DriverCannot) as error:
@@ -83,12 +83,12 @@ class Reporter:
         )
 
     def _hardware(
-        self, name: str, driver: Driver, surroundings: Surroundings, devices: Iterable[Device]
+        self, name: str, driver: Driver, context: DriverContext, devices: Iterable[Device]
     ) -> tuple[Hardware, ...]:
         """All hardware that the driver knows; nothing is read again where devices are all."""
         if getattr(driver.hardware, "__func__", None) is Driver.hardware:
             return tuple(Hardware.of(one) for one in devices)
-        return self._taken(name, "hardware", lambda: driver.hardware(surroundings), Hardware)
+        return self._taken(name, "hardware", lambda: driver.hardware(context), Hardware)
 
     def _taken(
         self, name: str, verb: str, call: Callable[[], Iterable[T]], kind: type[T]

@@ -37,7 +37,7 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
     )
 
 
-def _load_drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.Loaded]:
+def _load_drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.LoadResult]:
     """Return the enabled drivers and the other installed drivers; raises ConfigError."""
     enabled = loader.load(conf.agent.enabled_drivers, host, conf)
     return enabled + loader.load_others([driver.name for driver in enabled], host, conf)

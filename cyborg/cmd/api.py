@@ -30,6 +30,6 @@ def main() -> int:
         print(f"{API}: {configuration.explained(error, conf)}", file=sys.stderr)
         return 1
     daemon = service.Daemon(API)
-    daemon.serve(server, alive=lambda: server.alive)
+    daemon.add_server(server, alive=lambda: server.alive)
     LOG.info("Listening on %s:%s", *server.address)
     return daemon.run()

@@ -39,14 +39,14 @@ from cyborg.conductor.tasks.set_up import DeviceSetUp
 from cyborg.conductor.tasks.units import UnitTasks, nobody
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
-from cyborg.metrics.meters import Listening, Meters
+from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.arq import State
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 #: How long one question to an agent may take, in seconds; a task may take many questions.
 _AGENT_PATIENCE = 15.0
@@ -100,24 +100,26 @@ def assemble(
     # First: work that waits for a host's answer is given back, not waited for.
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
-    daemon.serve(server, trouble=lambda: server.trouble)
-    if meters.shown:
+    daemon.add_server(server, trouble=lambda: server.trouble)
+    if meters.enabled:
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
-        daemon.serve(meters.listener(cloud, Listening(lambda: daemon.bus_error)))
-    daemon.every(renewal(settings, lease, lambda: daemon.bus_error))
-    daemon.every(worker.turns(settings.heartbeat))
-    daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
-    daemon.every(keep_house(settings, db, lease, cases.retirement))
+        daemon.add_server(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
+    daemon.add_task(renewal(settings, lease, lambda: daemon.bus_error))
+    daemon.add_task(worker.turns(settings.heartbeat))
+    daemon.add_task(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
+    daemon.add_task(keep_house(settings, db, lease, cases.retirement))
     if settings.instance_refresh:
-        daemon.every(look_instances_up(settings, db, lease, peers.nova))
+        daemon.add_task(look_instances_up(settings, db, lease, peers.nova))
     if settings.agent_grace:
-        daemon.every(look_for_agents(settings, db, lease, publisher))
+        daemon.add_task(look_for_agents(settings, db, lease, publisher))
     return daemon
 
 
-def renewal(settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]) -> Periodic:
+def renewal(
+    settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]
+) -> PeriodicTask:
     """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
-    return Periodic(
+    return PeriodicTask(
         "lease",
         lambda: lease.renew(bus_error()),
         interval=settings.heartbeat,
@@ -143,7 +145,7 @@ def _tell(daemon: Daemon, worker: Worker, herald: NotificationPublisher, *, list
     # Before the worker, which waits for it.
     daemon.at_end(herald.stop)
     if listened:
-        daemon.every(herald.beginnings())
+        daemon.add_task(herald.beginnings())
 
 
 def use_cases(

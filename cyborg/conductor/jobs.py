@@ -19,7 +19,7 @@ from cyborg.db import history
 from cyborg.db.engine import Database
 from cyborg.db.history import Kept, Purge
 from cyborg.model.names import AGENT, API, CONDUCTOR
-from cyborg.service import Periodic
+from cyborg.service import PeriodicTask
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ _AGENTS_INTERVAL: Final = 60.0
 
 def audit(
     settings: Settings, lease: ConductorLease, auditor: Callable[[], Auditor], repairs: Repairs
-) -> Periodic:
+) -> PeriodicTask:
     """The job that compares everything with everything."""
     reconciler = AuditJob(
         lease=lease,
@@ -130,12 +130,12 @@ def audit(
         lease_ms=int(settings.lease * 1000),
         limit=settings.audit_changes,
     )
-    return Periodic("audit", reconciler.run_once, interval=settings.audit_interval)
+    return PeriodicTask("audit", reconciler.run_once, interval=settings.audit_interval)
 
 
 def keep_house(
     settings: Settings, db: Database, lease: ConductorLease, retirement: LostDevices
-) -> Periodic:
+) -> PeriodicTask:
     """The job that gives up what is past its time."""
     housekeeper = Housekeeper(
         db=db,
@@ -144,12 +144,14 @@ def keep_house(
         lease_ms=int(settings.lease * 1000),
         history_retention=int(settings.history_retention * 1000),
     )
-    return Periodic("housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval)
+    return PeriodicTask(
+        "housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval
+    )
 
 
 def look_for_agents(
     settings: Settings, db: Database, lease: ConductorLease, publisher: Callable[[], Publisher]
-) -> Periodic:
+) -> PeriodicTask:
     """The job that takes back what dead agents offered."""
     withholder = AgentFailover(
         db=db,
@@ -159,12 +161,12 @@ def look_for_agents(
         lease_ms=int(settings.lease * 1000),
     )
     interval = min(_AGENTS_INTERVAL, settings.agent_grace)
-    return Periodic("agents", withholder.run_once, interval=interval)
+    return PeriodicTask("agents", withholder.run_once, interval=interval)
 
 
 def look_instances_up(
     settings: Settings, db: Database, lease: ConductorLease, nova: Nova
-) -> Periodic:
+) -> PeriodicTask:
     """The job that keeps what instances are called and how they are."""
     inquirer = InstanceInfoSync(
         db=db,
@@ -174,4 +176,4 @@ def look_instances_up(
         lease_ms=int(settings.lease * 1000),
         patience=settings.instance_turn,
     )
-    return Periodic("instances", inquirer.run_once, interval=settings.instance_turn)
+    return PeriodicTask("instances", inquirer.run_once, interval=settings.instance_turn)

@@ -137,7 +137,7 @@ class Cloud(Collector):
             yield _filled(catalogue.ARQS, _with_zeros(found.arqs, _ARQS))
             yield _filled(catalogue.HANDLES, _with_zeros(_by_state(found.units), _HANDLES))
             yield _filled(catalogue.UNITS, _with_zeros(found.units, _offered(found.units)))
-            yield _filled(catalogue.LEAKED, {(): found.leaked})
+            yield _filled(catalogue.UNITS_LEAKED, {(): found.leaked})
             yield _filled(catalogue.DEVICES, found.devices)
             yield _filled(catalogue.DEVICE_HEALTHY, found.healthy)
             yield _filled(catalogue.DRIVERS, found.drivers)
@@ -145,9 +145,9 @@ class Cloud(Collector):
             yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(found.ages)))
             yield _filled(catalogue.WORK_FAILING, _waiting(found.failing))
             yield _filled(catalogue.OPERATIONS, _with_zeros(found.operations, _OPERATIONS))
-            yield _filled(catalogue.UNTOLD, {(): found.untold / 1000})
+            yield _filled(catalogue.NOTIFICATION_LAG, {(): found.untold / 1000})
             yield _filled(catalogue.SERVICES, self._services(found.silence))
-            yield _filled(catalogue.SILENCE, _seconds(found.silence))
+            yield _filled(catalogue.HEARTBEAT_AGE, _seconds(found.silence))
         yield from self._measured()
 
     def _totals(self) -> Totals | None:
@@ -178,7 +178,7 @@ class Cloud(Collector):
         return found
 
     def _measured(self) -> Iterable[GaugeMetricFamily]:
-        families = {name: metric.family() for name, metric in catalogue.MEASURED.items()}
+        families = {name: metric.family() for name, metric in catalogue.DEVICE_STATS.items()}
         for one in self._readings.latest():
             for name, value in one.figures.items():
                 labels = (one.host, one.driver, one.type, one.uuid)

@@ -22,7 +22,7 @@ from cyborg.db.notifications import Position
 from cyborg.model import notification
 from cyborg.model.notification import Notification
 from cyborg.rpc.notifications import Notifier
-from cyborg.service import Periodic
+from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class NotificationPublisher:
         # Services that seem to be down: when they were heard of last, and since when it is known.
         self._suspects: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def beginnings(self) -> Periodic:
+    def beginnings(self) -> PeriodicTask:
         """The job that has the history followed, from the moment at which it is first to be."""
-        return Periodic("notifications", self.begin, interval=_INTERVAL)
+        return PeriodicTask("notifications", self.begin, interval=_INTERVAL)
 
     @retried
     def begin(self) -> None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver is: the one class that every driver derives from, with honest defaults.
+"""The base class of every driver, and the types that its methods take and return.
 
-A driver reaches the machine through its ``Host`` only, returns frozen facts and keeps no truth of
-its own: what it must know to go on after a restart is what the machine shows. Only ``discover``
-is mandatory. Every verb that changes something is idempotent: the agent may ask again with the
-same operation id at any time, and a driver that finds its work done answers as if it had just
-done it.
+A driver reaches the machine through its ``Host`` only, returns frozen objects and keeps no state of
+its own: after a restart it reads everything it needs from the machine. Only ``discover`` is
+mandatory. Every method that changes something is idempotent: the agent may call it again at any
+time, with the same or another operation id, and a driver whose work is already done returns as if
+it had just done it.
 """
 
 import abc
@@ -23,28 +23,29 @@ from cyborg.model.work import HandleTask, ProgramTask, Unit
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the agent knows about its host and no driver can read from the machine.
+class DriverContext:
+    """Facts about the host that the agent has and that no driver can read from the machine.
 
-    ``claims`` maps canonical PCI addresses to a sentence why others own them (Nova's providers
-    in Placement). ``kept`` holds the names of the deployables that the conductor keeps for this
-    host, lost ones included: what they offer may be in a guest because we gave it away.
+    ``claims`` maps canonical PCI addresses to a sentence that says why another service owns the
+    function (Nova's providers in Placement). ``managed_deployables`` holds the names of the
+    deployables that the conductor keeps for this host, lost ones included: their units may be in a
+    guest because this service attached them.
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)
-    kept: frozenset[str] = frozenset()
+    managed_deployables: frozenset[str] = frozenset()
 
 
-#: A host about which the agent knows nothing yet.
-ALONE = Surroundings()
+#: The context of a host about which the agent has no facts yet.
+EMPTY_CONTEXT = DriverContext()
 
 
 @dataclass(frozen=True)
 class CleanStep:
-    """One step that makes a device fit for its next user; ``timeout`` is in seconds.
+    """One step that cleans a device for its next user; ``timeout`` is in seconds.
 
-    Steps of a higher ``priority`` come first; one that is not ``interruptible`` must not be cut
-    off, or the device may be damaged.
+    Steps run in descending order of ``priority``. A step that is not ``interruptible`` must run to
+    its end; otherwise the device may be damaged.
     """
 
     name: str
@@ -55,7 +56,7 @@ class CleanStep:
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a device works; ``reason`` is the evidence when it does not, else None."""
+    """Whether a device works; ``reason`` says why it does not, and is None for a healthy one."""
 
     healthy: bool
     reason: str | None = None
@@ -64,93 +65,94 @@ class Health:
 class Driver(abc.ABC):
     """One kind of accelerator on one host.
 
-    ``name`` is the entry point's name in ``cyborg.accelerator.driver``, ``device_type`` a word for
-    the hardware that it supports (None: of several kinds). A constructor reads the
-    options it needs once, touches no hardware, and raises exception.ConfigError with one
-    sentence when they cannot be used. Whatever else a driver cannot do it says with
-    exception.HostError, exception.DriverFailed or exception.DriverCannot.
+    ``name`` is the name of the entry point in ``cyborg.accelerator.driver``. ``device_type`` names
+    the hardware that the driver supports, None for several kinds. A constructor reads the options
+    it needs once, touches no hardware, and raises exception.ConfigError with one sentence when it
+    cannot use them. The other methods report a failure with exception.HostError,
+    exception.DriverFailed or exception.DriverCannot.
 
-    ``made`` are the devices that operators created on those of its backends that allow it
-    (``Backend.creates``), by key; the agent sets it. ``discover`` and ``hardware`` show them, too,
-    as they are given but for what only the driver knows of them; one that the host cannot have now
-    is like any other that is not offered.
+    ``operator_created`` maps keys to the devices that operators created on those backends of the
+    driver that allow it (``Backend.creates``); the agent sets it. ``discover`` and ``hardware``
+    return these devices too: unchanged, except for the fields that only the driver can fill in. A
+    created device that the host cannot offer now is treated like any other that is not offered.
     """
 
     name: ClassVar[str]
     device_type: str | None = None
     can_program: bool = False
-    #: Names of options that only the host's own configuration may set, such as commands to run.
+    #: Names of options that only the host's own configuration files may set, such as commands.
     local_options: ClassVar[frozenset[str]] = frozenset()
 
-    made: Mapping[str, Device] = MappingProxyType({})
+    operator_created: Mapping[str, Device] = MappingProxyType({})
 
     def __init__(self, host: Host, conf: cfg.ConfigOpts) -> None:
         self.host = host
 
     @abc.abstractmethod
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
-        """What this driver offers now, ordered by key.
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+        """Return the devices that this driver offers now, ordered by key.
 
-        Pure reading: two calls on an unchanged machine are equal, and nothing is written. A
-        device that vanishes while it is read is left out; one that cannot be read stops no other.
-        Raises exception.HostError only when nothing at all can be said about the host.
+        The method only reads: two calls on an unchanged machine return equal results. It leaves out
+        a device that vanishes while it is read. A device that cannot be read does not hide the
+        others. Raises exception.HostError only when nothing at all can be read from the host.
         """
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
-        """All devices of this driver's kind, those it does not offer included, with the reason."""
-        return [Hardware.of(one) for one in self.discover(surroundings)]
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+        """Return all devices of this driver's kind; those that it does not offer have a reason."""
+        return [Hardware.of(device) for device in self.discover(context)]
 
     def backends(self) -> Sequence[Backend]:
-        """The backends attached to this host, with the services on each, in the same order.
+        """Return the backends attached to this host with their services, in a stable order.
 
-        Pure reading, as for ``discover``; most hardware has no such thing.
+        The method only reads, like ``discover``; most hardware has no backends.
         """
         return ()
 
     def install(self, device_key: str, operation: str) -> None:
-        """Make a device that needs setting up ready to be offered."""
+        """Set up a device, so that it can be offered."""
         self._cannot(f"install {device_key}")
 
     def prepare(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
-        """Make one attach handle ready for its guest; nothing to do for most hardware."""
+        """Prepare one attach handle for its guest; most hardware needs nothing."""
 
     def release(self, task: HandleTask) -> None:  # noqa: B027 - doing nothing is the answer
-        """Take one attach handle back from its guest; nothing to do for most hardware."""
+        """Release one attach handle after its guest; most hardware needs nothing."""
 
     def prepared(self) -> Sequence[Unit]:
-        """The units of this driver that the host shows as ready for a guest; pure reading.
+        """Return the units of this driver that the host shows as prepared; the method only reads.
 
-        Whoever can tell has them prepared again after a reboot, and released when nobody has
-        them. A unit that is half ready may be left out or not. What others made on the host, as
-        far as it can be told apart, is never among them.
+        With this method, the agent prepares the units again after a reboot, and releases those that
+        no request holds. A unit whose preparation is incomplete may be left out. Units that another
+        program prepared on the host are left out, as far as they can be distinguished.
         """
-        self._cannot("tell what is prepared")
+        self._cannot("list the prepared units")
 
     def clean_steps(self, device_key: str) -> Sequence[CleanStep]:
-        """How this device is cleaned between two users; empty when there is nothing to clean."""
+        """Return the steps that clean this device between two users, or none."""
         return ()
 
     def health(self, device_key: str) -> Health:
         """Return the health of one device.
 
-        The agent calls it for every device at an interval, from a thread of its own for each
-        driver and also while other verbs are at work; it must end in a limited time. The units of
-        a device that is not healthy are reserved until it is healthy again. An error keeps the
-        last answer.
+        The agent calls the method periodically for every device, in one thread per driver, also
+        while other methods run; the method must return within a limited time. The conductor
+        reserves the units of an unhealthy device until the device is healthy again. After an error
+        the last result stays valid.
         """
-        self._cannot(f"tell the health of {device_key}")
+        self._cannot(f"check the health of {device_key}")
 
     def stats(self, device_key: str) -> Mapping[str, float]:
-        """Figures of the device by name, in the units in which the names end.
+        """Return the statistics of a device by name; the end of each name is its unit.
 
-        Those of ``cyborg.model.reading.FIGURES`` are shown in metrics, others are broadcast with
-        them. Pure reading; it may be asked at any time, while other verbs are at work, too, and
-        from a thread of its own: one that hangs keeps nobody waiting but itself.
+        The names in ``cyborg.model.reading.FIGURES`` become metrics; all names are in the
+        notifications. The method only reads. The agent calls it at any time, also while other
+        methods run, in a separate thread: a call that hangs delays only the statistics of its
+        driver.
         """
         self._cannot(f"measure {device_key}")
 
     def program(self, task: ProgramTask, image_path: str) -> None:
-        """Load the image file into the deployable; loading the same image again does no harm."""
+        """Load the image file into the deployable; the same image may be loaded again."""
         self._cannot(f"program {task.deployable}")
 
     def _cannot(self, verb: str) -> NoReturn:

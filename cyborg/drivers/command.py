@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run one command so that nothing it does can hold up or flood the agent."""
+"""Run one command with a limit on its duration and on the size of its output."""
 
 import os
 import selectors
@@ -13,22 +13,22 @@ from typing import IO
 
 from cyborg import exception
 
-#: Bytes that a command may print, on each of its two streams.
+#: Maximum number of bytes that a command may print on each of its two streams.
 OUTPUT_CAP = 1024 * 1024
 _CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended; a negative ``status`` is the signal that killed it."""
+    """The result of a command; a negative ``status`` is the signal that killed the command."""
 
     status: int
     stdout: str
     stderr: str
 
 
-class _TooMuchError(Exception):
-    """The command printed more than it may."""
+class _OutputLimitError(Exception):
+    """The command printed more bytes than allowed."""
 
 
 def run(
@@ -36,8 +36,8 @@ def run(
 ) -> Completed:
     """Run ``argv`` (no shell) in the C locale and in a process group of its own.
 
-    Raises exception.HostError when it cannot be started, takes longer than ``timeout`` seconds
-    or prints more than ``cap`` bytes; its whole group has been killed then.
+    Raises exception.HostError when the command cannot be started, takes longer than ``timeout``
+    seconds or prints more than ``cap`` bytes on one stream; the process group is then killed.
     """
     action = f"running {argv[0]}"
     deadline = time.monotonic() + timeout
@@ -47,11 +47,11 @@ def run(
         raise exception.HostError(action=action, reason=str(error)) from error
     with process:
         try:
-            stdout, stderr = _drain(process, deadline, cap)
-            process.wait(_left(deadline))
+            stdout, stderr = _read_streams(process, deadline, cap)
+            process.wait(_seconds_left(deadline))
         except (TimeoutError, subprocess.TimeoutExpired):
             reason = f"it did not end within {timeout:g} seconds"
-        except _TooMuchError:
+        except _OutputLimitError:
             reason = f"it printed more than {cap} bytes"
         else:
             return Completed(process.returncode, stdout, stderr)
@@ -61,13 +61,13 @@ def run(
 
 
 def _start(argv: Sequence[str], stdin: bytes) -> subprocess.Popen[bytes]:
-    # A file, not a pipe: a command that does not read its input cannot block us.
-    with tempfile.TemporaryFile() as given:
-        given.write(stdin)
-        given.seek(0)
+    # A file, not a pipe: a command that does not read its input cannot block the agent.
+    with tempfile.TemporaryFile() as file:
+        file.write(stdin)
+        file.seek(0)
         return subprocess.Popen(
             list(argv),
-            stdin=given,
+            stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={"LC_ALL": "C", "PATH": os.environ.get("PATH", os.defpath)},
@@ -75,39 +75,39 @@ def _start(argv: Sequence[str], stdin: bytes) -> subprocess.Popen[bytes]:
         )
 
 
-def _drain(process: subprocess.Popen[bytes], deadline: float, cap: int) -> tuple[str, str]:
-    """Read both streams to their end.
+def _read_streams(process: subprocess.Popen[bytes], deadline: float, cap: int) -> tuple[str, str]:
+    """Return what the command prints on both streams, read to their end.
 
-    Raises TimeoutError past the deadline and _TooMuchError above the cap.
+    Raises TimeoutError after the deadline and _OutputLimitError above ``cap`` bytes on one stream.
     """
-    streams: list[IO[bytes]] = [one for one in (process.stdout, process.stderr) if one]
-    seen = [bytearray() for _ in streams]
+    streams: list[IO[bytes]] = [pipe for pipe in (process.stdout, process.stderr) if pipe]
+    buffers = [bytearray() for _ in streams]
     with selectors.DefaultSelector() as selector:
-        for stream, into in zip(streams, seen, strict=True):
-            selector.register(stream, selectors.EVENT_READ, into)
+        for stream, buffer in zip(streams, buffers, strict=True):
+            selector.register(stream, selectors.EVENT_READ, buffer)
         while selector.get_map():
-            ready = selector.select(_left(deadline))
+            ready = selector.select(_seconds_left(deadline))
             if not ready:
                 raise TimeoutError
             for key, _ in ready:
-                part = os.read(key.fd, _CHUNK)
-                key.data.extend(part)
+                chunk = os.read(key.fd, _CHUNK)
+                key.data.extend(chunk)
                 if len(key.data) > cap:
-                    raise _TooMuchError
-                if not part:
+                    raise _OutputLimitError
+                if not chunk:
                     selector.unregister(key.fileobj)
-    stdout, stderr = (bytes(one).decode(errors="replace") for one in seen)
+    stdout, stderr = (bytes(buffer).decode(errors="replace") for buffer in buffers)
     return stdout, stderr
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the group of a command that has not ended; one that has ended is left alone.
+    """Kill the process group of a command that has not ended.
 
-    Its leader is not reaped before the signal, so that its number cannot be another's.
+    The group leader is not reaped before the signal, so that no other process can have its id.
     """
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)

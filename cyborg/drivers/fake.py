@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake_driver: one accelerator that no machine has, for tests, demonstrations and CI.
+"""The fake_driver: one simulated accelerator for tests, demonstrations and CI.
 
-Its facts are those that clients of the existing service test against (tempest, Nova's and the
-SDK's jobs): they never change.
+Clients of the existing service test against its values (tempest, the jobs of Nova and of the SDK),
+so the values never change.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import ALONE, Driver, Health, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
 from cyborg.drivers.host import Host
 from cyborg.model.device import (
     AttachHandle,
@@ -34,7 +34,7 @@ _BACKEND = "fake"
 _SERVICE = "fake_engine"
 _CAPABILITIES = {"fake": {"num": _UNITS}}
 _TRAIT = "CUSTOM_FAKE_DEVICE"
-_FIGURES = {
+_STATS = {
     "utilization_ratio": 0.25,
     "memory_used_bytes": 1_073_741_824.0,
     "memory_total_bytes": 8_589_934_592.0,
@@ -44,7 +44,7 @@ _FIGURES = {
 
 
 class FakeDriver(Driver):
-    """One FPGA with sixteen units, which guests are told about but never given."""
+    """One FPGA with sixteen units, which can be bound but are never attached to a guest."""
 
     name = "fake_driver"
     device_type = "FPGA"
@@ -54,8 +54,8 @@ class FakeDriver(Driver):
         self._fault: str = conf.fake_driver.fault.strip()
         self._deployable = re.sub(r"[^A-Za-z0-9_-]", "_", f"{conf.host}_FakeDevice")
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
-        """See Driver; always the same device."""
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+        """See Driver; the device is always the same."""
         return [
             Device(
                 key=str(_ADDRESS),
@@ -79,32 +79,35 @@ class FakeDriver(Driver):
         ]
 
     def health(self, device_key: str) -> Health:
-        """See Driver; the device is as healthy as ``[fake_driver] fault`` allows."""
+        """See Driver; the device is healthy while ``[fake_driver] fault`` is empty."""
         if device_key != str(_ADDRESS):
-            self._cannot(f"tell the health of {device_key}")
+            self._cannot(f"check the health of {device_key}")
         return Health(not self._fault, self._fault or None)
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
-        """See Driver; the units are local, and their capability is made up as well."""
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+        """See Driver; the capability is simulated, too."""
         return [
             replace(Hardware.of(device), capability=_CAPABILITIES)
-            for device in self.discover(surroundings)
+            for device in self.discover(context)
         ]
 
     def backends(self) -> list[Backend]:
-        """See Driver; one backend that always runs, with one service on it."""
+        """See Driver; one backend with one service, both always ready."""
         state = DriverState.READY.value
         return [Backend(_BACKEND, state, (BackendService(_SERVICE, state),), _CAPABILITIES)]
 
     def stats(self, device_key: str) -> dict[str, float]:
-        """See Driver; figures as made up as the device, for whoever shows or stores such."""
+        """See Driver; the values are constants."""
         if device_key != str(_ADDRESS):
             self._cannot(f"measure {device_key}")
-        return dict(_FIGURES)
+        return dict(_STATS)
 
 
 def _handle(unit: int) -> AttachHandle:
-    """A unit of a type that Nova does not attach, in the single digits of the rows in the field."""
+    """Return a handle of a type that Nova does not attach.
+
+    Its parts have the number of digits of the rows that existing deployments hold.
+    """
     device, function = divmod(unit, _FUNCTIONS)
     return AttachHandle(
         key=str(PciAddress(_ADDRESS.domain, _ADDRESS.bus, device, function)),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generic_driver: accelerators of any make, as the configuration of the host describes them.
+"""The generic_driver: offers accelerators of any vendor, as the configuration describes them.
 
-It knows nothing of any vendor: which devices there are, how they are offered and which commands
-set them up stands in a section per backend. It is the reference for drivers that do know one.
+The driver has no knowledge of a vendor: a section of the configuration per backend says which
+devices there are, how they are offered and which commands set them up. It is the reference for
+drivers of one vendor.
 """
 
 import logging
@@ -14,11 +15,11 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import generic_match, generic_options, pci_ids, pci_scan
-from cyborg.drivers.base import ALONE, Driver, Health, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
 from cyborg.drivers.generic_backend import GenericBackend
-from cyborg.drivers.generic_survey import Finding, Site, survey
+from cyborg.drivers.generic_survey import Candidate, HostState, find_candidates
 from cyborg.drivers.host import Host
-from cyborg.drivers.local_command import checked, complaint
+from cyborg.drivers.local_command import placeholder_values, summary
 from cyborg.drivers.pci import deployable_name
 from cyborg.model.device import SERVICE_UNKNOWN, Backend, BackendService, Device, Hardware
 from cyborg.model.report import DriverState
@@ -30,7 +31,7 @@ _REBOOT = "the host must be rebooted first"
 
 
 class GenericDriver(Driver):
-    """The backends of ``[generic_driver] backends``; a device belongs to the first that fits."""
+    """Offers the devices of ``[generic_driver] backends``; the first matching backend counts."""
 
     name = "generic_driver"
     local_options = generic_options.COMMANDS
@@ -39,34 +40,35 @@ class GenericDriver(Driver):
         super().__init__(host, conf)
         self._node: str = conf.host
         self._backends = generic_options.read(conf, host)
-        self.can_program = any(one.programs for one in self._backends)
-        self.device_type = ", ".join(sorted({one.kind for one in self._backends})) or None
-        self._lookup = pci_ids.Lookup()
-        self._told: set[tuple[str, str]] = set()
-        #: The error that was last logged for each backend's services, so that it is logged once.
+        self.can_program = any(backend.programs for backend in self._backends)
+        self.device_type = ", ".join(sorted({backend.kind for backend in self._backends})) or None
+        self._name_cache = pci_ids.NameCache()
+        self._logged: set[tuple[str, str, str]] = set()
+        #: The last logged error of each backend's services, so that each error is logged once.
         self._service_errors: dict[str, str] = {}
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver; runs no command."""
-        found = self._survey(surroundings)
-        self._tell(found)
-        names = self._names(found)
-        return [self._device(one, names) for one in found if one.reason is None]
+        candidates = self._candidates(context)
+        self._log_refusals(candidates)
+        names = self._names(candidates)
+        return [
+            self._device(candidate, names) for candidate in candidates if candidate.reason is None
+        ]
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
-        """What belongs to the backends, offered or not, and what is still to be done to it."""
-        found = self._survey(surroundings)
-        names = self._names(found)
-        stuck: dict[str, str] = {}
-        return [self._hardware(one, names, stuck) for one in found]
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+        """Return all devices of the backends, with the set-up that each still needs."""
+        candidates = self._candidates(context)
+        names = self._names(candidates)
+        failed_checks: dict[str, str] = {}
+        return [self._hardware(candidate, names, failed_checks) for candidate in candidates]
 
     def backends(self) -> list[Backend]:
-        """See Driver; a backend to which no device belongs now is stopped."""
-        findings = self._survey(ALONE, ours=True)
+        """See Driver; a backend without a device is STOPPED."""
         attached = {
-            finding.backend.name
-            for finding in findings
-            if finding.function or finding.reason is None
+            candidate.backend.name
+            for candidate in self._candidates(EMPTY_CONTEXT, managed=True)
+            if candidate.function or candidate.reason is None
         }
         return [
             Backend(
@@ -82,12 +84,12 @@ class GenericDriver(Driver):
         ]
 
     def _services(self, backend: GenericBackend) -> tuple[BackendService, ...]:
-        """Return the services of a backend with the state that its file or command tells.
+        """Return the services of a backend with the state that their file or command indicates.
 
-        After a command that cannot be run or does not end in time, the command is not run for
-        the backend's remaining services in this scan.
+        After a command that cannot be run or does not end in time, this scan does not run the
+        command for the remaining services of the backend.
         """
-        file, command = backend.marks.service, backend.commands.service
+        file, command = backend.state_files.service, backend.commands.service
         services = []
         reason = ""
         for name in backend.services:
@@ -97,7 +99,7 @@ class GenericDriver(Driver):
                     runs = file.exists(self.host, {"service": name})
                     state = (DriverState.READY if runs else DriverState.STOPPED).value
                 elif command is not None:
-                    runs = command.ask(self.host, {"service": name}).status == 0
+                    runs = command.run(self.host, {"service": name}).status == 0
                     state = (DriverState.READY if runs else DriverState.STOPPED).value
             except exception.HostError as error:
                 command = None
@@ -114,14 +116,14 @@ class GenericDriver(Driver):
         return tuple(services)
 
     def install(self, device_key: str, operation: str) -> None:
-        """See Driver; a device that is set up already, or waits for a reboot, is left alone."""
-        one, values = self._place(device_key, "install")
-        backend = one.backend
+        """See Driver; a device that is already set up, or waits for a reboot, is not changed."""
+        candidate, values = self._device_for(device_key, "install")
+        backend = candidate.backend
         if self._is_ready(backend, values) or self._waits_for_reboot(backend, values):
             return
         if backend.commands.install is None:
             self._cannot(f"install {device_key}")
-        backend.commands.install.order(self.host, values)
+        backend.commands.install.run_checked(self.host, values)
         if not (self._is_ready(backend, values) or self._waits_for_reboot(backend, values)):
             raise exception.DriverFailed(
                 driver=self.name,
@@ -130,13 +132,13 @@ class GenericDriver(Driver):
             )
 
     def prepare(self, task: HandleTask) -> None:
-        """See Driver; a unit that shows as prepared is left alone."""
+        """See Driver; a unit whose prepared_file exists is not changed."""
         backend, values = self._unit(task, "prepare")
-        mark, command = backend.marks.prepared, backend.commands.prepare
-        if command is None or (mark is not None and mark.exists(self.host, values)):
+        file, command = backend.state_files.prepared, backend.commands.prepare
+        if command is None or (file is not None and file.exists(self.host, values)):
             return
-        command.order(self.host, values)
-        if mark is not None and not mark.exists(self.host, values):
+        command.run_checked(self.host, values)
+        if file is not None and not file.exists(self.host, values):
             raise exception.DriverFailed(
                 driver=self.name,
                 verb="prepare",
@@ -144,167 +146,181 @@ class GenericDriver(Driver):
             )
 
     def release(self, task: HandleTask) -> None:
-        """See Driver; taken back first, then cleaned, both again if asked again."""
+        """See Driver; run release_command, then reset_command, also when the call is repeated."""
         backend, values = self._unit(task, "release")
         for command in (backend.commands.release, backend.commands.reset):
             if command is not None:
-                command.order(self.host, values)
+                command.run_checked(self.host, values)
 
     def program(self, task: ProgramTask, image_path: str) -> None:
-        """See Driver; possible where the backend has a program_command."""
-        one, _ = self._place(task.device_key, "program")
-        command = one.backend.commands.program
+        """See Driver; the backend must have a program_command."""
+        candidate, _ = self._device_for(task.device_key, "program")
+        command = candidate.backend.commands.program
         if command is None:
             self._cannot(f"program {task.deployable}")
-        command.order(self.host, checked(task.device_key, image=image_path))
+        command.run_checked(self.host, placeholder_values(task.device_key, image=image_path))
 
     def prepared(self) -> Sequence[Unit]:
-        """See Driver; possible when each backend that prepares has a prepared_file."""
-        asked = [one for one in self._backends if one.commands.prepare]
-        if not asked or not all(one.marks.prepared for one in asked):
-            self._cannot("tell what is prepared")
+        """See Driver; each backend with a prepare_command must have a prepared_file."""
+        preparing = [backend for backend in self._backends if backend.commands.prepare]
+        if not preparing or not all(backend.state_files.prepared for backend in preparing):
+            self._cannot("list the prepared units")
         return [
-            unit for one in self._survey(ALONE, ours=True) for unit in self._prepared_units(one)
+            unit
+            for candidate in self._candidates(EMPTY_CONTEXT, managed=True)
+            for unit in self._prepared_units(candidate)
         ]
 
     def health(self, device_key: str) -> Health:
         """See Driver."""
-        one, values = self._place(device_key, "health")
-        command = one.backend.commands.health
+        candidate, values = self._device_for(device_key, "health")
+        command = candidate.backend.commands.health
         if command is None:
-            self._cannot(f"tell the health of {device_key}")
-        ended = command.ask(self.host, values)
-        return Health(True) if ended.status == 0 else Health(False, complaint(ended))
+            self._cannot(f"check the health of {device_key}")
+        result = command.run(self.host, values)
+        return Health(True) if result.status == 0 else Health(False, summary(result))
 
     def stats(self, device_key: str) -> Mapping[str, float]:
         """See Driver; names and units are those of the operator's stats_command."""
-        one, values = self._place(device_key, "stats")
-        command = one.backend.commands.stats
+        candidate, values = self._device_for(device_key, "stats")
+        command = candidate.backend.commands.stats
         if command is None:
             self._cannot(f"measure {device_key}")
-        return figures(command.order(self.host, values))
+        return parse_stats(command.run_checked(self.host, values))
 
-    def _survey(self, surroundings: Surroundings, *, ours: bool = False) -> list[Finding]:
-        """Look at the host, unless there is nothing to look for."""
-        made = self.made
-        if all(one.is_granted for one in self._backends):
-            site = Site(self._node, pci_scan.Snapshot(), {}, surroundings, made=made)
+    def _candidates(self, context: DriverContext, *, managed: bool = False) -> list[Candidate]:
+        """Return the devices of the backends; read the host only if a backend needs that."""
+        created = self.operator_created
+        if all(backend.is_declared for backend in self._backends):
+            state = HostState(self._node, pci_scan.Snapshot(), {}, context, created=created)
         else:
-            members = generic_match.find_members(
-                self.host, [one.selector for one in self._backends]
-            )
+            selectors = [backend.selector for backend in self._backends]
+            members = generic_match.find_members(self.host, selectors)
             snapshot = pci_scan.read(self.host)
-            site = Site(self._node, snapshot, members, surroundings, ours, made)
-        return survey(site, self._backends)
+            state = HostState(self._node, snapshot, members, context, managed, created)
+        return find_candidates(state, self._backends)
 
-    def _device(self, one: Finding, names: pci_ids.Names) -> Device:
-        if one.made is not None:
-            vendor, _ = one.backend.names(one.function, names)
-            return one.backend.adopted(one.made, one.function, vendor)
-        return one.backend.device(self._node, one.address, one.function, names)
+    def _device(self, candidate: Candidate, names: pci_ids.Names) -> Device:
+        backend, function = candidate.backend, candidate.function
+        if candidate.created is not None:
+            vendor, _ = backend.vendor_and_model(function, names)
+            return backend.complete(candidate.created, function, vendor)
+        return backend.device(self._node, candidate.address, function, names)
 
-    def _names(self, found: Sequence[Finding]) -> pci_ids.Names:
-        functions = [one.function for one in found if one.function is not None]
-        return self._lookup.ask(self.host, [(one.vendor, one.product) for one in functions])
+    def _names(self, candidates: Sequence[Candidate]) -> pci_ids.Names:
+        functions = [candidate.function for candidate in candidates if candidate.function]
+        ids = [(function.vendor, function.product) for function in functions]
+        return self._name_cache.lookup(self.host, ids)
 
-    def _tell(self, found: Sequence[Finding]) -> None:
-        """Say once why a device of a backend is not offered."""
-        refused = {(str(one.address), one.reason) for one in found if one.reason is not None}
-        for key, reason in sorted(refused - self._told):
-            LOG.warning("Device %s belongs to a backend and is not offered: %s", key, reason)
-        self._told = refused
+    def _log_refusals(self, candidates: Sequence[Candidate]) -> None:
+        """Log once why a device of a backend is not offered."""
+        refused = {
+            (str(candidate.address), candidate.backend.name, candidate.reason)
+            for candidate in candidates
+            if candidate.reason is not None
+        }
+        for key, backend, reason in sorted(refused - self._logged):
+            LOG.warning("Device %s of backend %s is not offered: %s", key, backend, reason)
+        self._logged = refused
 
-    def _hardware(self, one: Finding, names: pci_ids.Names, stuck: dict[str, str]) -> Hardware:
-        vendor, model = one.backend.names(one.function, names)
-        model = model if one.made is None else one.made.model
-        standing = _Standing(reason=one.reason)
-        if one.reason is None:
-            standing = self._standing(one, stuck)
+    def _hardware(
+        self, candidate: Candidate, names: pci_ids.Names, failed_checks: dict[str, str]
+    ) -> Hardware:
+        backend = candidate.backend
+        vendor, model = backend.vendor_and_model(candidate.function, names)
+        if candidate.created is not None:
+            model = candidate.created.model
+        setup = _Setup(reason=candidate.reason)
+        if candidate.reason is None:
+            setup = self._setup(candidate, failed_checks)
         return Hardware(
-            key=str(one.address),
-            kind=one.backend.kind,
+            key=str(candidate.address),
+            kind=backend.kind,
             vendor=vendor,
             model=model,
-            offered=one.reason is None,
-            reason=standing.reason,
-            setup_required=standing.setup_required,
-            reboot_required=standing.reboot_required,
-            num=len(one.handles),
-            remote=one.backend.remote_units,
-            capability=one.backend.capabilities,
+            offered=candidate.reason is None,
+            reason=setup.reason,
+            setup_required=setup.setup_required,
+            reboot_required=setup.reboot_required,
+            num=len(candidate.handles),
+            remote=backend.remote_units,
+            capability=backend.capabilities,
         )
 
-    def _standing(self, one: Finding, stuck: dict[str, str]) -> "_Standing":
-        """What is still to be done to a device; ``stuck`` holds why a backend's check fails.
+    def _setup(self, candidate: Candidate, failed_checks: dict[str, str]) -> "_Setup":
+        """Return the set-up that a device still needs.
 
-        A check that does not answer is not asked about the backend's other devices: it would hold
-        up the scan once for each.
+        ``failed_checks`` maps a backend to the reason why its ready_command failed. This scan does
+        not run that command for the backend's other devices, because each could take the timeout.
         """
-        backend, values = one.backend, checked(str(one.address))
+        backend, values = candidate.backend, placeholder_values(str(candidate.address))
         reboot = False
-        reason = stuck.get(backend.name)
+        reason = failed_checks.get(backend.name)
         try:
             reboot = self._waits_for_reboot(backend, values)
             if reason is None:
                 if self._is_ready(backend, values):
-                    return _Standing(reboot_required=reboot, reason=_REBOOT if reboot else None)
+                    return _Setup(reboot_required=reboot, reason=_REBOOT if reboot else None)
                 reason = _REBOOT if reboot else "it has not been set up yet"
         except exception.HostError as error:
-            reason = f"whether it is set up cannot be told: {error}"
+            reason = f"the check whether it is set up failed: {error}"
             if "errno" not in error.fields:
-                # The command, and no file of this one device.
-                stuck[backend.name] = reason
-        return _Standing(setup_required=True, reboot_required=reboot, reason=reason)
+                # The error is that of the command, not that of a file of this device.
+                failed_checks[backend.name] = reason
+        return _Setup(setup_required=True, reboot_required=reboot, reason=reason)
 
     def _is_ready(self, backend: GenericBackend, values: Mapping[str, str]) -> bool:
-        if backend.marks.ready is not None:
-            return backend.marks.ready.exists(self.host, values)
+        if backend.state_files.ready is not None:
+            return backend.state_files.ready.exists(self.host, values)
         if backend.commands.ready is not None:
-            return backend.commands.ready.ask(self.host, values).status == 0
+            return backend.commands.ready.run(self.host, values).status == 0
         return True
 
     def _waits_for_reboot(self, backend: GenericBackend, values: Mapping[str, str]) -> bool:
-        mark = backend.marks.reboot
-        return mark is not None and mark.exists(self.host, values)
+        file = backend.state_files.reboot
+        return file is not None and file.exists(self.host, values)
 
-    def _place(self, device_key: str, verb: str) -> tuple[Finding, dict[str, str]]:
-        """A device that may be worked on; what the host itself needs is not."""
-        for one in self._survey(ALONE, ours=True):
-            if str(one.address) == device_key:
-                if one.reason is not None:
-                    raise exception.DriverFailed(driver=self.name, verb=verb, reason=one.reason)
-                return one, checked(device_key)
+    def _device_for(self, device_key: str, verb: str) -> tuple[Candidate, dict[str, str]]:
+        """Return a device and its placeholder values; raises DriverFailed if it is not offered."""
+        for candidate in self._candidates(EMPTY_CONTEXT, managed=True):
+            if str(candidate.address) == device_key:
+                if candidate.reason is not None:
+                    raise exception.DriverFailed(
+                        driver=self.name, verb=verb, reason=candidate.reason
+                    )
+                return candidate, placeholder_values(device_key)
         reason = f"{device_key} belongs to no backend"
         raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
 
     def _unit(self, task: HandleTask, verb: str) -> tuple[GenericBackend, dict[str, str]]:
-        one, _ = self._place(task.device_key, verb)
-        if task.handle_key not in {handle.key for handle in one.handles}:
+        candidate, _ = self._device_for(task.device_key, verb)
+        if task.handle_key not in {handle.key for handle in candidate.handles}:
             reason = f"{task.device_key} has no unit {task.handle_key}"
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
-        return one.backend, checked(task.device_key, task.handle_key, task.handle_uuid)
+        values = placeholder_values(task.device_key, task.handle_key, task.handle_uuid)
+        return candidate.backend, values
 
-    def _prepared_units(self, one: Finding) -> Iterator[Unit]:
-        mark = one.backend.marks.prepared
-        if mark is None or one.reason is not None:
+    def _prepared_units(self, candidate: Candidate) -> Iterator[Unit]:
+        file, address = candidate.backend.state_files.prepared, candidate.address
+        if file is None or candidate.reason is not None:
             return
-        for handle in one.handles:
-            if mark.exists(self.host, checked(str(one.address), handle.key)):
-                yield Unit(deployable_name(self._node, one.address), handle.key)
+        for handle in candidate.handles:
+            if file.exists(self.host, placeholder_values(str(address), handle.key)):
+                yield Unit(deployable_name(self._node, address), handle.key)
 
 
 @dataclass(frozen=True)
-class _Standing:
-    """What is still to be done before a device can be used."""
+class _Setup:
+    """The set-up that a device still needs before it can be used."""
 
     setup_required: bool = False
     reboot_required: bool = False
     reason: str | None = None
 
 
-def figures(text: str) -> dict[str, float]:
-    """Read lines of a name and a number; raises exception.HostError at any other line."""
-    found = {}
+def parse_stats(text: str) -> dict[str, float]:
+    """Parse lines of a name and a number; raises exception.HostError for any other line."""
+    stats = {}
     for line in text.splitlines():
         name, _, number = line.strip().partition(" ")
         if not name:
@@ -315,7 +331,7 @@ def figures(text: str) -> dict[str, float]:
             value = math.nan
         if not math.isfinite(value):
             raise exception.HostError(
-                action="reading figures", reason=f"{line[:80]!r} is not a name and a number"
+                action="reading statistics", reason=f"{line[:80]!r} is not a name and a number"
             )
-        found[name] = value
-    return found
+        stats[name] = value
+    return stats

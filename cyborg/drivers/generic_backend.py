@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One backend of the generic_driver: what its section of the configuration asks for."""
+"""One backend of the generic_driver, with the values of its configuration section."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ _FUNCTIONS = 8
 
 @dataclass(frozen=True)
 class Commands:
-    """What an operator wants run, by verb; None where there is nothing to run."""
+    """The operator's command for each verb, None where there is no command."""
 
     install: LocalCommand | None = None
     prepare: LocalCommand | None = None
@@ -41,8 +41,8 @@ class Commands:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """Files whose presence tells a state; None where nothing tells."""
+class StateFiles:
+    """Files whose presence indicates a state, None where there is no such file."""
 
     ready: FilePath | None = None
     reboot: FilePath | None = None
@@ -52,7 +52,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class GenericBackend:
-    """What belongs to a backend, and how its devices are offered; see ``cyborg.conf.generic``."""
+    """The devices of a backend and how they are offered; see ``cyborg.conf.generic``."""
 
     name: str
     selector: Selector
@@ -70,42 +70,45 @@ class GenericBackend:
     capabilities: dict[str, Any] = field(default_factory=dict)
     remote_units: int = 0
     commands: Commands = Commands()
-    marks: Marks = Marks()
+    state_files: StateFiles = StateFiles()
 
     @property
-    def is_granted(self) -> bool:
-        """Whether its devices are there because the operator says so; guests get none of them."""
-        return bool(self.selector.listed) and self.attach_type is AttachType.TEST_PCI
+    def is_declared(self) -> bool:
+        """Return whether the configuration alone declares the devices; guests cannot get them."""
+        return bool(self.selector.fixed) and self.attach_type is AttachType.TEST_PCI
 
     @property
     def creates(self) -> AttachType | None:
-        """How guests get what operators create here; mediated devices are parts of a card."""
+        """Return the attach type of accelerators that operators create here, None if they cannot.
+
+        Mediated devices cannot be created, because they are parts of a card.
+        """
         return None if self.attach_type is AttachType.MDEV else self.attach_type
 
     @property
     def prepares(self) -> bool:
-        """Whether a unit needs the host's work before or after a guest has it."""
+        """Return whether the agent must prepare or release a unit."""
         commands = self.commands
         return any((commands.prepare, commands.release, commands.reset))
 
     @property
     def programs(self) -> bool:
-        """Whether images can be loaded into its devices."""
+        """Return whether images can be loaded into the devices."""
         return self.commands.program is not None
 
-    def names(self, function: PciFunction | None, known: Names) -> tuple[str, str]:
-        """Vendor and model of a device, as the operator wants them shown, else as they are."""
+    def vendor_and_model(self, function: PciFunction | None, names: Names) -> tuple[str, str]:
+        """Return vendor and model from the configuration, or from the function if not set."""
         vendor, model = "generic", self.name
         if function is not None:
             vendor = f"{function.vendor:04x}"
-            model = known.product(function.vendor, function.product)
+            model = names.product(function.vendor, function.product)
         return self.vendor or vendor, self.model or model
 
     def device(
-        self, node: str, address: PciAddress, function: PciFunction | None, known: Names
+        self, node: str, address: PciAddress, function: PciFunction | None, names: Names
     ) -> Device:
-        """A device with one deployable; ``function`` is None for one that is granted."""
-        vendor, model = self.names(function, known)
+        """Return a device with one deployable; ``function`` is None for a declared device."""
+        vendor, model = self.vendor_and_model(function, names)
         return Device(
             key=str(address),
             type=self.device_type,
@@ -117,22 +120,22 @@ class GenericBackend:
             numa_node=function.numa_node if function is not None else None,
         )
 
-    def adopted(self, made: Device, function: PciFunction | None, vendor: str) -> Device:
-        """A device that an operator created, with what only the configuration and host tell."""
+    def complete(self, created: Device, function: PciFunction | None, vendor: str) -> Device:
+        """Return a device that an operator created, with values from configuration and host."""
         return replace(
-            made,
+            created,
             vendor=vendor,
             numa_node=function.numa_node if function is not None else None,
             deployables=tuple(
-                replace(one, prepare=self.prepares, programmable=self.programs)
-                for one in made.deployables
+                replace(deployable, prepare=self.prepares, programmable=self.programs)
+                for deployable in created.deployables
             ),
         )
 
     def _deployable(self, node: str, address: PciAddress) -> Deployable:
         traits = tuple(dict.fromkeys((OWNER, *self.traits)))
         return Deployable(
-            # The pci_driver's rule: a function that both are to offer has one owner.
+            # The pci_driver uses the same name: a function that both could offer has one owner.
             name=deployable_name(node, address),
             resource_class=self.resource_class,
             driver_name=self.name,
@@ -147,7 +150,7 @@ class GenericBackend:
         )
 
     def handles(self, address: PciAddress) -> Iterator[AttachHandle]:
-        """The units of a device."""
+        """Yield the attach handles of a device."""
         match self.attach_type:
             case AttachType.PCI:
                 info = address.info()
@@ -157,8 +160,9 @@ class GenericBackend:
             case AttachType.TEST_PCI:
                 for unit in range(1, self.units + 1):
                     slot, function = divmod(unit, _FUNCTIONS)
-                    place = PciAddress(address.domain, address.bus, slot, function)
-                    yield AttachHandle(str(place), self.attach_type, place.info())
+                    unit_address = PciAddress(address.domain, address.bus, slot, function)
+                    info = unit_address.info()
+                    yield AttachHandle(str(unit_address), self.attach_type, info)
             case AttachType.MDEV:
                 kind = str(self.mdev_type)
                 for unit in range(self.units):

@@ -1,149 +1,157 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge a host's functions for the generic_driver: whose each is, and whether it is offered; pure.
+"""Find the devices of the generic_driver's backends in a snapshot of the host; pure.
 
-The guard is that of the pci_driver: what the host needs, or others hold, is not offered, whatever
-the configuration says.
+The ownership check is that of the pci_driver: a function that the host or another service uses is
+not offered, whatever the configuration says.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cyborg.drivers import ownership
-from cyborg.drivers.base import Surroundings
+from cyborg.drivers.base import DriverContext
 from cyborg.drivers.generic_backend import GenericBackend
-from cyborg.drivers.generic_match import Members
+from cyborg.drivers.generic_match import ClassMembers
 from cyborg.drivers.pci import deployable_name
-from cyborg.drivers.pci_function import PciFunction, parse_name, understand
+from cyborg.drivers.pci_function import PciFunction, parse_function, parse_name
 from cyborg.drivers.pci_scan import RawFunction, Snapshot
 from cyborg.model.device import AttachHandle, AttachType, Device
 from cyborg.model.pci import PciAddress
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One device of a backend; ``reason`` is a clause why it is not offered, None if it is.
+class Candidate:
+    """One device of a backend; ``reason`` says why it is not offered, None when it is.
 
-    ``function`` is None for what is granted, not there or not to be understood. ``made`` is what an
-    operator created, None for what was found.
+    ``function`` is None for a device that is declared, absent or cannot be parsed. ``created`` is
+    the device that an operator created, None for a discovered one.
     """
 
     address: PciAddress
     backend: GenericBackend
     function: PciFunction | None = None
     reason: str | None = None
-    made: Device | None = None
+    created: Device | None = None
 
     @property
     def handles(self) -> tuple[AttachHandle, ...]:
-        """Its units."""
-        if self.made is not None:
-            return tuple(unit for one in self.made.deployables for unit in one.handles)
+        """Return the attach handles of the device."""
+        if self.created is not None:
+            return tuple(
+                handle for deployable in self.created.deployables for handle in deployable.handles
+            )
         return tuple(self.backend.handles(self.address))
 
 
 @dataclass(frozen=True)
-class Site:
-    """What is known of one host at one moment.
+class HostState:
+    """The state of one host at one moment.
 
-    With ``ours`` every function counts as given away by us, which is how the verbs look at one
-    that they are asked about. ``made`` is what operators created, by key.
+    With ``managed``, every function counts as one that the conductor keeps; methods that work on
+    one requested device use that. ``created`` maps keys to the devices that operators created.
     """
 
     node: str
     snapshot: Snapshot
-    members: Members
-    surroundings: Surroundings
-    ours: bool = False
-    made: Mapping[str, Device] = field(default_factory=dict)
+    members: ClassMembers
+    context: DriverContext
+    managed: bool = False
+    created: Mapping[str, Device] = field(default_factory=dict)
 
 
-def survey(site: Site, backends: Sequence[GenericBackend]) -> list[Finding]:
-    """Everything that belongs to the backends, in the order of the keys."""
-    found: dict[PciAddress, Finding] = {}
-    places = (*_made(site, backends), *_granted(backends), *_present(site, backends))
-    for one in (*places, *_absent(backends)):
-        found.setdefault(one.address, one)
-    return sorted(found.values(), key=lambda one: str(one.address))
+def find_candidates(state: HostState, backends: Sequence[GenericBackend]) -> list[Candidate]:
+    """Return all devices of the backends, ordered by key."""
+    candidates: dict[PciAddress, Candidate] = {}
+    for candidate in (
+        *_created(state, backends),
+        *_declared(backends),
+        *_present(state, backends),
+        *_absent(backends),
+    ):
+        candidates.setdefault(candidate.address, candidate)
+    return sorted(candidates.values(), key=lambda candidate: str(candidate.address))
 
 
-def _made(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding]:
-    """What operators created on backends that there are, whatever else they would be."""
-    named = {one.name: one for one in backends}
-    there = {parse_name(one.name): one for one in site.snapshot.functions}
-    for key, device in sorted(site.made.items()):
-        backend, address = named.get(device.backend or ""), parse_name(key)
+def _created(state: HostState, backends: Sequence[GenericBackend]) -> Iterator[Candidate]:
+    """Yield the devices that operators created on existing backends."""
+    by_name = {backend.name: backend for backend in backends}
+    by_address = {parse_name(raw.name): raw for raw in state.snapshot.functions}
+    for key, device in sorted(state.created.items()):
+        backend, address = by_name.get(device.backend or ""), parse_name(key)
         if backend is None or address is None:
             continue
-        finding = Finding(address, backend, made=device)
-        kinds = {one.type for one in finding.handles}
-        if backend.creates is None or kinds != {backend.creates}:
-            kind = backend.creates or "nothing that could be created"
-            yield replace(finding, reason=f"backend {backend.name} offers {kind}")
+        candidate = Candidate(address, backend, created=device)
+        types = {handle.type for handle in candidate.handles}
+        if backend.creates is None or types != {backend.creates}:
+            offered = backend.creates or "nothing that could be created"
+            yield replace(candidate, reason=f"backend {backend.name} offers {offered}")
         elif backend.creates is AttachType.TEST_PCI:
-            yield finding
+            yield candidate
         else:
-            yield _judged(site, finding, there.get(address))
+            yield _check_created(state, candidate, by_address.get(address))
 
 
-def _judged(site: Site, finding: Finding, raw: RawFunction | None) -> Finding:
-    """Whether a function that an operator wants to be offered can be; the guard is the same."""
+def _check_created(state: HostState, candidate: Candidate, raw: RawFunction | None) -> Candidate:
+    """Add the function and the result of the ownership check to a device that was created."""
     if raw is None:
-        return replace(finding, reason="it is not on the bus")
+        return replace(candidate, reason="it is not on the bus")
     try:
-        function = understand(raw)
+        function = parse_function(raw)
     except ValueError as error:
-        return replace(finding, reason=str(error))
-    ours = _is_ours(site, function)
-    busy = ownership.uses(site.snapshot)
-    reason = ownership.refusal(
-        function, busy, site.snapshot.open_vfio, site.surroundings, ours=ours
+        return replace(candidate, reason=str(error))
+    managed = _is_managed(state, function)
+    uses = ownership.host_uses(state.snapshot)
+    reason = ownership.refusal_reason(
+        function, uses, state.snapshot.open_vfio, state.context, managed=managed
     )
-    return replace(finding, function=function, reason=reason)
+    return replace(candidate, function=function, reason=reason)
 
 
-def _granted(backends: Sequence[GenericBackend]) -> Iterator[Finding]:
+def _declared(backends: Sequence[GenericBackend]) -> Iterator[Candidate]:
     for backend in backends:
-        if backend.is_granted:
-            yield from (Finding(address, backend) for address in backend.selector.listed)
+        if backend.is_declared:
+            yield from (Candidate(address, backend) for address in backend.selector.fixed)
 
 
-def _absent(backends: Sequence[GenericBackend]) -> Iterator[Finding]:
-    """What would be listed only; what is there was found before."""
+def _absent(backends: Sequence[GenericBackend]) -> Iterator[Candidate]:
+    """Yield every device of a fixed list as absent; earlier candidates have precedence."""
     for backend in backends:
-        for address in backend.selector.listed:
-            yield Finding(address, backend, reason="it is not on the bus")
+        for address in backend.selector.fixed:
+            yield Candidate(address, backend, reason="it is not on the bus")
 
 
-def _present(site: Site, backends: Sequence[GenericBackend]) -> Iterator[Finding]:
-    busy = ownership.uses(site.snapshot)
-    # A class entry goes when a guest gets the device: who is known by more comes first.
-    ordered = sorted(backends, key=lambda one: one.selector.sysfs_class is not None)
-    for raw in site.snapshot.functions:
+def _present(state: HostState, backends: Sequence[GenericBackend]) -> Iterator[Candidate]:
+    uses = ownership.host_uses(state.snapshot)
+    # A class entry disappears when a guest gets the device, so backends without one come first.
+    ordered = sorted(backends, key=lambda backend: backend.selector.sysfs_class is not None)
+    for raw in state.snapshot.functions:
         try:
-            function = understand(raw)
+            function = parse_function(raw)
         except ValueError as error:
-            yield from _broken(raw, str(error), ordered)
+            yield from _unparsable(raw, str(error), ordered)
             continue
-        ours = _is_ours(site, function)
+        managed = _is_managed(state, function)
         for backend in ordered:
-            if backend.selector.matches(function, site.members, ours=ours):
-                reason = ownership.refusal(
-                    function, busy, site.snapshot.open_vfio, site.surroundings, ours=ours
+            if backend.selector.matches(function, state.members, managed=managed):
+                reason = ownership.refusal_reason(
+                    function, uses, state.snapshot.open_vfio, state.context, managed=managed
                 )
-                yield Finding(function.address, backend, function, reason)
+                yield Candidate(function.address, backend, function, reason)
                 break
 
 
-def _is_ours(site: Site, function: PciFunction) -> bool:
-    kept = site.surroundings.kept
-    return site.ours or deployable_name(site.node, function.address) in kept
+def _is_managed(state: HostState, function: PciFunction) -> bool:
+    name = deployable_name(state.node, function.address)
+    return state.managed or name in state.context.managed_deployables
 
 
-def _broken(raw: RawFunction, reason: str, backends: Sequence[GenericBackend]) -> Iterator[Finding]:
-    """A function that cannot be understood, if its address alone makes it one of a backend's."""
+def _unparsable(
+    raw: RawFunction, reason: str, backends: Sequence[GenericBackend]
+) -> Iterator[Candidate]:
+    """Yield a function that cannot be parsed, if a backend names its address."""
     address = parse_name(raw.name)
     if address is not None:
         for backend in backends:
             if backend.selector.names(address):
-                yield Finding(address, backend, reason=reason)
+                yield Candidate(address, backend, reason=reason)
                 break

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only door to the machine: five ports that drivers may use, and their real implementation.
+"""The interface through which drivers access the machine, and its implementation.
 
-The ports are files below a root, running a command, a vendor's library, kernel events, and the
-clock. Whatever the operating system raises becomes exception.HostError with ``action``, ``reason``
-and, where there is one, ``errno``.
+The interface covers files below a root, commands, a vendor's library, kernel events and the clock.
+Errors of the operating system become exception.HostError with ``action``, ``reason`` and, where
+there is one, ``errno``.
 """
 
 import contextlib
@@ -22,30 +22,30 @@ from cyborg.drivers import command
 from cyborg.drivers.command import OUTPUT_CAP, Completed
 from cyborg.drivers.uevents import KernelEvents, Uevent
 
-#: Bytes that a file may hold unless the caller says otherwise; sysfs gives one page at most.
+#: Default maximum size of a file in bytes; a file in sysfs has at most one page.
 TEXT_LIMIT = 64 * 1024
-#: Bytes that the lists below /proc may hold on a host with very many mounts or routes.
+#: Maximum size of a list below /proc in bytes, for hosts with very many mounts or routes.
 TABLE_LIMIT = 16 * 1024 * 1024
 _MAX_LINKS = 40
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-#: What the kernel answers for a thing that is not there, or has just been unplugged.
+#: Error numbers of the kernel for a file or device that is absent or has just been unplugged.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
 
 class Clock(Protocol):
-    """Time as the host sees it, in seconds."""
+    """The host's time, in seconds."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; for durations."""
+        """Return seconds on a clock that never goes back; for durations."""
         ...
 
     def wall(self) -> float:
-        """Seconds since the epoch; for what is shown."""
+        """Return the seconds since the epoch; for output."""
         ...
 
 
 class Events(Protocol):
-    """Kernel events as they come; iterating ends when another thread calls ``close``."""
+    """A stream of kernel events; iteration ends when another thread calls ``close``."""
 
     def __iter__(self) -> Iterator[Uevent]: ...
 
@@ -59,12 +59,12 @@ class Events(Protocol):
     ) -> None: ...
 
     def close(self) -> None:
-        """Stop listening; calling twice does no harm."""
+        """Stop listening; the method may be called twice."""
         ...
 
 
 class Host(Protocol):
-    """The machine as a driver sees it. Paths are absolute and mean the host's own tree."""
+    """The machine on which a driver runs. Paths are absolute and refer to the host's own tree."""
 
     @property
     def clock(self) -> Clock:
@@ -72,53 +72,56 @@ class Host(Protocol):
         ...
 
     def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
-        """The file as text, undecodable bytes replaced; more than ``limit`` bytes is an error."""
+        """Return the file as text with undecodable bytes replaced.
+
+        A file of more than ``limit`` bytes is an error.
+        """
         ...
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
-        """The file as it is; more than ``limit`` bytes is an error."""
+        """Return the content of the file; a file of more than ``limit`` bytes is an error."""
         ...
 
     def write_text(self, path: str, text: str) -> None:
-        """Write into a file that exists, as sysfs wants it: in one call, never creating one."""
+        """Write to an existing file in one call, as sysfs requires; never create a file."""
         ...
 
     def list_dir(self, path: str) -> list[str]:
-        """The sorted names in a directory."""
+        """Return the sorted names in a directory."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at the end of the path, links followed."""
+        """Return whether the path exists, after following links."""
         ...
 
     def readlink(self, path: str) -> str:
-        """Where one link points, as written."""
+        """Return the target of one link, as written."""
         ...
 
     def realpath(self, path: str) -> str:
-        """The path without links; it must exist, and it never leaves the root."""
+        """Return the path without links; it must exist, and it is always below the root."""
         ...
 
     def owned_by_root(self, path: str) -> bool:
-        """Whether root alone can change a file of this machine; see ``LocalHost``."""
+        """Return whether only root can change a file of this machine; see ``LocalHost``."""
         ...
 
-    def open_to_others(self, path: str) -> str | None:
-        """Return the file or directory that lets others than root change ``path``, or None."""
+    def writable_by_others(self, path: str) -> str | None:
+        """Return the file or directory by which others than root can change ``path``, or None."""
         ...
 
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
     ) -> Completed:
-        """Run a command to its end; any exit status is an answer, see ``command.run``."""
+        """Run a command and return its result with any exit status; see ``command.run``."""
         ...
 
     def library(self, name: str) -> Any:
-        """A vendor's Python binding by module name; callers annotate it with their Protocol."""
+        """Import a vendor's Python binding by name; callers annotate it with their Protocol."""
         ...
 
     def events(self) -> Events:
-        """Listen to what the kernel says about devices, from now on."""
+        """Start to listen to kernel events about devices."""
         ...
 
 
@@ -126,19 +129,19 @@ class SystemClock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """See Clock."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since the epoch."""
+        """See Clock."""
         return time.time()
 
 
 class LocalHost:
     """This machine, or a recorded tree of one below ``root``.
 
-    The root is a prefix for files alone: links are followed as if it were ``/``, whether they are
-    absolute or climb with ``..``. Commands, libraries and events are always this machine's.
+    The root is a prefix for files only. Links are followed as if the root were ``/``: absolute ones
+    and those with ``..``. Commands, libraries and events are always those of this machine.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -151,35 +154,35 @@ class LocalHost:
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """See Host."""
-        with translated(f"reading {path}"):
-            # Non-blocking: a pipe somebody left in place of a file must not hold up a scan.
+        with host_errors(f"reading {path}"):
+            # Non-blocking: a named pipe in place of a file must not block a scan.
             handle = os.open(self._locate(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(handle, "rb", buffering=0) as file:
-                parts: list[bytes] = []
-                left = limit + 1
-                while left > 0 and (part := file.read(min(left, TEXT_LIMIT))):
-                    parts.append(part)
-                    left -= len(part)
-            if left <= 0:
+                chunks: list[bytes] = []
+                remaining = limit + 1
+                while remaining > 0 and (chunk := file.read(min(remaining, TEXT_LIMIT))):
+                    chunks.append(chunk)
+                    remaining -= len(chunk)
+            if remaining <= 0:
                 raise OSError(errno.EFBIG, f"more than {limit} bytes")
-            return b"".join(parts)
+            return b"".join(chunks)
 
     def write_text(self, path: str, text: str) -> None:
         """See Host."""
-        with translated(f"writing {path}"):
+        with host_errors(f"writing {path}"):
             handle = os.open(self._locate(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             with open(handle, "wb", buffering=0) as file:
                 file.write(text.encode())
 
     def list_dir(self, path: str) -> list[str]:
         """See Host."""
-        with translated(f"listing {path}"):
+        with host_errors(f"listing {path}"):
             return sorted(os.listdir(self._locate(path)))
 
     def exists(self, path: str) -> bool:
         """See Host."""
         try:
-            with translated(f"looking for {path}"):
+            with host_errors(f"looking for {path}"):
                 os.stat(self._locate(path))
         except exception.HostError as error:
             if is_missing(error):
@@ -189,38 +192,38 @@ class LocalHost:
 
     def readlink(self, path: str) -> str:
         """See Host."""
-        with translated(f"reading link {path}"):
+        with host_errors(f"reading link {path}"):
             parent, name = os.path.split(path)
             return os.readlink(os.path.join(self._locate(parent), name))
 
     def realpath(self, path: str) -> str:
         """See Host."""
-        with translated(f"resolving {path}"):
+        with host_errors(f"resolving {path}"):
             if self._root == "/":
                 return os.path.realpath(path, strict=True)
-            inside = resolve(path, self._link)
-            os.lstat(self._root + inside)
-            return inside
+            resolved = resolve(path, self._link)
+            os.lstat(self._root + resolved)
+            return resolved
 
     def owned_by_root(self, path: str) -> bool:
-        """Whether the file, every link on the way and every directory above are root's alone.
+        """Return whether only root can change the file, the links on its path and all directories.
 
-        Like commands, whose programs are asked about, the path is always this machine's. A
-        directory in which everybody may make files, as /tmp, is nobody's alone.
+        The path is always on this machine, like the programs of commands. The result is False below
+        a directory in which every user may create files, such as /tmp.
         """
-        return self.open_to_others(path) is None
+        return self.writable_by_others(path) is None
 
-    def open_to_others(self, path: str) -> str | None:
+    def writable_by_others(self, path: str) -> str | None:
         """See Host."""
-        with translated(f"looking who owns {path}"):
-            places = ["/"]
+        with host_errors(f"checking the owner of {path}"):
+            visited = ["/"]
 
-            def link(place: str) -> str | None:
-                places.append(place)
-                return os.readlink(place) if os.path.islink(place) else None
+            def link(step: str) -> str | None:
+                visited.append(step)
+                return os.readlink(step) if os.path.islink(step) else None
 
             resolve(path, link)
-            return next((one for one in places if not _is_roots(os.lstat(one))), None)
+            return next((step for step in visited if not _only_root_writes(os.lstat(step))), None)
 
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
@@ -237,58 +240,58 @@ class LocalHost:
 
     def events(self) -> KernelEvents:
         """See Host."""
-        with translated("listening to kernel events"):
+        with host_errors("listening to kernel events"):
             return KernelEvents.open()
 
     def _locate(self, path: str) -> str:
-        """The real path of a file; below a prefix the links are followed by hand."""
+        """Return the real path of a file; below a prefix this class follows the links itself."""
         return path if self._root == "/" else self._root + resolve(path, self._link)
 
     def _link(self, path: str) -> str | None:
         try:
             return os.readlink(self._root + path)
         except OSError:
-            # No link, or not there: whoever opens the resolved path will learn which.
+            # Not a link, or absent: opening the resolved path shows which of the two.
             return None
 
 
-def _is_roots(status: os.stat_result) -> bool:
-    """Whether only root can change it; the mode of a link means nothing."""
-    open_to_others = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
-    return status.st_uid == 0 and not open_to_others
+def _only_root_writes(status: os.stat_result) -> bool:
+    """Return whether only root can write; the mode of a link is ignored."""
+    writable_by_others = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
+    return status.st_uid == 0 and not writable_by_others
 
 
 def resolve(path: str, link: Callable[[str], str | None]) -> str:
-    """Follow the links of an absolute path without ever leaving the root.
+    """Return an absolute path with its links followed; the result is always below the root.
 
-    ``link`` tells where one path points, None when it is no link. Raises OSError (ELOOP) for
-    links in a circle.
+    ``link`` returns the target of one path, None when the path is not a link. Raises OSError
+    (ELOOP) when links form a loop.
     """
     rest = path.split("/")[::-1]
-    done: list[str] = []
+    resolved: list[str] = []
     links = 0
     while rest:
         part = rest.pop()
         if part in {"", "."}:
             continue
         if part == "..":
-            del done[-1:]
+            del resolved[-1:]
             continue
-        done.append(part)
-        target = link("/" + "/".join(done))
+        resolved.append(part)
+        target = link("/" + "/".join(resolved))
         if target is None:
             continue
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        del done[0 if target.startswith("/") else -1 :]
+        del resolved[0 if target.startswith("/") else -1 :]
         rest.extend(target.split("/")[::-1])
-    return "/" + "/".join(done)
+    return "/" + "/".join(resolved)
 
 
 @contextlib.contextmanager
-def translated(action: str) -> Iterator[None]:
-    """Turn what the operating system raises inside into exception.HostError about ``action``."""
+def host_errors(action: str) -> Iterator[None]:
+    """Convert errors of the operating system inside to exception.HostError about ``action``."""
     try:
         yield
     except OSError as error:
@@ -301,14 +304,14 @@ def translated(action: str) -> Iterator[None]:
 
 
 def is_missing(error: exception.HostError) -> bool:
-    """Whether the error says that the thing is not there (any more)."""
+    """Return whether the error means that the file or device is absent."""
     return error.fields.get("errno") in _MISSING
 
 
-def if_there(read: Callable[[str], str], path: str) -> str | None:
-    """What ``read`` says about the path, None when it is not there.
+def read_if_exists(read: Callable[[str], str], path: str) -> str | None:
+    """Return ``read(path)``, or None when the path does not exist.
 
-    Raises exception.HostError for every other reason.
+    Raises exception.HostError for all other errors.
     """
     try:
         return read(path)
@@ -318,6 +321,7 @@ def if_there(read: Callable[[str], str], path: str) -> str | None:
         raise
 
 
-def table(host: Host, path: str) -> list[str]:
-    """The lines of a list below /proc; none when the kernel does not have that list."""
-    return (if_there(functools.partial(host.read_text, limit=TABLE_LIMIT), path) or "").splitlines()
+def proc_lines(host: Host, path: str) -> list[str]:
+    """Return the lines of a list below /proc; none when the kernel does not have that list."""
+    read = functools.partial(host.read_text, limit=TABLE_LIMIT)
+    return (read_if_exists(read, path) or "").splitlines()

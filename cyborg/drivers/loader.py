@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load drivers by the names that the operator enabled; a bad name is a fact, not an end."""
+"""Load drivers by name; the result of a driver that cannot be loaded holds the error."""
 
 import importlib
 import importlib.metadata
@@ -16,9 +16,9 @@ from cyborg.drivers.host import Host
 from cyborg.drivers.overlay import Overlay
 from cyborg.model.report import DriverHello, DriverOption, DriverState
 
-#: Where packages announce their drivers.
+#: The entry point group in which packages register their drivers.
 NAMESPACE = "cyborg.accelerator.driver"
-#: The name that stands for every driver that is installed.
+#: The name that stands for all installed drivers.
 ALL = "*"
 
 _VERSION_WIDTH = 64
@@ -28,11 +28,11 @@ _HELP_WIDTH = 255
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What became of one name: a driver, or a clause that says why there is none.
+class LoadResult:
+    """The result of loading one driver: the driver, or a clause that says why it is not loaded.
 
-    One that is not ``enabled`` offers nothing; it is there to tell what hardware it knows.
-    ``endpoint`` is its entry point, ``version`` that of the package which brought it.
+    A driver that is not ``enabled`` offers no devices; it only lists the hardware that it supports.
+    ``endpoint`` is its entry point, ``version`` the version of its package.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Loaded:
     enabled: bool = True
     endpoint: str | None = None
     version: str | None = None
-    #: What an operator may set of the driver; empty where it was not constructed from a file.
+    #: The options that an operator may set; empty if the driver could not be constructed.
     accepts: tuple[DriverOption, ...] = ()
 
     @property
     def hello(self) -> DriverHello:
-        """What the driver says to the agent: that it is here, and what it supports."""
+        """Return what the agent reports about the driver: state, type, entry point, version."""
         status = DriverState.READY if self.driver is not None else DriverState.FAILED
         kind = None if self.driver is None else self.driver.device_type
         return DriverHello(
@@ -60,44 +60,44 @@ class Loaded:
 
 def load(
     names: Iterable[str], host: Host, conf: cfg.ConfigOpts, namespace: str = NAMESPACE
-) -> list[Loaded]:
-    """Load and construct the named drivers; one result for each name, doubles left out.
+) -> list[LoadResult]:
+    """Load and construct the named drivers; return one result per distinct name.
 
-    ``*`` stands for all that are installed. Raises exception.ConfigError when an option of a driver
-    that was named cannot be used: that is the operator's to put right before the agent reports
-    anything. Whatever else goes wrong in a driver is in its result.
+    ``*`` stands for all installed drivers. Raises exception.ConfigError when an option of an
+    explicitly named driver is not valid: the operator must correct it before the agent reports
+    anything. All other errors of a driver are in its result.
     """
-    wanted = list(dict.fromkeys(names))
-    named_ones = [one for one in wanted if one != ALL]
-    found = [_load(name, host, conf, namespace) for name in named_ones]
-    if ALL in wanted:
-        others = sorted(_installed(namespace) - set(named_ones))
-        found += [_tried(name, host, conf, namespace) for name in others]
-    return [_described(one, namespace) for one in found]
+    requested = list(dict.fromkeys(names))
+    explicit = [name for name in requested if name != ALL]
+    results = [_load(name, host, conf, namespace) for name in explicit]
+    if ALL in requested:
+        others = sorted(_installed(namespace) - set(explicit))
+        results += [_load_with_config_errors(name, host, conf, namespace) for name in others]
+    return [_with_package(result, namespace) for result in results]
 
 
 def load_others(
     enabled: Collection[str], host: Host, conf: cfg.ConfigOpts, namespace: str = NAMESPACE
-) -> list[Loaded]:
-    """Load all installed drivers but the enabled ones, by name; they offer nothing.
+) -> list[LoadResult]:
+    """Load all installed drivers that are not in ``enabled``; they offer no devices.
 
-    An option that such a driver cannot use is no trouble but its own.
+    An option of such a driver that is not valid is an error in its result.
     """
     names = sorted(_installed(namespace) - set(enabled))
-    found = [_tried(name, host, conf, namespace) for name in names]
-    return [replace(_described(one, namespace), enabled=False) for one in found]
+    results = [_load_with_config_errors(name, host, conf, namespace) for name in names]
+    return [replace(_with_package(result, namespace), enabled=False) for result in results]
 
 
-def _described(loaded: Loaded, namespace: str) -> Loaded:
-    """The same with where it comes from, if it is installed at all."""
-    for one in importlib.metadata.entry_points(group=namespace, name=loaded.name):
-        version = None if one.dist is None else one.dist.version[:_VERSION_WIDTH]
-        return replace(loaded, endpoint=one.value[:_ENDPOINT_WIDTH], version=version)
-    return loaded
+def _with_package(result: LoadResult, namespace: str) -> LoadResult:
+    """Return the result with entry point and package version, if the driver is installed."""
+    for entry in importlib.metadata.entry_points(group=namespace, name=result.name):
+        version = None if entry.dist is None else entry.dist.version[:_VERSION_WIDTH]
+        return replace(result, endpoint=entry.value[:_ENDPOINT_WIDTH], version=version)
+    return result
 
 
 def _installed(namespace: str) -> set[str]:
-    return {one.name for one in importlib.metadata.entry_points(group=namespace)}
+    return {entry.name for entry in importlib.metadata.entry_points(group=namespace)}
 
 
 def load_with(
@@ -107,85 +107,86 @@ def load_with(
     *,
     options: Mapping[str, str],
     namespace: str = NAMESPACE,
-) -> Loaded:
-    """Load one driver with an operator's options laid over the configuration.
+) -> LoadResult:
+    """Load one driver with an operator's options, which override the configuration.
 
-    Its package may have been installed since the process began. Whatever goes wrong is in the
-    result: an option that cannot be used, that the driver does not have, or that is for the host
-    alone to set.
+    The package of the driver may have been installed after the process started. All errors are in
+    the result, also those of an option: its value is not valid, the driver does not have it, or
+    only the host's configuration files may set it.
     """
     importlib.invalidate_caches()
     overlay = Overlay(conf, options)
-    loaded = _tried(name, host, cast(cfg.ConfigOpts, overlay), namespace)
-    if loaded.driver is not None:
-        loaded = next(
-            (Loaded(name, error=flaw) for flaw in _flaws(loaded.driver, overlay, options)), loaded
-        )
-    return _described(loaded, namespace)
+    result = _load_with_config_errors(name, host, cast(cfg.ConfigOpts, overlay), namespace)
+    if result.driver is not None:
+        errors = _option_errors(result.driver, overlay, options)
+        result = next((LoadResult(name, error=error) for error in errors), result)
+    return _with_package(result, namespace)
 
 
-def _flaws(driver: Driver, overlay: Overlay, options: Iterable[str]) -> Iterator[str]:
-    """Why a driver cannot have these options, though it was constructed with them."""
+def _option_errors(driver: Driver, overlay: Overlay, options: Iterable[str]) -> Iterator[str]:
+    """Yield a clause for each option that a constructed driver does not accept."""
     for key in sorted(options):
-        if key not in overlay.read:
+        if key not in overlay.read_keys:
             yield f"it has no option {key}"
-        elif overlay.read[key] in driver.local_options:
+        elif overlay.read_keys[key] in driver.local_options:
             yield f"option {key} can be set in the host's own files only"
 
 
-class _Installed(named.NamedExtensionManager[Driver]):
-    """Looks at the packages that are there now; stevedore by itself looks once in a process."""
+class _CurrentPackages(named.NamedExtensionManager[Driver]):
+    """Finds the packages that are installed now; stevedore by itself caches them per process."""
 
     def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
-        """Those of the namespace, of packages that came in since the start as well."""
+        """Return the entry points of the namespace, also of packages installed since the start."""
         return list(importlib.metadata.entry_points(group=self.namespace))
 
 
-def _tried(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
-    """The same of a driver that nobody has named in a file: its options are its own trouble."""
+def _load_with_config_errors(
+    name: str, host: Host, conf: cfg.ConfigOpts, namespace: str
+) -> LoadResult:
+    """Load a driver like ``_load``, but return a ConfigError in the result."""
     try:
         return _load(name, host, conf, namespace)
     except exception.ConfigError as error:
-        return Loaded(name, error=str(error))
+        return LoadResult(name, error=str(error))
 
 
-def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> Loaded:
-    faults: list[str] = []
+def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadResult:
+    errors: list[str] = []
     overlay = conf if isinstance(conf, Overlay) else Overlay(conf, {})
 
-    def failed(
+    def on_failure(
         _manager: object, _entry: importlib.metadata.EntryPoint, error: BaseException
     ) -> None:
         if isinstance(error, exception.ConfigError):
             raise error
-        faults.append(f"{type(error).__name__}: {error}")
+        errors.append(f"{type(error).__name__}: {error}")
 
     try:
-        found = _Installed(
+        manager = _CurrentPackages(
             namespace,
             [name],
             invoke_on_load=True,
             invoke_args=(host, overlay),
-            on_load_failure_callback=failed,
+            on_load_failure_callback=on_failure,
             on_missing_entrypoints_callback=None,
         )
     except AssertionError as error:
-        # The one error that stevedore does not hand to the callback.
-        return Loaded(name, error=f"AssertionError: {error}")
-    if faults:
-        return Loaded(name, error=faults[0])
-    if not found.extensions:
-        return Loaded(name, error="no driver of this name is installed")
-    driver = found.extensions[0].obj
+        # The only error that stevedore does not pass to the callback.
+        return LoadResult(name, error=f"AssertionError: {error}")
+    if errors:
+        return LoadResult(name, error=errors[0])
+    if not manager.extensions:
+        return LoadResult(name, error="no driver of this name is installed")
+    driver = manager.extensions[0].obj
     if not isinstance(driver, Driver):
-        return Loaded(name, error=f"{type(driver).__name__} is not a driver of this service")
+        return LoadResult(name, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:
-        return Loaded(name, error=f"the installed driver calls itself {driver.name!r}")
-    return Loaded(name, driver, accepts=_accepts(overlay, driver))
+        return LoadResult(name, error=f"the installed driver calls itself {driver.name!r}")
+    return LoadResult(name, driver, accepts=_accepts(overlay, driver))
 
 
 def _accepts(overlay: Overlay, driver: Driver) -> tuple[DriverOption, ...]:
-    """What an operator may set of a driver: all that it reads, but for what is its host's alone."""
+    """Return the options that an operator may set: all that the driver reads, except local ones."""
     return tuple(
         DriverOption(
             name=name,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door for commands that an operator configured: what may run, and with which words.
+"""Parse, check and run the commands that an operator configured.
 
-A command is a program by its absolute path and fixed words, in which a few placeholders stand
-for values. No shell reads it. Values come over the bus or from the bus of the machine: each must
-have the form of what it claims to be before it is pasted into a word or a path. A program is
-run only while root alone can change it.
+A command is the absolute path of a program and fixed words, in which a few placeholders stand for
+values. No shell interprets it. Values come over the message bus or from the PCI bus: each must
+match the pattern of its placeholder before it becomes part of a word or a path. A program runs only
+if only root can change it.
 """
 
 import posixpath
@@ -18,135 +18,136 @@ from cyborg import exception
 from cyborg.drivers.command import Completed
 from cyborg.drivers.host import Host
 
-#: What each placeholder may be replaced by; none can climb out of a directory or be an option.
-_FORMS = {
+#: The pattern of each placeholder's value; no value can leave a directory or be an option.
+_PATTERNS = {
     "address": re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"),
     "handle": re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z:_/-]|\.(?!\.)){0,254}"),
     "uuid": re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     "image": re.compile(r"(?:/(?!\.\.?(?:/|$))[^/\x00-\x1f\x7f]+)+"),
     "service": re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z_@-]|\.(?!\.)){0,63}"),
 }
-#: Characters of a command's complaint that are passed on.
-_COMPLAINT = 200
+#: Maximum number of characters of a command's output in an error message.
+_OUTPUT_LENGTH = 200
 
 
 @dataclass(frozen=True)
 class Template:
-    """A text with placeholders; ``named`` are those that stand in it."""
+    """A text, and the names of the placeholders in it."""
 
     text: str
-    named: frozenset[str]
+    placeholders: frozenset[str]
 
     @classmethod
-    def parse(cls, text: str, allowed: tuple[str, ...] = tuple(_FORMS)) -> "Template":
-        """Read a text; raises ValueError with a clause when it has any other placeholder."""
+    def parse(cls, text: str, allowed: tuple[str, ...] = tuple(_PATTERNS)) -> "Template":
+        """Parse a text; raises ValueError with a clause for a placeholder that is not allowed."""
         fields = [part[1:] for part in string.Formatter().parse(text) if part[1] is not None]
         for field, form, conversion in fields:
             if field not in allowed or form or conversion:
-                known = ", ".join(f"{{{one}}}" for one in allowed)
-                raise ValueError(f"{{{field}}} is none of the placeholders {known}")
+                names = ", ".join(f"{{{name}}}" for name in allowed)
+                raise ValueError(f"{{{field}}} is not one of the placeholders {names}")
         return cls(text, frozenset(str(field) for field, _, _ in fields))
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """The text for these values, which ``checked`` has let pass."""
-        return self.text.format_map({name: values[name] for name in self.named})
+        """Return the text with these values, which come from ``placeholder_values``."""
+        return self.text.format_map({name: values[name] for name in self.placeholders})
 
 
 @dataclass(frozen=True)
 class FilePath:
-    """A file of the host by an absolute path with placeholders."""
+    """The absolute path of a file on the host, with placeholders."""
 
     template: Template
 
     @classmethod
-    def parse(cls, text: str, allowed: tuple[str, ...] = tuple(_FORMS)) -> "FilePath":
-        """Read a path; raises ValueError with a clause when it is none."""
+    def parse(cls, text: str, allowed: tuple[str, ...] = tuple(_PATTERNS)) -> "FilePath":
+        """Parse a path; raises ValueError with a clause when it is not valid."""
         if not text.startswith("/") or posixpath.normpath(text) != text:
             raise ValueError("it is not an absolute path in its shortest form")
         return cls(Template.parse(text, allowed))
 
     def exists(self, host: Host, values: Mapping[str, str]) -> bool:
-        """Whether the host has the file for these values."""
+        """Return whether the host has the file for these values."""
         return host.exists(self.template.fill(values))
 
 
 @dataclass(frozen=True)
 class LocalCommand:
-    """A program with its words; ``timeout`` is in seconds."""
+    """A program and its arguments; ``timeout`` is in seconds."""
 
     words: tuple[Template, ...]
     timeout: float
 
     @classmethod
     def parse(
-        cls, text: str, timeout: float, allowed: tuple[str, ...] = tuple(_FORMS)
+        cls, text: str, timeout: float, allowed: tuple[str, ...] = tuple(_PATTERNS)
     ) -> "LocalCommand":
-        """Read a command line; raises ValueError with a clause when it cannot be run."""
+        """Parse a command line; raises ValueError with a clause when it is not valid."""
         words = shlex.split(text)
         if not words:
-            raise ValueError("it names no program")
+            raise ValueError("it does not name a program")
         program = words[0]
         if not program.startswith("/") or posixpath.normpath(program) != program:
             raise ValueError(f"{program!r} is not the absolute path of a program")
         if "{" in program:
             raise ValueError("the program itself cannot be a placeholder")
-        return cls(tuple(Template.parse(one, allowed) for one in words), timeout)
+        return cls(tuple(Template.parse(word, allowed) for word in words), timeout)
 
     @property
     def program(self) -> str:
-        """The path of the program."""
+        """Return the path of the program."""
         return self.words[0].text
 
     @property
-    def named(self) -> frozenset[str]:
-        """The placeholders in its words."""
-        return frozenset().union(*(one.named for one in self.words))
+    def placeholders(self) -> frozenset[str]:
+        """Return the names of the placeholders in the words."""
+        return frozenset().union(*(word.placeholders for word in self.words))
 
-    def ask(self, host: Host, values: Mapping[str, str]) -> Completed:
-        """Run it; any exit status is an answer.
+    def run(self, host: Host, values: Mapping[str, str]) -> Completed:
+        """Run the command and return its result with any exit status.
 
-        Raises exception.HostError when it is not root's alone, cannot be started or does not
-        end in time.
+        Raises exception.HostError when others than root can change the program, or when the command
+        cannot be started or does not end in time.
         """
-        place = host.open_to_others(self.program)
-        if place is not None:
+        writable = host.writable_by_others(self.program)
+        if writable is not None:
             raise exception.HostError(
                 action=f"running {self.program}",
-                reason=f"others than root may change {place}; let root own it, and nobody else "
-                "write there",
+                reason=f"others than root can change {writable}; make root its owner and remove "
+                "write permission for all other users",
             )
-        return host.run([one.fill(values) for one in self.words], timeout=self.timeout)
+        return host.run([word.fill(values) for word in self.words], timeout=self.timeout)
 
-    def order(self, host: Host, values: Mapping[str, str]) -> str:
-        """Run it and give what it printed; any exit status but 0 is exception.HostError."""
-        ended = self.ask(host, values)
-        if ended.status != 0:
-            raise exception.HostError(action=f"running {self.program}", reason=complaint(ended))
-        return ended.stdout
+    def run_checked(self, host: Host, values: Mapping[str, str]) -> str:
+        """Run the command and return its output; raises HostError if its status is not 0."""
+        result = self.run(host, values)
+        if result.status != 0:
+            raise exception.HostError(action=f"running {self.program}", reason=summary(result))
+        return result.stdout
 
 
-def complaint(ended: Completed) -> str:
-    """How a command ended, with the last line of what it had to say."""
-    lines = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
-    said = f": {lines[-1][:_COMPLAINT]}" if lines else ""
-    return f"it ended with status {ended.status}{said}"
+def summary(result: Completed) -> str:
+    """Return the exit status of a command with the last line of its output, as a clause."""
+    lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
+    message = f": {lines[-1][:_OUTPUT_LENGTH]}" if lines else ""
+    return f"it ended with status {result.status}{message}"
 
 
 def is_service_name(text: str) -> bool:
-    """Whether a command or a path may name a service so."""
-    return _FORMS["service"].fullmatch(text) is not None
+    """Return whether the name can replace the placeholder ``{service}``."""
+    return _PATTERNS["service"].fullmatch(text) is not None
 
 
-def checked(
+def placeholder_values(
     address: str,
     handle: str | None = None,
     handle_uuid: str | None = None,
     *,
     image: str | None = None,
 ) -> dict[str, str]:
-    """Values for the placeholders; raises exception.HostError when one has not the right form."""
-    given = {"address": address, "handle": handle, "uuid": handle_uuid, "image": image}
-    for name, value in given.items():
-        if value is not None and _FORMS[name].fullmatch(value) is None:
-            raise exception.HostError(action="making a command", reason=f"{value!r} is no {name}")
-    return {name: value for name, value in given.items() if value is not None}
+    """Return values for the placeholders; raises exception.HostError for one that is not valid."""
+    values = {"address": address, "handle": handle, "uuid": handle_uuid, "image": image}
+    for name, value in values.items():
+        if value is not None and _PATTERNS[name].fullmatch(value) is None:
+            reason = f"{value!r} is not a valid {name}"
+            raise exception.HostError(action="building a command", reason=reason)
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration as one driver sees it: an operator's options laid over the host's own."""
+"""The configuration of one driver: an operator's options override those of the host's files."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,19 +10,19 @@ from cyborg import exception
 
 
 class Overlay:
-    """Stands for ``conf`` while a driver is constructed, which reads its options once.
+    """Replaces ``conf`` while a driver is constructed, which reads its options once.
 
-    A key is ``group.option``, or ``option`` for every group that the driver reads it in; options
-    of [DEFAULT] are the host's. Values are text in the form in which a file would have them, and
-    are as strictly judged: a read raises ConfigError naming the option.
+    A key of ``options`` is ``group.option``, or ``option`` for every group in which the driver
+    reads it; options of [DEFAULT] always come from the host. Values are text as in a configuration
+    file, with the same validation: reading an invalid value raises ConfigError with the option.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, options: Mapping[str, str]) -> None:
         self._conf = conf
         self._options = options
-        #: Keys that the driver has read, and by which names of options.
-        self.read: dict[str, str] = {}
-        #: All that the driver has read: (group, name) → the option.
+        #: Keys of ``options`` that the driver has read → names of the options.
+        self.read_keys: dict[str, str] = {}
+        #: All options that the driver has read: (group, name) → option.
         self.accepted: dict[tuple[str, str], cfg.Opt] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -36,17 +36,17 @@ class Overlay:
         return name in self._conf
 
     def value(self, group: str, name: str) -> Any:
-        """An option of a group: the operator's value where there is one."""
+        """Return the value of an option in a group; the operator's value has precedence."""
         if name in self._conf[group]:
-            # oslo.config has no public way to an option.
+            # oslo.config has no public method that returns an option.
             self.accepted[group, name] = self._conf._get_opt_info(name, group)["opt"]
         for key in (f"{group}.{name}", name):
             if key in self._options:
-                self.read[key] = name
-                return self._parsed(group, name, key)
+                self.read_keys[key] = name
+                return self._parse(group, name, key)
         return self._conf[group][name]
 
-    def _parsed(self, group: str, name: str, key: str) -> Any:
+    def _parse(self, group: str, name: str, key: str) -> Any:
         raw = self._options[key]
         option = self._conf._get_opt_info(name, group)["opt"]
         try:
@@ -57,7 +57,7 @@ class Overlay:
 
 
 class _Group:
-    """One group of an overlay."""
+    """The options of one group of an overlay."""
 
     def __init__(self, overlay: Overlay, name: str) -> None:
         self._overlay = overlay

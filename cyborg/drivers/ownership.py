@@ -1,91 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who owns a PCI function: the guard that keeps what the host or others need from being offered.
+"""The ownership check: which PCI functions the host or other services use.
 
-Pure: it reasons about a snapshot. It refuses what is certainly in use; that a host driver is
-bound says nothing, because every idle card has one.
+The functions here are pure: they work on a snapshot. They refuse a function that is certainly in
+use. A bound host driver is not a sign of use, because every idle card has one.
 """
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 
-from cyborg.drivers.base import Surroundings
-from cyborg.drivers.pci_function import PciFunction, addresses_on
+from cyborg.drivers.base import DriverContext
+from cyborg.drivers.pci_function import PciFunction, addresses_in_path
 from cyborg.drivers.pci_scan import Snapshot
 from cyborg.model.pci import PciAddress
 
 
-def uses(snapshot: Snapshot) -> dict[PciAddress, str]:
-    """What this host itself does with each function, as a clause; idle functions are left out.
+def host_uses(snapshot: Snapshot) -> dict[PciAddress, str]:
+    """Return for each PCI function that the host uses a clause that says for what.
 
-    Every function on the way to a device in use is in use: a controller that hides others behind
-    it would take them along.
+    Every function on the path to a device in use is in use, too: a guest that gets a controller
+    gets all devices behind it.
     """
-    found: dict[PciAddress, str] = {}
+    uses: dict[PciAddress, str] = {}
     disks, interfaces = _busy_disks(snapshot), _busy_interfaces(snapshot)
     for disk in snapshot.disks:
         if disk.name in disks:
             for path in disk.paths:
-                for address in addresses_on(path):
-                    found.setdefault(address, f"its disk {disk.name} {disks[disk.name]}")
+                for address in addresses_in_path(path):
+                    uses.setdefault(address, f"its disk {disk.name} {disks[disk.name]}")
     for interface in snapshot.interfaces:
         if interface.name in interfaces:
-            for address in addresses_on(interface.path):
+            for address in addresses_in_path(interface.path):
                 reason = f"its interface {interface.name} {interfaces[interface.name]}"
-                found.setdefault(address, reason)
-    return found
+                uses.setdefault(address, reason)
+    return uses
 
 
-def refusal(
+def refusal_reason(
     function: PciFunction,
-    busy: Mapping[PciAddress, str],
+    uses: Mapping[PciAddress, str],
     open_vfio: Mapping[str, str],
-    surroundings: Surroundings,
+    context: DriverContext,
     *,
-    ours: bool,
+    managed: bool,
 ) -> str | None:
-    """Why this function must not be offered, as a clause; None when nothing speaks against it.
+    """Return a clause that says why the function must not be offered, None when it may be.
 
-    ``ours`` tells that the conductor keeps the function as one of our deployables. A guest that
-    holds such a function most likely got it from us: Nova attaches a bound unit through VFIO, so
-    that looking held is what success looks like, and withdrawing it then would make every bind
-    lose its own device. Only a function that was never ours is refused for being held.
+    ``uses`` comes from ``host_uses``, ``open_vfio`` from the snapshot. ``managed`` says that the
+    conductor keeps the function as a deployable. A guest that holds a managed function most likely
+    got it from this service: Nova attaches a bound unit through VFIO, so a successful bind makes
+    the function look held. If it were refused then, every bind would withdraw its own device. Only
+    a function that is not managed is refused because it is held.
     """
     if function.is_bridge:
         return "a bridge of the bus itself"
-    if function.address in busy:
-        return busy[function.address]
+    if function.address in uses:
+        return uses[function.address]
     if function.vfs:
         return f"it has {function.vfs} virtual functions; those can be offered"
-    if not ours and (holder := _holder(function, open_vfio)):
+    if not managed and (holder := _holder(function, open_vfio)):
         return f"held through VFIO by {holder}"
-    return surroundings.claims.get(str(function.address))
+    return context.claims.get(str(function.address))
 
 
 def _holder(function: PciFunction, open_vfio: Mapping[str, str]) -> str | None:
     for node in function.vfio_nodes:
         if node in open_vfio:
             return open_vfio[node]
-    # Without the right to see other processes: the VFIO drivers switch a function on when its
-    # node is opened and off when it is closed, so that an idle one reads 0 in "enable".
+    # Without the permission to see other processes: the VFIO drivers enable a function when its
+    # node is opened and disable it when the node is closed, so "enable" of an idle one is 0.
     return "another process" if function.on_vfio and function.enabled else None
 
 
 def _busy_disks(snapshot: Snapshot) -> dict[str, str]:
-    """The block devices in use by name, those that carry them included."""
-    named = {disk.number: disk.name for disk in snapshot.disks if disk.number}
+    """Return a clause for each block device in use, including those below it."""
+    names = {disk.number: disk.name for disk in snapshot.disks if disk.number}
     busy = {disk.name: "cannot be read" for disk in snapshot.disks if disk.error}
     for line in snapshot.mounts:
         # proc(5), mountinfo: id, parent, major:minor, root, mount point …
         fields = line.split()
-        if len(fields) > 4 and fields[2] in named:
-            busy.setdefault(named[fields[2]], f"is mounted at {fields[4]}")
+        if len(fields) > 4 and fields[2] in names:
+            busy.setdefault(names[fields[2]], f"is mounted at {fields[4]}")
     for line in snapshot.swaps:
         path = line.partition(" ")[0].partition("\t")[0]
         if path.startswith("/dev/"):
             busy.setdefault(path.rpartition("/")[2], "holds swap space")
     for name in snapshot.btrfs:
         busy.setdefault(name, "is part of a mounted btrfs file system")
-    _sink(busy, {disk.name: disk.slaves for disk in snapshot.disks})
+    _add_lower_layers(busy, {disk.name: disk.slaves for disk in snapshot.disks})
     for disk in snapshot.disks:
         if disk.holders:
             busy.setdefault(disk.name, f"is held by {', '.join(disk.holders)}")
@@ -93,15 +94,16 @@ def _busy_disks(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _busy_interfaces(snapshot: Snapshot) -> dict[str, str]:
-    """The network interfaces in use by name, those that carry them included."""
-    busy = {one.name: "cannot be read" for one in snapshot.interfaces if one.error}
-    for name, reason in sorted(_traffic(snapshot), key=lambda one: one[1] != _DEFAULT_ROUTE):
+    """Return a clause for each network interface in use, including those below it."""
+    interfaces = snapshot.interfaces
+    busy = {interface.name: "cannot be read" for interface in interfaces if interface.error}
+    for name, reason in sorted(_traffic(snapshot), key=lambda use: use[1] != _DEFAULT_ROUTE):
         busy.setdefault(name, reason)
-    _sink(busy, {one.name: one.lower for one in snapshot.interfaces})
-    for one in snapshot.interfaces:
-        if one.master:
-            # A port of a bond, a bridge or Open vSwitch: its traffic is that of the whole.
-            busy.setdefault(one.name, f"is a port of {one.master}")
+    _add_lower_layers(busy, {interface.name: interface.lower for interface in interfaces})
+    for interface in interfaces:
+        if interface.master:
+            # A port of a bond, a bridge or Open vSwitch carries traffic of its master.
+            busy.setdefault(interface.name, f"is a port of {interface.master}")
     return busy
 
 
@@ -109,10 +111,10 @@ _DEFAULT_ROUTE = "carries the default route"
 
 
 def _traffic(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Interfaces with a route or an address.
+    """Yield each interface that has a route or an address, with a clause.
 
-    An IPv4 address shows by the routes that come with it. The link-local addresses that the
-    kernel gives to every IPv6 interface which is up say nothing.
+    An IPv4 address is visible through its routes. The link-local addresses that the kernel gives to
+    every IPv6 interface that is up are not a sign of use.
     """
     for line in snapshot.routes4:
         # /proc/net/route: interface, destination, gateway, flags, three counts, mask …
@@ -141,12 +143,15 @@ def _is_routed(text: str) -> bool:
     return not (address.is_link_local or address.is_multicast)
 
 
-def _sink(busy: dict[str, str], below: Mapping[str, Iterable[str]]) -> None:
-    """Whatever carries something in use is in use as well, layer by layer."""
-    todo = list(busy)
-    # The list grows while it is walked: first come, first named.
-    for name in todo:
+def _add_lower_layers(busy: dict[str, str], below: Mapping[str, Iterable[str]]) -> None:
+    """Add to ``busy`` all devices below those in use, with the clause of the device above.
+
+    ``below`` maps each device to the devices of the next lower layer.
+    """
+    queue = list(busy)
+    # The loop appends to the list; the first clause of a device stays.
+    for name in queue:
         for lower in below.get(name, ()):
             if lower not in busy:
                 busy[lower] = busy[name]
-                todo.append(lower)
+                queue.append(lower)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pci_driver: whole PCI functions of whatever kind for guests, by the operator's list."""
+"""The pci_driver: offers whole PCI functions of any kind that the operator's whitelist names."""
 
 import logging
 import re
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.drivers import ownership, pci_ids, pci_scan, whitelist
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.host import Host
-from cyborg.drivers.pci_function import PciFunction, addresses_on, understand
+from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_function
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -31,7 +31,8 @@ LOG = logging.getLogger(__name__)
 
 _RESOURCE_CLASS = "CUSTOM_PCI"
 _BACKEND = "pci"
-#: Vendors whose names traits and driver names in the field carry; all others go by their id.
+#: Vendors whose names are part of traits and driver names in existing deployments; traits and
+#: driver names of all other vendors have the vendor id.
 _VENDOR_WORDS = {
     0x102B: "MATROX",
     0x10DE: "NVIDIA",
@@ -40,8 +41,8 @@ _VENDOR_WORDS = {
     0x1BD4: "INSPUR",
     0x8086: "INTEL",
 }
-#: Device types by the start of the class code. The existing service calls all of these GPU, even
-#: network cards; its newest release has the words to do better.
+#: Device types by the first digits of the class code. The existing service calls all of these GPU,
+#: even network cards; only its newest release has the other types.
 _TYPES = (
     ("0108", DeviceType.NVME),
     ("01", DeviceType.SSD),
@@ -53,23 +54,23 @@ _TYPES = (
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What became of one directory of the bus; ``reason`` is None when it is offered.
+class Candidate:
+    """One directory of the PCI bus; ``reason`` says why it is not offered, None when it is.
 
-    ``function`` is None for one that could not be understood; such a one is never offered.
-    ``listed`` tells whether the operator's whitelist names it, ``network`` the physical network
-    that it names for it.
+    ``function`` is None if the directory cannot be parsed; it is then never offered.
+    ``whitelisted`` says that the operator's whitelist names the function, ``network`` is the
+    physical network that the whitelist gives.
     """
 
     key: str
     function: PciFunction | None
     reason: str | None
-    listed: bool = False
+    whitelisted: bool = False
     network: str | None = None
 
 
 class PciDriver(Driver):
-    """PCI functions that ``[pci] passthrough_whitelist`` names and nobody else needs."""
+    """Offers the PCI functions that ``[pci] passthrough_whitelist`` names and nothing else uses."""
 
     name = "pci_driver"
     device_type = "PCI"
@@ -78,37 +79,37 @@ class PciDriver(Driver):
         super().__init__(host, conf)
         self._node: str = conf.host
         self._entries = whitelist.parse(conf.pci.passthrough_whitelist)
-        self._lookup = pci_ids.Lookup()
+        self._name_cache = pci_ids.NameCache()
         self._names = pci_ids.Names()
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
-        """See Driver; nothing is offered, and nothing read, without a whitelist."""
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+        """See Driver; without a whitelist, nothing is read or offered."""
         if not self._entries:
             return []
-        found = self._survey(surroundings)
-        self._tell(found)
+        candidates = self._candidates(context)
+        self._log_refusals(candidates)
         return [
-            device(one.function, self._node, self._names, one.network)
-            for one in found
-            if one.function is not None and one.reason is None
+            device(candidate.function, self._node, self._names, candidate.network)
+            for candidate in candidates
+            if candidate.function is not None and candidate.reason is None
         ]
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
-        """Every PCI function of the host, and why it is not offered if it is not."""
-        return [hardware(one, self._names) for one in self._survey(surroundings)]
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+        """Return all PCI functions of the host; those that are not offered have a reason."""
+        return [hardware(candidate, self._names) for candidate in self._candidates(context)]
 
     def backends(self) -> list[Backend]:
-        """Return the PCI bus as one backend: what the whitelist names on it, by device type.
+        """Return the PCI bus as one backend; its services are the device types on the whitelist.
 
-        It is STOPPED when the bus has no function that the whitelist names.
+        The backend is STOPPED when the bus has no function that the whitelist names.
         """
         types: Counter[str] = Counter()
         if self._entries:
             types.update(
-                device_type(finding.function.class_code).value
-                for finding in self._survey(ALONE)
-                if finding.listed and finding.function is not None
+                device_type(candidate.function.class_code).value
+                for candidate in self._candidates(EMPTY_CONTEXT)
+                if candidate.whitelisted and candidate.function is not None
             )
         ready, stopped = DriverState.READY.value, DriverState.STOPPED.value
         return [
@@ -123,81 +124,96 @@ class PciDriver(Driver):
     def lists(self, entry: str) -> bool:
         """Return whether one entry of a whitelist, as JSON, names a function of this host.
 
-        Raises exception.ConfigError for an entry that cannot be understood.
+        Raises exception.ConfigError for an entry that is not valid.
         """
-        findings = survey(pci_scan.read(self.host), whitelist.parse([entry]), self._node, ALONE)
-        return any(finding.listed for finding in findings)
+        snapshot, entries = pci_scan.read(self.host), whitelist.parse([entry])
+        candidates = find_candidates(snapshot, entries, self._node, EMPTY_CONTEXT)
+        return any(candidate.whitelisted for candidate in candidates)
 
-    def _tell(self, found: Sequence[Finding]) -> None:
-        """Say once why a function that the operator listed is not offered."""
-        refused = {(one.key, one.reason) for one in found if one.listed and one.reason}
-        for key, reason in sorted(refused - self._told):
-            LOG.warning("PCI function %s is on the whitelist and not offered: %s", key, reason)
-        self._told = refused
+    def _log_refusals(self, candidates: Sequence[Candidate]) -> None:
+        """Log once why a function on the whitelist is not offered."""
+        refused = {
+            (candidate.key, candidate.reason)
+            for candidate in candidates
+            if candidate.whitelisted and candidate.reason
+        }
+        for key, reason in sorted(refused - self._logged):
+            LOG.warning("PCI function %s is on the whitelist but not offered: %s", key, reason)
+        self._logged = refused
 
-    def _survey(self, surroundings: Surroundings) -> list[Finding]:
+    def _candidates(self, context: DriverContext) -> list[Candidate]:
         snapshot = pci_scan.read(self.host)
-        found = survey(snapshot, self._entries, self._node, surroundings)
-        functions = [one.function for one in found if one.function]
-        self._names = self._lookup.ask(self.host, [(one.vendor, one.product) for one in functions])
-        return found
+        candidates = find_candidates(snapshot, self._entries, self._node, context)
+        functions = [candidate.function for candidate in candidates if candidate.function]
+        ids = [(function.vendor, function.product) for function in functions]
+        self._names = self._name_cache.lookup(self.host, ids)
+        return candidates
 
 
-def survey(
+def find_candidates(
     snapshot: pci_scan.Snapshot,
     entries: Sequence[whitelist.Entry],
     node: str,
-    surroundings: Surroundings,
-) -> list[Finding]:
-    """Judge every function of the snapshot, in the order of their addresses; pure."""
-    busy = ownership.uses(snapshot)
+    context: DriverContext,
+) -> list[Candidate]:
+    """Return a candidate for every function of the snapshot, ordered by address; pure."""
+    uses = ownership.host_uses(snapshot)
     interfaces = {
-        one.name: places[-1] for one in snapshot.interfaces if (places := addresses_on(one.path))
+        interface.name: addresses[-1]
+        for interface in snapshot.interfaces
+        if (addresses := addresses_in_path(interface.path))
     }
 
-    def judge(function: PciFunction) -> Finding:
-        ours = deployable_name(node, function.address) in surroundings.kept
-        matching = [one for one in entries if one.matches(function, interfaces, ours=ours)]
+    def candidate_of(function: PciFunction) -> Candidate:
+        managed = deployable_name(node, function.address) in context.managed_deployables
+        matching = [
+            entry for entry in entries if entry.matches(function, interfaces, managed=managed)
+        ]
         reason = None
-        if not any(one.force for one in matching):
-            reason = ownership.refusal(function, busy, snapshot.open_vfio, surroundings, ours=ours)
+        if not any(entry.force for entry in matching):
+            reason = ownership.refusal_reason(
+                function, uses, snapshot.open_vfio, context, managed=managed
+            )
             reason = reason or (None if matching else "not on the whitelist")
         network = whitelist.network_of(matching, function, interfaces)
-        return Finding(str(function.address), function, reason, bool(matching), network)
+        return Candidate(str(function.address), function, reason, bool(matching), network)
 
-    found = []
+    candidates = []
     for raw in snapshot.functions:
         try:
-            function = understand(raw)
+            function = parse_function(raw)
         except ValueError as error:
-            found.append(Finding(raw.name, None, str(error)))
+            candidates.append(Candidate(raw.name, None, str(error)))
         else:
-            found.append(judge(function))
-    return sorted(found, key=lambda one: one.key)
+            candidates.append(candidate_of(function))
+    return sorted(candidates, key=lambda candidate: candidate.key)
 
 
 def deployable_name(node: str, address: PciAddress) -> str:
-    """The name under which Placement knows a function; allocations in the field hang on it."""
+    """Return the name of a function's provider in Placement.
+
+    The format must not change, because existing allocations refer to the name.
+    """
     return f"{node}_{address}"
 
 
 def network_trait(network: str) -> str:
-    """By which a device profile asks for a function on a physical network."""
+    """Return the trait with which a device profile requests a function on a physical network."""
     return "CUSTOM_" + re.sub(r"[^A-Z0-9_]", "_", network.upper())
 
 
 def device_type(class_code: int) -> DeviceType:
-    """The device type that a 24-bit class code means."""
+    """Return the device type of a 24-bit class code."""
     digits = f"{class_code:06x}"
-    return next((word for start, word in _TYPES if digits.startswith(start)), DeviceType.PCI)
+    return next((kind for prefix, kind in _TYPES if digits.startswith(prefix)), DeviceType.PCI)
 
 
 def device(
     function: PciFunction, node: str, names: pci_ids.Names, network: str | None = None
 ) -> Device:
-    """One offered function as a device with one deployable and one handle."""
+    """Return a function as a device with one deployable and one handle."""
     address = function.address
-    # This order of the keys is that of the existing service's rows.
+    # The rows of the existing service have the keys in this order.
     info = dict(sorted(address.info().items()))
     return Device(
         key=str(address),
@@ -215,19 +231,19 @@ def device(
 def _deployable(
     function: PciFunction, name: str, info: dict[str, str], network: str | None
 ) -> Deployable:
-    word = _VENDOR_WORDS.get(function.vendor)
+    vendor = _VENDOR_WORDS.get(function.vendor)
     traits = (
         "OWNER_CYBORG",
-        *([f"CUSTOM_PCI_{word}"] if word else []),
+        *([f"CUSTOM_PCI_{vendor}"] if vendor else []),
         f"CUSTOM_PCI_PRODUCT_ID_{function.product:04X}",
         *([network_trait(network)] if network else []),
     )
-    # Nova needs the network for a port of Neutron, and ignores it for all else.
+    # Nova needs the network for a port of Neutron, and otherwise ignores it.
     info = info | {"physical_network": network} if network else info
     return Deployable(
         name=name,
         resource_class=_RESOURCE_CLASS,
-        driver_name=word or f"{function.vendor:04X}",
+        driver_name=vendor or f"{function.vendor:04X}",
         handles=(AttachHandle(str(function.address), AttachType.PCI, info),),
         traits=traits,
         attributes=(
@@ -237,25 +253,25 @@ def _deployable(
     )
 
 
-def hardware(finding: Finding, names: pci_ids.Names) -> Hardware:
-    """One function as the inventory of the node shows it."""
-    function = finding.function
+def hardware(candidate: Candidate, names: pci_ids.Names) -> Hardware:
+    """Return a candidate as an entry of the host's hardware inventory."""
+    function = candidate.function
     if function is None:
         return Hardware(
-            key=finding.key,
+            key=candidate.key,
             kind="unknown",
             vendor="unknown",
             model="unknown",
             offered=False,
-            reason=finding.reason,
+            reason=candidate.reason,
         )
     return Hardware(
-        key=finding.key,
+        key=candidate.key,
         kind=pci_ids.kind(function.class_code),
         vendor=names.vendor(function.vendor),
         model=names.product(function.vendor, function.product),
-        offered=finding.reason is None,
-        reason=finding.reason,
+        offered=candidate.reason is None,
+        reason=candidate.reason,
         capability={
             "pci_class": f"{function.class_code:06x}",
             **({"virtual_functions": function.vfs} if function.vfs else {}),

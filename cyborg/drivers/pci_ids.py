@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of PCI vendors, products and classes, for people.
+"""Readable names of PCI vendors, products and classes.
 
-The names come from the host's ``pci.ids`` (its format stands at the top of that file); a host
-without it gets the few vendors below and ids for the rest.
+The names come from the host's ``pci.ids`` (the top of that file describes its format). On a host
+without the file, this module has names for a few vendors and shows ids for the rest.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from cyborg import exception
 from cyborg.drivers.host import Host
 
-#: Where Debian and Red Hat keep the list.
+#: The paths of the list on Debian and Red Hat.
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
-#: The list has 1.5 MB today.
+#: Maximum size in bytes; the list has 1.5 MB today.
 _LIMIT = 32 * 1024 * 1024
-#: The column that keeps a model.
-_LONGEST = 255
+#: Width of the database column for a model.
+_MODEL_WIDTH = 255
 
 _VENDORS = {
     0x1002: "AMD/ATI",
@@ -68,76 +68,76 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Names:
-    """Vendors by id and products by vendor and id, as far as they were asked for and known."""
+    """Names of vendors by id and of products by vendor and product id."""
 
     vendors: dict[int, str] = field(default_factory=dict)
     products: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def vendor(self, vendor: int) -> str:
-        """The vendor's name, else its four hexadecimal digits."""
+        """Return the vendor's name, or its four hexadecimal digits."""
         return self.vendors.get(vendor) or _VENDORS.get(vendor) or f"{vendor:04x}"
 
     def product(self, vendor: int, product: int) -> str:
-        """The product's name, else its four hexadecimal digits."""
+        """Return the product's name, or its four hexadecimal digits."""
         return self.products.get((vendor, product)) or f"{product:04x}"
 
 
-class Lookup:
-    """Names, read from the host only for a product that was not asked for before."""
+class NameCache:
+    """Names of products; the host's list is read only when a new product is requested."""
 
     def __init__(self) -> None:
-        self._asked: frozenset[tuple[int, int]] = frozenset()
+        self._ids: frozenset[tuple[int, int]] = frozenset()
         self._names = Names()
 
-    def ask(self, host: Host, wanted: Iterable[tuple[int, int]]) -> Names:
-        """The names of these products, and of those asked for earlier; see ``find``."""
-        pairs = frozenset(wanted)
-        if not pairs <= self._asked:
-            self._asked |= pairs
-            self._names = find(host, self._asked)
+    def lookup(self, host: Host, ids: Iterable[tuple[int, int]]) -> Names:
+        """Return the names of these and all earlier (vendor, product) ids; see ``read_names``."""
+        requested = frozenset(ids)
+        if not requested <= self._ids:
+            self._ids |= requested
+            self._names = read_names(host, self._ids)
         return self._names
 
 
 def kind(class_code: int) -> str:
-    """What a function is, in a word, by its 24-bit class code."""
+    """Return the kind of a function by its 24-bit class code."""
     return _KINDS.get(class_code >> 16, "other")
 
 
-def find(host: Host, wanted: Iterable[tuple[int, int]]) -> Names:
-    """The names of these vendors and products, as far as a list of the host can be read.
+def read_names(host: Host, ids: Iterable[tuple[int, int]]) -> Names:
+    """Return the names of these (vendor, product) ids from the host's list.
 
-    Names are a courtesy: a host without the list, or with a broken one, works as well.
+    Names are optional: without a readable list the result is empty.
     """
     for path in PATHS:
         with contextlib.suppress(exception.HostError):
-            return parse(host.read_text(path, limit=_LIMIT), wanted)
+            return parse(host.read_text(path, limit=_LIMIT), ids)
     return Names()
 
 
-def parse(text: str, wanted: Iterable[tuple[int, int]]) -> Names:
-    """Pick the wanted names out of a ``pci.ids``; lines of another form are passed over."""
-    asked = frozenset(wanted)
-    askers = frozenset(vendor for vendor, _ in asked)
+def parse(text: str, ids: Iterable[tuple[int, int]]) -> Names:
+    """Return the names of these ids from the text of a ``pci.ids``; other lines are ignored."""
+    requested = frozenset(ids)
+    requested_vendors = frozenset(vendor for vendor, _ in requested)
     vendors: dict[int, str] = {}
     products: dict[tuple[int, int], str] = {}
     current = -1
     for line in text.splitlines():
-        # Sub-systems (two tabs) and comments say nothing here.
+        # Sub-systems (two tabs) and comments are not needed.
         if line.startswith(("#", "\t\t")):
             continue
         if not line.startswith("\t"):
             current = _id(line)
-            if current in askers:
-                vendors[current] = line[4:].strip()[:_LONGEST]
-        elif current in askers:
+            if current in requested_vendors:
+                vendors[current] = line[4:].strip()[:_MODEL_WIDTH]
+        elif current in requested_vendors:
             product = _id(line[1:])
-            if (current, product) in asked:
-                products[current, product] = line[5:].strip()[:_LONGEST]
+            if (current, product) in requested:
+                products[current, product] = line[5:].strip()[:_MODEL_WIDTH]
     return Names(vendors, products)
 
 
 def _id(line: str) -> int:
-    """The four digits at the start of a line, -1 for one without (as ``C 03``, a class)."""
+    """Return the id at the start of a line, -1 for a line without one (``C 03``, a class)."""
     digits, gap = line[:4], line[4:6]
     if len(digits) < 4 or gap != "  ":
         return -1

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read every PCI function of a host, and what uses it, from sysfs and /proc in one pass.
+"""Read every PCI function of a host and its uses from sysfs and /proc in one pass.
 
-Nothing here needs a privilege, runs a command or draws a conclusion: the result is what the files
-say. File names and formats are those of the kernel's ABI documents (sysfs-bus-pci, proc(5)).
+The scan needs no privileges and runs no command. The result is the unprocessed content of the
+files. File names and formats are those of the kernel's ABI documents (sysfs-bus-pci, proc(5)).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cyborg import exception
-from cyborg.drivers.host import Host, if_there, is_missing, table
+from cyborg.drivers.host import Host, is_missing, proc_lines, read_if_exists
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _INTERFACES = "/sys/class/net"
@@ -24,7 +24,7 @@ _LINKS = ("driver", "physfn", "iommu_group")
 class RawFunction:
     """One directory of the PCI bus: stripped file contents, and the last part of each link.
 
-    ``vfio`` names its node below ``/dev/vfio/devices``. ``error`` tells what could not be read.
+    ``vfio`` names its node below ``/dev/vfio/devices``. ``error`` says what could not be read.
     """
 
     name: str
@@ -36,7 +36,7 @@ class RawFunction:
 
 @dataclass(frozen=True)
 class RawInterface:
-    """A network interface: its place in ``/sys/devices``, and those it stands on."""
+    """A network interface: its path in ``/sys/devices``, its master and the interfaces below it."""
 
     name: str
     path: str
@@ -47,10 +47,9 @@ class RawInterface:
 
 @dataclass(frozen=True)
 class RawDisk:
-    """A block device: its places in ``/sys/devices``, and what stands on it or below it.
+    """A block device: its paths in ``/sys/devices``, and the devices above and below it.
 
-    Several places are those of the controllers behind one NVMe multipath disk, whose own place is
-    virtual.
+    An NVMe multipath disk has a virtual path and the paths of the controllers behind it.
     """
 
     name: str
@@ -63,10 +62,10 @@ class RawDisk:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that one pass has read; lists of lines are as the kernel printed them.
+    """The result of one pass; lists of lines are as the kernel printed them.
 
-    ``open_vfio`` maps the nodes below ``/dev/vfio`` that are open to who has them, as far as this
-    process may look; ``btrfs`` names the block devices of mounted btrfs file systems.
+    ``open_vfio`` maps each open node below ``/dev/vfio`` to the process that has it open, as far as
+    this process may read that. ``btrfs`` names the block devices of mounted btrfs file systems.
     """
 
     functions: tuple[RawFunction, ...] = ()
@@ -82,32 +81,32 @@ class Snapshot:
 
 
 def read(host: Host) -> Snapshot:
-    """Read the host once; a host without a PCI bus gives an empty snapshot.
+    """Read the host once; the snapshot of a host without a PCI bus is empty.
 
-    What vanishes meanwhile is left out, what cannot be read carries its error. Raises
-    exception.HostError when a whole list cannot be read: without it nobody can tell what is
-    in use.
+    A function or device that vanishes meanwhile is left out; one that cannot be read has its error.
+    Raises exception.HostError when a whole list cannot be read, because then it is not known what
+    is in use.
     """
     functions = tuple(_functions(host))
     if not functions:
         return Snapshot()
-    vfio = any("vfio" in one.links.get("driver", "") for one in functions)
+    vfio = any("vfio" in function.links.get("driver", "") for function in functions)
     return Snapshot(
         functions=functions,
         interfaces=tuple(_interfaces(host)),
         disks=tuple(_disks(host)),
-        mounts=(*table(host, "/proc/self/mountinfo"), *_mounts_of_init(host)),
-        swaps=tuple(table(host, "/proc/swaps")),
+        mounts=(*proc_lines(host, "/proc/self/mountinfo"), *_mounts_of_init(host)),
+        swaps=tuple(proc_lines(host, "/proc/swaps")),
         btrfs=tuple(_btrfs(host)),
-        routes4=tuple(table(host, "/proc/net/route")),
-        routes6=tuple(table(host, "/proc/net/ipv6_route")),
-        addresses6=tuple(table(host, "/proc/net/if_inet6")),
+        routes4=tuple(proc_lines(host, "/proc/net/route")),
+        routes6=tuple(proc_lines(host, "/proc/net/ipv6_route")),
+        addresses6=tuple(proc_lines(host, "/proc/net/if_inet6")),
         open_vfio=_open_vfio(host) if vfio else {},
     )
 
 
 def _names(host: Host, path: str) -> list[str]:
-    """The names in a directory, none when there is no such directory."""
+    """Return the names in a directory, none when the directory does not exist."""
     try:
         return host.list_dir(path)
     except exception.HostError as error:
@@ -116,7 +115,7 @@ def _names(host: Host, path: str) -> list[str]:
         raise
 
 
-def _last(path: str) -> str:
+def _last_part(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
@@ -131,46 +130,51 @@ def _functions(host: Host) -> Iterator[RawFunction]:
 
 def _function(host: Host, name: str) -> RawFunction:
     path = f"{_FUNCTIONS}/{name}"
-    there = set(host.list_dir(path))
-    # A link may go at any time, for a driver is unbound; a file goes only with the whole function.
-    # So the files come last, and one that is missing then means that the card was pulled.
-    vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in there else []
-    links = {one: if_there(host.readlink, f"{path}/{one}") for one in _LINKS if one in there}
+    entries = set(host.list_dir(path))
+    # A link can vanish at any time, when a driver is unbound; a file vanishes only with the whole
+    # function. So the files come last, and a missing file means that the card was removed.
+    vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
+    links = {
+        link: read_if_exists(host.readlink, f"{path}/{link}") for link in _LINKS if link in entries
+    }
     return RawFunction(
         name=name,
-        files={one: host.read_text(f"{path}/{one}").strip() for one in _FILES if one in there},
-        links={key: _last(target) for key, target in links.items() if target is not None},
+        files={
+            file: host.read_text(f"{path}/{file}").strip() for file in _FILES if file in entries
+        },
+        links={key: _last_part(target) for key, target in links.items() if target is not None},
         vfio=next(iter(vfio), None),
     )
 
 
 def _interfaces(host: Host) -> Iterator[RawInterface]:
     for name in _names(host, _INTERFACES):
-        path = if_there(host.realpath, f"{_INTERFACES}/{name}")
+        path = read_if_exists(host.realpath, f"{_INTERFACES}/{name}")
         if path is None:
             continue
         try:
-            there = host.list_dir(path)
-            master = if_there(host.readlink, f"{path}/master")
+            entries = host.list_dir(path)
+            master = read_if_exists(host.readlink, f"{path}/master")
         except exception.HostError as error:
             # /sys/class/net/bonding_masters is a file among the interfaces.
             if not is_missing(error):
                 yield RawInterface(name, path, error=str(error))
             continue
-        lower = tuple(one.removeprefix("lower_") for one in there if one.startswith("lower_"))
-        yield RawInterface(name, path, _last(master) if master else None, lower)
+        prefix = "lower_"
+        lower = tuple(name.removeprefix(prefix) for name in entries if name.startswith(prefix))
+        yield RawInterface(name, path, _last_part(master) if master else None, lower)
 
 
 def _disks(host: Host) -> Iterator[RawDisk]:
     for name in _names(host, _DISKS):
-        path = if_there(host.realpath, f"{_DISKS}/{name}")
+        path = read_if_exists(host.realpath, f"{_DISKS}/{name}")
         if path is None:
             continue
         try:
             yield RawDisk(
                 name=name,
                 paths=(path, *_controllers(host, path)),
-                number=(if_there(host.read_text, f"{path}/dev") or "").strip() or None,
+                number=(read_if_exists(host.read_text, f"{path}/dev") or "").strip() or None,
                 holders=tuple(_names(host, f"{path}/holders")),
                 slaves=tuple(_names(host, f"{path}/slaves")),
             )
@@ -179,16 +183,16 @@ def _disks(host: Host) -> Iterator[RawDisk]:
 
 
 def _controllers(host: Host, path: str) -> Iterator[str]:
-    """The places of the NVMe controllers behind a disk below a virtual NVMe subsystem."""
+    """Yield the paths of the NVMe controllers behind a disk of a virtual NVMe subsystem."""
     head, virtual, rest = path.partition("/nvme-subsystem/")
     if not virtual:
         return
     subsystem = f"{head}{virtual}{rest.partition('/')[0]}"
     for name in _names(host, subsystem):
         if name.removeprefix("nvme").isdigit():
-            place = if_there(host.realpath, f"{subsystem}/{name}")
-            if place is not None:
-                yield place
+            controller = read_if_exists(host.realpath, f"{subsystem}/{name}")
+            if controller is not None:
+                yield controller
 
 
 def _btrfs(host: Host) -> Iterator[str]:
@@ -197,31 +201,31 @@ def _btrfs(host: Host) -> Iterator[str]:
 
 
 def _mounts_of_init(host: Host) -> list[str]:
-    """The mounts of process 1: in a container with the host's processes, the host's own."""
+    """Return the mounts of process 1: in a container with the host's processes, the host's."""
     try:
-        return table(host, "/proc/1/mountinfo")
+        return proc_lines(host, "/proc/1/mountinfo")
     except exception.HostError:
-        # Not ours to read: then our own view of the mounts must do.
+        # Without permission, the mounts of this process must suffice.
         return []
 
 
 def _open_vfio(host: Host) -> dict[str, str]:
-    """Which nodes below /dev/vfio are open, and in which process."""
-    found: dict[str, str] = {}
+    """Return the open nodes below /dev/vfio, each with the process that has it open."""
+    nodes: dict[str, str] = {}
     for process in _names(host, "/proc"):
         if not process.isdigit():
             continue
         try:
-            for one in host.list_dir(f"/proc/{process}/fd"):
-                target = if_there(host.readlink, f"/proc/{process}/fd/{one}") or ""
+            for descriptor in host.list_dir(f"/proc/{process}/fd"):
+                target = read_if_exists(host.readlink, f"/proc/{process}/fd/{descriptor}") or ""
                 if target.startswith(_VFIO_NODES):
-                    found[target.removeprefix(_VFIO_NODES)] = _command(host, process)
+                    nodes[target.removeprefix(_VFIO_NODES)] = _command(host, process)
         except exception.HostError:
-            # Ended meanwhile, or another user's: the function's own state must tell.
+            # Ended, or of another user: then the state of the function must suffice.
             continue
-    return found
+    return nodes
 
 
 def _command(host: Host, process: str) -> str:
-    name = (if_there(host.read_text, f"/proc/{process}/comm") or "").strip()
+    name = (read_if_exists(host.read_text, f"/proc/{process}/comm") or "").strip()
     return f"{name} (process {process})" if name else f"process {process}"

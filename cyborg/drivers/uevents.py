@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel events: what Linux says about devices that come, go and change, without any library."""
+"""Receive kernel events (uevents) about devices that appear, change or disappear."""
 
 import errno
 import select
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-#: Linux's NETLINK_KOBJECT_UEVENT (include/uapi/linux/netlink.h); group 1 is the kernel's own voice,
-#: group 2 would be udev's.
+#: Linux's NETLINK_KOBJECT_UEVENT (include/uapi/linux/netlink.h); group 1 has the kernel's events,
+#: group 2 those of udev.
 _KOBJECT_UEVENT = 15
 _KERNEL_GROUP = 1
-#: The kernel puts at most 2 KiB of variables behind the header (UEVENT_BUFFER_SIZE).
+#: The kernel sends at most 2 KiB of variables after the header (UEVENT_BUFFER_SIZE).
 _DATAGRAM = 16 * 1024
-#: Room for a storm, such as all virtual functions of a card at once.
+#: Large enough for a burst, such as all virtual functions of a card at the same time.
 _RECEIVE_BUFFER = 4 * 1024 * 1024
 
 
@@ -24,7 +24,7 @@ _RECEIVE_BUFFER = 4 * 1024 * 1024
 class Uevent:
     """One event; ``devpath`` is below ``/sys``.
 
-    Action ``overflow`` is ours: events were lost, and only a full scan tells what is there.
+    This module adds the action ``overflow``: events were lost, and a full scan is necessary.
     """
 
     action: str
@@ -33,9 +33,9 @@ class Uevent:
 
 
 def parse(datagram: bytes) -> Uevent | None:
-    """Read one datagram, ``action@devpath`` and then ``KEY=value``, each ended by a NUL byte.
+    """Parse one datagram: ``action@devpath``, then ``KEY=value``, each ended by a NUL byte.
 
-    None for anything else.
+    Returns None for a datagram of any other form.
     """
     header, *lines = datagram.decode(errors="replace").split("\0")
     action, at, devpath = header.partition("@")
@@ -46,18 +46,18 @@ def parse(datagram: bytes) -> Uevent | None:
 
 
 class KernelEvents:
-    """Iterate over events until ``close`` is called, from whatever thread."""
+    """An iterator over events, until any thread calls ``close``."""
 
     def __init__(self, source: socket.socket) -> None:
         self._source = source
-        self._wake, self._waker = socket.socketpair()
+        self._wake, self._wake_sender = socket.socketpair()
         self._lock = threading.Lock()
         self._iterated = False
         self._closed = False
 
     @classmethod
     def open(cls) -> Self:
-        """Listen to this machine's kernel; raises OSError where that is not allowed."""
+        """Listen to the kernel of this machine; raises OSError when that is not allowed."""
         source = socket.socket(
             socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _KOBJECT_UEVENT
         )
@@ -70,7 +70,7 @@ class KernelEvents:
         return cls(source)
 
     def __iter__(self) -> Iterator[Uevent]:
-        """Yield events as they come; ends after ``close``. One thread may iterate, once."""
+        """Yield events until ``close``. Only one thread may iterate, and only once."""
         with self._lock:
             if self._closed:
                 return
@@ -97,10 +97,10 @@ class KernelEvents:
         self.close()
 
     def close(self) -> None:
-        """Stop listening; calling twice does no harm."""
+        """Stop listening; the method may be called twice."""
         with self._lock:
             self._closed = True
-            self._waker.close()
+            self._wake_sender.close()
             if not self._iterated:
                 self._close_source()
 

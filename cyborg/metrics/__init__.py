@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of this service count and show in the form of Prometheus."""
+"""The Prometheus metrics of the processes of this service."""

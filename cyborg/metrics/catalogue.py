@@ -21,24 +21,24 @@ class Metric:
     name: str
     kind: str
     labels: tuple[str, ...]
-    meaning: str
+    help: str
 
     def family(self) -> GaugeMetricFamily:
         """An empty gauge, for a collector to fill."""
-        return GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+        return GaugeMetricFamily(self.name, self.help, labels=self.labels)
 
     def counter(self, registry: CollectorRegistry) -> Counter:
         """A counter of this process."""
-        return Counter(self.name, self.meaning, self.labels, registry=registry)
+        return Counter(self.name, self.help, self.labels, registry=registry)
 
     def histogram(self, registry: CollectorRegistry) -> Histogram:
         """Times of this process, in seconds."""
-        return Histogram(self.name, self.meaning, self.labels, registry=registry, buckets=_SECONDS)
+        return Histogram(self.name, self.help, self.labels, registry=registry, buckets=_SECONDS)
 
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-BUILD: Final = Metric(
+BUILD_INFO: Final = Metric(
     "cyborg_build_info",
     "gauge",
     ("binary", "version"),
@@ -93,7 +93,7 @@ UNITS: Final = Metric(
     ("host", "resource_class", "state"),
     "Attach handles by host, resource class and state.",
 )
-LEAKED: Final = Metric(
+UNITS_LEAKED: Final = Metric(
     "cyborg_units_leaked",
     "gauge",
     (),
@@ -122,8 +122,8 @@ WORK_FAILING: Final = Metric(
 OPERATIONS: Final = Metric(
     "cyborg_operations", "gauge", ("state",), "Operations in the database by state."
 )
-UNTOLD: Final = Metric(
-    "cyborg_notifications_behind_seconds",
+NOTIFICATION_LAG: Final = Metric(
+    "cyborg_notification_lag_seconds",
     "gauge",
     (),
     "Age of the oldest event that was not sent as a notification yet, in seconds.",
@@ -137,8 +137,8 @@ BIND_SECONDS: Final = Metric(
 SERVICES: Final = Metric(
     "cyborg_services", "gauge", ("binary", "state"), "Known services by state, up or down."
 )
-SILENCE: Final = Metric(
-    "cyborg_service_silence_seconds",
+HEARTBEAT_AGE: Final = Metric(
+    "cyborg_service_heartbeat_age_seconds",
     "gauge",
     ("binary", "host"),
     "Age of the last heartbeat of a service, in seconds.",
@@ -155,7 +155,7 @@ DRIVER_FAILURES: Final = Metric(
 )
 
 #: The figures of accelerators, by the names that drivers give them.
-MEASURED: Final = {
+DEVICE_STATS: Final = {
     name: Metric(
         f"cyborg_accelerator_{name}", "gauge", ("host", "driver", "type", "device"), meaning
     )
@@ -163,9 +163,9 @@ MEASURED: Final = {
 }
 
 #: Which processes show what.
-OF_API: Final = (BUILD, REQUESTS, REQUEST_SECONDS)
-OF_CONDUCTOR: Final = (
-    BUILD,
+API_METRICS: Final = (BUILD_INFO, REQUESTS, REQUEST_SECONDS)
+CONDUCTOR_METRICS: Final = (
+    BUILD_INFO,
     VERB_SECONDS,
     PEER_FAILURES,
     BUS_LISTENING,
@@ -173,22 +173,22 @@ OF_CONDUCTOR: Final = (
     ARQS,
     HANDLES,
     UNITS,
-    LEAKED,
+    UNITS_LEAKED,
     DEVICES,
     DEVICE_HEALTHY,
     WORK,
     WORK_OLDEST,
     WORK_FAILING,
     OPERATIONS,
-    UNTOLD,
+    NOTIFICATION_LAG,
     BIND_SECONDS,
     SERVICES,
-    SILENCE,
+    HEARTBEAT_AGE,
     DRIVERS,
-    *MEASURED.values(),
+    *DEVICE_STATS.values(),
 )
-OF_AGENT: Final = (
-    BUILD,
+AGENT_METRICS: Final = (
+    BUILD_INFO,
     VERB_SECONDS,
     PEER_FAILURES,
     BUS_LISTENING,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port on which a daemon shows its metrics; cheroot, as for the API."""
+"""The HTTP server on which a daemon exposes its metrics; it uses cheroot, like the API."""
 
 import logging
 import threading
@@ -19,34 +19,34 @@ _THREADS: Final = 2
 
 class _Cheroot(wsgi.Server):
     def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
-        """Into the log of the service, not on standard error."""
+        """Write to the log of the service, not to standard error."""
         LOG.log(level, "%s", msg.strip(), exc_info=traceback)
 
 
 class Page:
-    """A WSGI application with one page; ``fresh`` gives the registry that it shows."""
+    """A WSGI application with one page; ``registry`` returns the registry that it exposes."""
 
-    def __init__(self, fresh: Callable[[], CollectorRegistry]) -> None:
-        self._fresh = fresh
+    def __init__(self, registry: Callable[[], CollectorRegistry]) -> None:
+        self._registry = registry
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Answer GET and HEAD of the page; 404 and 405 for all else."""
+        """Answer GET and HEAD of the page; all other requests get 404 or 405."""
         if environ.get("PATH_INFO", "").rstrip("/") != PATH:
             return _answer(start_response, "404 Not Found", b"")
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _answer(start_response, "405 Method Not Allowed", b"", ("Allow", "GET, HEAD"))
-        body = generate_latest(self._fresh())
+        body = generate_latest(self._registry())
         _answer(start_response, "200 OK", body, ("Content-Type", CONTENT_TYPE_PLAIN_0_0_4))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
 
 class Listener:
-    """A daemon's server; its port is taken by the constructor.
+    """The metrics server of a daemon; the constructor binds its port.
 
-    ``address`` is ``host:port``, an IPv6 host in brackets. Raises ConfigError when it cannot be
-    listened on.
+    ``address`` is ``host:port``, an IPv6 host in brackets. Raises ConfigError when the server
+    cannot listen there.
     """
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
@@ -67,21 +67,21 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where the page is, with the port as bound (0 takes a free one)."""
+        """Return the URL of the page with the bound port (port 0 selects a free one)."""
         host, port = self._server.bind_addr[:2]
         return f"http://{f'[{host}]' if ':' in str(host) else host}:{port}{PATH}"
 
     def start(self) -> None:
-        """Answer from now on; returns at once."""
-        LOG.info("Metrics are shown at %s", self.url)
+        """Start to answer; return without waiting."""
+        LOG.info("Metrics are available at %s", self.url)
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._server.stop()
 
     def wait(self) -> None:
-        """Return when the last answer is given."""
+        """Wait until the last answer is sent."""
         self._thread.join()
 
 

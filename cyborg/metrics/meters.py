@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a daemon counts: its calls over the bus, and the requests of its own that failed."""
+"""Measure the calls that a daemon answers over the bus, and its failed requests to services."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,23 +16,23 @@ from cyborg.metrics import catalogue
 from cyborg.metrics.listener import Listener
 
 
-class Build(Collector):
-    """Which process this is, as a metric."""
+class BuildInfo(Collector):
+    """Collects ``cyborg_build_info``: the process and its version."""
 
     def __init__(self, binary: str, version: str) -> None:
         self._labels = (binary, version)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """See Collector."""
-        family = catalogue.BUILD.family()
+        family = catalogue.BUILD_INFO.family()
         family.add_metric(self._labels, 1)
         return [family]
 
 
-class Listening(Collector):
-    """Whether this process receives requests over the bus, as a metric.
+class BusListening(Collector):
+    """Collects ``cyborg_bus_listening``: whether this process receives requests over the bus.
 
-    ``bus_error`` says why it does not; it is empty while it does.
+    ``bus_error`` returns why it does not, and is empty while it does.
     """
 
     def __init__(self, bus_error: Callable[[], str]) -> None:
@@ -46,56 +46,56 @@ class Listening(Collector):
 
 
 class Meters:
-    """One daemon's; ``address`` is where they are shown (``host:port``), None: nowhere."""
+    """The metrics of one daemon; ``address`` is where to expose them (``host:port``) or None."""
 
     def __init__(self, binary: str, version: str, *, address: str | None = None) -> None:
         self._address = address
         self.registry = CollectorRegistry()
-        self.registry.register(Build(binary, version))
+        self.registry.register(BuildInfo(binary, version))
         self._verbs = catalogue.VERB_SECONDS.histogram(self.registry)
         self._peers = catalogue.PEER_FAILURES.counter(self.registry)
 
     @property
-    def shown(self) -> bool:
-        """Whether anybody can look."""
+    def enabled(self) -> bool:
+        """Return whether the metrics are exposed."""
         return self._address is not None
 
-    def listener(self, *more: Collector) -> Listener:
-        """What shows them and ``more``; takes its port at once.
+    def listener(self, *collectors: Collector) -> Listener:
+        """Return a server for these metrics and those of ``collectors``; it binds its port here.
 
-        Raises ConfigError when it cannot.
+        Raises ConfigError when the server cannot listen at the address.
         """
         assert self._address is not None
-        for one in more:
-            self.registry.register(one)
+        for collector in collectors:
+            self.registry.register(collector)
         return Listener(self._address, self.registry)
 
     def endpoint(self, endpoint: Any) -> "TimedEndpoint":
-        """The same RPC endpoint, its calls timed."""
+        """Return the RPC endpoint with its calls timed."""
         return TimedEndpoint(endpoint, self)
 
-    def adapter(self, peer: str, adapter: Adapter) -> "WatchedAdapter":
-        """The same adapter, its failures counted; ``peer`` is the service behind it."""
+    def adapter(self, peer: str, adapter: Adapter) -> "CountingAdapter":
+        """Return the adapter with its failures counted; ``peer`` names the service."""
         for reason in FAILURES:
-            # A counter that is 0 can be told from one that is not there.
+            # The counter must exist from the start: a missing series is not the same as 0.
             self._peers.labels(peer, reason)
-        return WatchedAdapter(adapter, peer, self)
+        return CountingAdapter(adapter, peer, self)
 
-    def note_verb(self, verb: str, outcome: str, seconds: float) -> None:
-        """A call over the bus was answered."""
+    def record_call(self, verb: str, outcome: str, seconds: float) -> None:
+        """Record a call that was answered over the bus."""
         self._verbs.labels(verb, outcome).observe(seconds)
 
-    def note_failure(self, peer: str, reason: str) -> None:
-        """A request to a peer failed; ``reason`` is one of FAILURES."""
+    def count_failure(self, peer: str, reason: str) -> None:
+        """Count a failed request to a peer; ``reason`` is one of FAILURES."""
         self._peers.labels(peer, reason).inc()
 
 
-#: Nobody answered, the account was not let in (401, 403), or the answer was an error (5xx).
+#: No answer, an account without permission (401, 403), or an answer with an error (5xx).
 FAILURES = ("unreachable", "forbidden", "error")
 
 
 class TimedEndpoint:
-    """Stands before an RPC endpoint and tells how long each call took."""
+    """A wrapper of an RPC endpoint that records the duration of each call."""
 
     def __init__(self, endpoint: Any, meters: Meters) -> None:
         self._endpoint = endpoint
@@ -103,37 +103,37 @@ class TimedEndpoint:
         self.target = endpoint.target
 
     def __getattr__(self, verb: str) -> Any:
-        """The verb of the endpoint behind; oslo.messaging looks it up by name."""
+        """Return a timed method of the endpoint; oslo.messaging looks it up by name."""
         method = getattr(self._endpoint, verb)
 
         def timed(context: Mapping[str, Any], **arguments: Any) -> Any:
             began = time.monotonic()
             reply = method(context, **arguments)
             outcome = "ok" if "ok" in reply else "error"
-            self._meters.note_verb(verb, outcome, time.monotonic() - began)
+            self._meters.record_call(verb, outcome, time.monotonic() - began)
             return reply
 
         return timed
 
 
-class WatchedAdapter(Adapter):
-    """An adapter like another, whose failed requests are counted."""
+class CountingAdapter(Adapter):
+    """A copy of an adapter that counts failed requests."""
 
     def __init__(self, adapter: Adapter, peer: str, meters: Meters) -> None:
-        # Its options came from the configuration; there is no other way to have all of them.
+        # The options come from the configuration; the adapter has no method to copy all of them.
         vars(self).update(vars(adapter))
         self._peer = peer
         self._meters = meters
 
     def request(self, url: str, method: str, **arguments: Any) -> requests.Response:
-        """Send it; count what keeps it from being answered."""
+        """Send the request; count it if it fails."""
         try:
-            answer = super().request(url, method, **arguments)
+            response = super().request(url, method, **arguments)
         except (ks_exceptions.ClientException, requests.RequestException):
-            self._meters.note_failure(self._peer, "unreachable")
+            self._meters.count_failure(self._peer, "unreachable")
             raise
-        if answer.status_code in (401, 403):
-            self._meters.note_failure(self._peer, "forbidden")
-        elif answer.status_code >= 500:
-            self._meters.note_failure(self._peer, "error")
-        return answer
+        if response.status_code in (401, 403):
+            self._meters.count_failure(self._peer, "forbidden")
+        elif response.status_code >= 500:
+            self._meters.count_failure(self._peer, "error")
+        return response

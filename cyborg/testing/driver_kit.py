@@ -182,7 +182,7 @@ class DriverContract(abc.ABC):
                 continue
             driver = self.make_driver(host)
             device = made_on(backend)
-            driver.made = {device.key: device}
+            driver.operator_created = {device.key: device}
             shown = {one.key: one for one in driver.discover()}
             entries = [entry for entry in driver.hardware() if entry.key == device.key]
             assert len(entries) == 1, "hardware() must show each device of `made` once"
@@ -201,7 +201,7 @@ class DriverContract(abc.ABC):
                     "discover() must return a device of `made` with the handles that were given"
                 )
             assert list(shown.values()) == before, "a device of `made` must not change the others"
-            driver.made = {}
+            driver.operator_created = {}
             assert driver.discover() == before, "a device that left `made` must not be discovered"
 
     def test_what_is_not_set_up_can_be(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from cyborg import exception
 from cyborg.drivers.command import OUTPUT_CAP, Completed
-from cyborg.drivers.host import TEXT_LIMIT, is_missing, resolve, translated
+from cyborg.drivers.host import TEXT_LIMIT, host_errors, is_missing, resolve
 from cyborg.drivers.uevents import Uevent
 
 #: More entries than the recording of any machine has.
@@ -82,7 +82,7 @@ class FakeHost:
     ``answers`` maps argument vectors to what a command prints, ``libraries`` names to modules.
     ``programs`` maps paths of programs to what they do to this host; once it is ``hanging``, no
     command ends before its time-out, which then has passed. ``patience`` holds the time-outs that
-    commands were given. ``foreign`` are the paths that others than root may change.
+    commands were given. ``foreign`` are the paths that others than root can change.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class FakeHost:
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """See Host."""
-        with translated(f"reading {path}"):
+        with host_errors(f"reading {path}"):
             real = self._touch(path)
             content = self._files.get(real)
             if content is None:
@@ -226,7 +226,7 @@ class FakeHost:
 
     def write_text(self, path: str, text: str) -> None:
         """See Host."""
-        with translated(f"writing {path}"):
+        with host_errors(f"writing {path}"):
             real = self._touch(path)
             if real not in self._files:
                 raise _os_error(errno.EISDIR if real in self._names else errno.ENOENT)
@@ -235,7 +235,7 @@ class FakeHost:
 
     def list_dir(self, path: str) -> list[str]:
         """See Host."""
-        with translated(f"listing {path}"):
+        with host_errors(f"listing {path}"):
             real = self._touch(path)
             if real not in self._names:
                 raise _os_error(errno.ENOTDIR if real in self._files else errno.ENOENT)
@@ -253,7 +253,7 @@ class FakeHost:
 
     def readlink(self, path: str) -> str:
         """See Host."""
-        with translated(f"reading link {path}"):
+        with host_errors(f"reading link {path}"):
             parent, _, name = path.rpartition("/")
             real = f"{self._touch(parent or '/').rstrip('/')}/{name}"
             self._fail(real)
@@ -264,7 +264,7 @@ class FakeHost:
 
     def realpath(self, path: str) -> str:
         """See Host."""
-        with translated(f"resolving {path}"):
+        with host_errors(f"resolving {path}"):
             real = self._touch(path)
             if real not in self._files and real not in self._names:
                 raise _os_error(errno.ENOENT)
@@ -272,9 +272,9 @@ class FakeHost:
 
     def owned_by_root(self, path: str) -> bool:
         """See Host."""
-        return self.open_to_others(path) is None
+        return self.writable_by_others(path) is None
 
-    def open_to_others(self, path: str) -> str | None:
+    def writable_by_others(self, path: str) -> str | None:
         """See Host."""
         return path if path in self.foreign else None
 

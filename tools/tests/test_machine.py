@@ -2,7 +2,7 @@
 """Tests of the table of what a machine has, and of which accelerator the walk asks for."""
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.device import Deployable, Device, Hardware
@@ -26,17 +26,17 @@ class OnePciCard(Driver):
 
     name = "pci_driver"
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return FakeDriver(self.host, configured(host="card")).discover()
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         return [DISK, CARD]
 
 
 class UnreadableBus(OnePciCard):
     """A bus that nobody may look at."""
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         raise exception.HostError(action="reading /sys", reason="Permission denied")
 
 

@@ -20,7 +20,8 @@ from cyborg_tools.walkthrough import options, servers
 from cyborg_tools.walkthrough.operator import Operator
 from cyborg_tools.walkthrough.stage import Place
 
-_COMMAND = Path(__file__).parents[1] / "walkthrough"
+#: Where the package of the command is found.
+_TOOLS = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -88,12 +89,13 @@ def test_a_server_that_is_missing_is_one_sentence(
 
 
 def test_without_a_server_the_walk_ends():
-    command = [sys.executable, str(_COMMAND)]
+    command = [sys.executable, "-m", "cyborg_tools.walkthrough"]
     ran = subprocess.run(
         [*command, "--mysql-url", nowhere("mysql+pymysql")],
         capture_output=True,
         text=True,
         timeout=120,
+        env={**os.environ, "PYTHONPATH": str(_TOOLS)},
     )
     assert ran.returncode == 1
     (line,) = ran.stderr.splitlines()

@@ -9,7 +9,7 @@ from cyborg import version
 from cyborg.db.cached_clock import CachedClock
 from cyborg.model.names import API
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.service import Periodic
+from cyborg.service import PeriodicTask
 
 #: Seconds between two heartbeats of one process.
 INTERVAL: Final = 10.0
@@ -45,7 +45,7 @@ class Heartbeat:
         self._endpoint = endpoint or f"{API}@{host}"
         # By process: a fork copies what its parent had, but for the thread. No lock, which a fork
         # might copy while it is held.
-        self._signs: dict[int, Periodic] = {}
+        self._signs: dict[int, PeriodicTask] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Hand the request on."""
@@ -54,7 +54,7 @@ class Heartbeat:
         return self._app(environ, start_response)
 
     def _begin(self) -> None:
-        mine = Periodic("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
+        mine = PeriodicTask("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
         if self._signs.setdefault(os.getpid(), mine) is mine:
             mine.start()
 

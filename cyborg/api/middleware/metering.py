@@ -19,7 +19,7 @@ from cyborg.api.health import PATH as HEALTH
 from cyborg.api.routing import ROUTE
 from cyborg.metrics import catalogue
 from cyborg.metrics.listener import PATH, Page
-from cyborg.metrics.meters import Build
+from cyborg.metrics.meters import BuildInfo
 from cyborg.model.names import API
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Metering:
         self._registry = CollectorRegistry()
         self._requests = catalogue.REQUESTS.counter(self._registry)
         self._seconds = catalogue.REQUEST_SECONDS.histogram(self._registry)
-        self._build = Build(API, version.installed())
+        self._build = BuildInfo(API, version.installed())
         if self._directory is None:
             self._registry.register(self._build)
         self._page = Page(self._fresh)

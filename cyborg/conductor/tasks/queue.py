@@ -22,7 +22,7 @@ from cyborg.db import work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.work import WorkKind
-from cyborg.service import Periodic
+from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Worker:
         self._pools = {
             kind: pool(max_workers=threads, thread_name_prefix=kind.value) for kind in WorkKind
         }
-        self._turns: Periodic | None = None
+        self._turns: PeriodicTask | None = None
         self._in_hand: set[Future[None]] = set()
         self._unreturned: deque[tuple[Sequence[Record], str]] = deque()
 
@@ -110,9 +110,9 @@ class Worker:
         """Have work of this kind done by ``handler``."""
         self._handlers[kind] = handler
 
-    def turns(self, interval: float) -> Periodic:
+    def turns(self, interval: float) -> PeriodicTask:
         """The job that looks for due work every ``interval`` seconds, and when woken."""
-        self._turns = Periodic("work", self.run_once, interval=interval, limit=DATABASE_LIMIT)
+        self._turns = PeriodicTask("work", self.run_once, interval=interval, limit=DATABASE_LIMIT)
         return self._turns
 
     def wake(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cyborg.drivers.local_command import LocalCommand, checked
+from cyborg.drivers.local_command import LocalCommand, placeholder_values
 from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.loopback import Loopback
 
@@ -80,7 +80,7 @@ def test_the_line_of_sudoers_lets_the_documented_command_pass_and_no_other():
     allowed = line.partition("NOPASSWD: ")[2].replace("\\", "")
     assert documented is not None
     command = LocalCommand.parse(documented[1], 600)
-    words = [word.fill(checked("0000:81:00.0")) for word in command.words]
+    words = [word.fill(placeholder_values("0000:81:00.0")) for word in command.words]
     assert words[:2] == ["/usr/bin/sudo", "-n"]
     # Brackets mean the same to fnmatch, with which sudo compares, and here.
     assert "*" not in allowed

@@ -23,7 +23,8 @@ RULES: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 METRICS = {
-    one.name: one for one in (*catalogue.OF_API, *catalogue.OF_CONDUCTOR, *catalogue.OF_AGENT)
+    one.name: one
+    for one in (*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS)
 }
 #: What Prometheus adds: where it scraped a value, and the bucket of a histogram.
 ADDED = {"instance", "job", "le"}
@@ -92,7 +93,7 @@ def test_every_alert_is_tested():
 def test_an_alert_for_each_process_that_goes_away():
     silent = " ".join(rule["expr"] for rule in RULES)
     for binary in (AGENT, API, CONDUCTOR):
-        assert f'cyborg_service_silence_seconds{{binary="{binary}"}}' in silent
+        assert f'cyborg_service_heartbeat_age_seconds{{binary="{binary}"}}' in silent
 
 
 def test_the_dashboard_is_one_of_grafana():

@@ -17,12 +17,12 @@ import pytest
 import cyborg
 from cyborg import exception
 from cyborg.model.trouble import Trouble
-from cyborg.service import Daemon, Periodic, wait_until
+from cyborg.service import Daemon, PeriodicTask, wait_until
 
 
 @contextmanager
-def running(job: Any, interval: float) -> Iterator[Periodic]:
-    periodic = Periodic("job", job, interval=interval)
+def running(job: Any, interval: float) -> Iterator[PeriodicTask]:
+    periodic = PeriodicTask("job", job, interval=interval)
     periodic.start()
     try:
         yield periodic
@@ -83,7 +83,7 @@ def test_stopped_it_runs_no_more_and_a_running_turn_is_finished() -> None:
         gate.wait(5)
         ended.set()
 
-    periodic = Periodic("job", slow, interval=0.001)
+    periodic = PeriodicTask("job", slow, interval=0.001)
     periodic.start()
     assert job.reaches(1)
     stopper = threading.Thread(target=periodic.stop)
@@ -100,7 +100,7 @@ def test_stopping_is_quick_whenever_it_comes() -> None:
     """Whatever the job's thread is about, nobody waits for its next turn."""
     for _ in range(200):
         job = Counter()
-        periodic = Periodic("job", job, interval=3600)
+        periodic = PeriodicTask("job", job, interval=3600)
         periodic.start()
         stopper = threading.Thread(target=periodic.stop)
         stopper.start()
@@ -110,7 +110,7 @@ def test_stopping_is_quick_whenever_it_comes() -> None:
 
 
 def test_stopping_what_was_not_started() -> None:
-    Periodic("job", Counter(), interval=1).stop()
+    PeriodicTask("job", Counter(), interval=1).stop()
 
 
 def test_one_sentence_for_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
@@ -124,9 +124,9 @@ def test_one_sentence_for_the_same_trouble(caplog: pytest.LogCaptureFixture) -> 
         assert job.reaches(job.turns + 3)
     said = [one.getMessage() for one in caplog.records if one.name == "cyborg.service"]
     assert said == [
-        "job: Placement is not available: it is away",
-        "job: Placement is not available: it is busy",
-        "job works again",
+        "Periodic task job failed: Placement is not available: it is away",
+        "Periodic task job failed: Placement is not available: it is busy",
+        "Periodic task job succeeds again",
     ]
 
 
@@ -164,9 +164,9 @@ def test_a_daemon_starts_and_stops_in_order() -> None:
     daemon = Daemon("test")
     daemon.at_end(lambda: notes.append("first named"))
     daemon.at_end(lambda: notes.append("last named"))
-    daemon.serve(FakeServer(notes))
+    daemon.add_server(FakeServer(notes))
     job = Counter()
-    daemon.every(Periodic("job", job, interval=3600))
+    daemon.add_task(PeriodicTask("job", job, interval=3600))
     daemon.start()
     assert job.reaches(1)
     assert wait_until(lambda: notes == ["server started"], timeout=5)
@@ -177,10 +177,10 @@ def test_a_daemon_starts_and_stops_in_order() -> None:
 def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
     notes: list[str] = []
     daemon = Daemon("test")
-    daemon.serve(FakeServer(notes, connects=False))
+    daemon.add_server(FakeServer(notes, connects=False))
     daemon.at_end(lambda: notes.append("ended"))
     job = Counter()
-    daemon.every(Periodic("job", job, interval=0.005))
+    daemon.add_task(PeriodicTask("job", job, interval=0.005))
     daemon.start()
     assert job.reaches(3)
     daemon.stop()
@@ -189,7 +189,7 @@ def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
 
 ANEW = """
 import os, pathlib, signal, sys
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 daemon, lives = Daemon("test"), pathlib.Path(sys.argv[1])
 daemon.at_end(lambda: print("ended", flush=True))
@@ -198,11 +198,11 @@ def job():
     lives.open("a").write("x")
     print(os.getpid(), sys.argv[2], flush=True)
     if len(lives.read_text()) < 3:
-        daemon.begin_anew()
+        daemon.restart()
     else:
         os.kill(os.getpid(), signal.SIGTERM)
 
-daemon.every(Periodic("job", job, interval=3600))
+daemon.add_task(PeriodicTask("job", job, interval=3600))
 sys.exit(daemon.run())
 """
 
@@ -233,7 +233,7 @@ def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
 ) -> None:
     trouble = Trouble("the message bus refuses it", time.monotonic() - seconds, refused)
     daemon = Daemon("test")
-    daemon.serve(FakeServer([]), trouble=lambda: trouble)
+    daemon.add_server(FakeServer([]), trouble=lambda: trouble)
     assert bool(daemon.stuck) is stuck
     assert daemon.state == "Receives no requests: the message bus refuses it"
     assert daemon.bus_error == "the message bus refuses it"
@@ -241,5 +241,5 @@ def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
 
 def test_a_daemon_whose_server_listens_has_no_bus_error() -> None:
     daemon = Daemon("test")
-    daemon.serve(FakeServer([]), trouble=lambda: None)
+    daemon.add_server(FakeServer([]), trouble=lambda: None)
     assert (daemon.bus_error, daemon.stuck, daemon.state) == ("", "", "Running")

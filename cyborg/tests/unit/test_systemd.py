@@ -20,7 +20,7 @@ from cyborg.tests.fixtures.manager import SimulatedManager
 HEAD = """
 import os, pathlib, sys, threading
 from cyborg import exception
-from cyborg.service import Daemon, Periodic
+from cyborg.service import Daemon, PeriodicTask
 
 daemon, place = Daemon("test"), pathlib.Path(sys.argv[1])
 """
@@ -96,7 +96,7 @@ def job():
     if (place / "broken").exists():
         raise exception.Unavailable(peer="Placement", reason="it is away")
 
-daemon.every(Periodic("heartbeat", job, interval=0.05, limit=60))
+daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
@@ -115,7 +115,7 @@ daemon.every(Periodic("heartbeat", job, interval=0.05, limit=60))
         assert process.wait(20) == 0
         assert manager.hears("STATUS=Finishing")
         assert manager.told[0] == "STATUS=Running"
-        assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing what is in hand"]
+        assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
 
 
 def test_a_broker_that_is_away_is_told_and_does_not_keep_it_from_being_ready(tmp_path: Path):
@@ -127,8 +127,8 @@ class Away:
     def stop(self): pass
     wait = stop
 
-daemon.serve(Away())
-daemon.every(Periodic("heartbeat", lambda: None, interval=0.05))
+daemon.add_server(Away())
+daemon.add_task(PeriodicTask("heartbeat", lambda: None, interval=0.05))
 """
     with SimulatedManager(tmp_path) as manager, program(manager, tmp_path, text):
         assert manager.hears("READY=1")
@@ -141,8 +141,8 @@ daemon.every(Periodic("heartbeat", lambda: None, interval=0.05))
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        ("threading.Event().wait()", "has been at one turn for more than 0.5 seconds"),
-        ("sys.exit(3)", "has ended, which it never should"),
+        ("threading.Event().wait()", "has been in one run for more than 0.5 seconds"),
+        ("sys.exit(3)", "has ended unexpectedly"),
     ],
     ids=["hangs", "ends its thread"],
 )
@@ -152,8 +152,8 @@ def job():
     if (place / "stuck").exists():
         {job}
 
-daemon.every(Periodic("heartbeat", job, interval=0.05, limit=0.5))
-daemon.every(Periodic("audit", threading.Event().wait, interval=1))
+daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=0.5))
+daemon.add_task(PeriodicTask("audit", threading.Event().wait, interval=1))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
@@ -172,12 +172,12 @@ class Server:
     def start(self): pass
     stop = wait = start
 
-daemon.serve(Server(), alive=lambda: not (place / "dead").exists())
+daemon.add_server(Server(), alive=lambda: not (place / "dead").exists())
 """
     with SimulatedManager(tmp_path, watchdog=0.3) as manager, program(manager, tmp_path, text):
         assert manager.hears("WATCHDOG=1", times=3)
         (tmp_path / "dead").touch()
-        assert manager.hears("STATUS=Stuck: test takes no more requests")
+        assert manager.hears("STATUS=Stuck: test no longer accepts requests")
         assert manager.silent(1.0)
 
 
@@ -189,13 +189,13 @@ if not life.exists():
     life.touch()
     daemon.at_end(lambda: [threading.Event().wait(0.1) for _ in range(200)
                            if not (place / "done").exists()])
-    daemon.every(Periodic("job", daemon.begin_anew, interval=3600))
+    daemon.add_task(PeriodicTask("job", daemon.restart, interval=3600))
 """
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,
         program(manager, tmp_path, text) as process,
     ):
-        assert manager.hears("STATUS=Finishing what is in hand")
+        assert manager.hears("STATUS=Finishing the current work")
         signs = manager.signs
         assert wait_until(lambda: manager.signs > signs + 5, timeout=10)
         (tmp_path / "done").touch()

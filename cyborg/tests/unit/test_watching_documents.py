@@ -20,7 +20,7 @@ from cyborg.tests.unit.drivers.configured import configured
 DOC = Path(__file__).parents[3] / "doc" / "source"
 MONITORING = (DOC / "admin" / "monitoring.rst").read_text()
 NOTIFICATIONS = (DOC / "reference" / "notifications.rst").read_text()
-METRICS = {*catalogue.OF_API, *catalogue.OF_CONDUCTOR, *catalogue.OF_AGENT}
+METRICS = {*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS}
 
 
 def rows() -> dict[str, tuple[str, str, str]]:
@@ -40,7 +40,7 @@ def test_the_tables_of_metrics_are_those_of_the_code():
     for one in METRICS:
         kind, labels, meaning = table[one.name]
         assert (kind, labels) == (one.kind, ", ".join(one.labels) or "-"), one.name
-        assert meaning.startswith(one.meaning), one.name
+        assert meaning.startswith(one.help), one.name
 
 
 def test_expressions_name_metrics_that_there_are():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.host import Host
 from cyborg.drivers.loader import NAMESPACE
 from cyborg.model.device import (
@@ -79,7 +79,7 @@ class ChaosDriver(Driver):
         self._compute: str = conf.host
         self._machine: str = conf.chaos.machine
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
         cards = self.host.list_dir(f"{self._machine}/cards")
         return [self._device(PciAddress.parse(one)) for one in cards]

@@ -15,7 +15,7 @@ from cyborg.db.engine import Database, Reader
 from cyborg.db.models import AttachHandle, Deployable
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.host import LocalHost
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
@@ -86,7 +86,7 @@ def opened(
         stack.start_conductor(conf.host)
         screen.fact("Conductor", "running; messages stay within the process")
         findings = look(pci, fake, [entry for entry in whitelist if not pci.lists(entry)])
-        drivers = [Loaded(one.name, one) for one in (pci, fake)]
+        drivers = [LoadResult(one.name, one) for one in (pci, fake)]
         stack.start_agent(conf.host, machine=machine, drivers=drivers, state_path=state.directory)
         screen.fact("Agent", f"running for this host, {conf.host}")
         screen.fact("Log", shown(state.log))

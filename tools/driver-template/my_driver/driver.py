@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of the Example card: whole cards, one for each guest."""
+"""The driver of the Example card: it offers whole cards, each to one guest."""
 
 from cyborg.drivers import ownership, pci_scan
-from cyborg.drivers.base import ALONE, Driver
-from cyborg.drivers.pci_function import understand
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver
+from cyborg.drivers.pci_function import parse_function
 from cyborg.model.device import AttachHandle, AttachType, Attribute, Deployable, Device, DeviceType
 
 VENDOR, PRODUCT = 0x1D55, 0x0001
@@ -18,18 +18,21 @@ class MyDriver(Driver):
         super().__init__(host, conf)
         self.node = conf.host
 
-    def discover(self, surroundings=ALONE):
+    def discover(self, context=EMPTY_CONTEXT):
         snapshot = pci_scan.read(self.host)
-        busy = ownership.uses(snapshot)
+        uses = ownership.host_uses(snapshot)
         devices = []
         for raw in snapshot.functions:
             try:
-                card = understand(raw)
+                card = parse_function(raw)
             except ValueError:
-                continue  # its facts in sysfs are not valid: do not offer it
+                continue  # it is not known which card this is, so it is not offered
             if (card.vendor, card.product) == (VENDOR, PRODUCT):
-                ours = self.name_of(card) in surroundings.kept
-                if not ownership.refusal(card, busy, snapshot.open_vfio, surroundings, ours=ours):
+                managed = self.name_of(card) in context.managed_deployables
+                reason = ownership.refusal_reason(
+                    card, uses, snapshot.open_vfio, context, managed=managed
+                )
+                if reason is None:
                     devices.append(self.device(card))
         return sorted(devices, key=lambda device: device.key)
 
@@ -38,7 +41,7 @@ class MyDriver(Driver):
 
     def device(self, card):
         key, info = str(card.address), card.address.info()
-        unit = Deployable(
+        deployable = Deployable(
             name=self.name_of(card),
             resource_class=RESOURCE_CLASS,
             driver_name="EXAMPLE",
@@ -49,4 +52,4 @@ class MyDriver(Driver):
                 *(Attribute(f"trait{number}", trait) for number, trait in enumerate(TRAITS)),
             ),
         )
-        return Device(key, DeviceType.AICHIP, f"{VENDOR:04x}", "Example card", info, (unit,))
+        return Device(key, DeviceType.AICHIP, f"{VENDOR:04x}", "Example card", info, (deployable,))

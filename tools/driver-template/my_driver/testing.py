@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated server with two Example cards and other devices."""
+"""A simulated server with two Example cards and other hardware."""
 
 from cyborg.testing import servers
 

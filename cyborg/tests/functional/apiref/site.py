@@ -32,7 +32,7 @@ from cyborg.drivers.base import Driver
 from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
@@ -169,12 +169,14 @@ class _Control:
 class _Agent:
     """The agent of the compute, with the drivers that its packages brought."""
 
-    def __init__(self, ground: Ground, host: str, loaded: list[Loaded], later: Loaded) -> None:
+    def __init__(
+        self, ground: Ground, host: str, loaded: list[LoadResult], later: LoadResult
+    ) -> None:
         self._bus = DirectBus(ground.exchange)
         self._conductor = ReportClient(self._bus, timeout=_PATIENCE, sender=f"{AGENT_TOPIC}@{host}")
         glance = Glance(ground.glance, retries=0)
 
-        def load(name: str, _options: Mapping[str, str]) -> Loaded:
+        def load(name: str, _options: Mapping[str, str]) -> LoadResult:
             return next(one for one in (*loaded, later) if one.name == name)
 
         self.parts = agent_app.make_parts(
@@ -314,8 +316,8 @@ class Site:
         self._reader.close()
 
 
-def _packaged(driver: Driver, where: str) -> Loaded:
-    return Loaded(driver.name, driver, endpoint=f"cyborg.drivers.{where}", version=VERSION)
+def _packaged(driver: Driver, where: str) -> LoadResult:
+    return LoadResult(driver.name, driver, endpoint=f"cyborg.drivers.{where}", version=VERSION)
 
 
 def _rack(compute: str) -> Rack:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Event
-from cyborg.drivers.base import ALONE, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver
 
@@ -18,9 +18,9 @@ class DividedCards(CardDriver):
 
     name = "divided_driver"
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[facts.Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[facts.Device]:
         """See Driver."""
-        return [divided(one) for one in super().discover(surroundings)]
+        return [divided(one) for one in super().discover(context)]
 
 
 def divided(device: facts.Device) -> facts.Device:

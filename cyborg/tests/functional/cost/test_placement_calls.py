@@ -12,8 +12,8 @@ from oslo_config import cfg
 from cyborg.agent import app as agent_app
 from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
-from cyborg.drivers.base import ALONE, Driver, Surroundings
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.testing.fake_host import FakeClock, FakeHost
 from cyborg.tests.fixtures.counted import CountedService
@@ -37,7 +37,7 @@ class Cards(Driver):
         super().__init__(FakeHost(), conf)
         self._devices = devices
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return list(self._devices)
 
 
@@ -77,7 +77,7 @@ class Agent:
         parts = agent_app.make_parts(
             settings=settings,
             conductor=house.agent,
-            loaded=[Loaded(DRIVER, Cards(conf, report.drivers[0].devices))],
+            loaded=[LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
             placement=client,
             glance=_no_glance,
             clock=self.clock.monotonic,

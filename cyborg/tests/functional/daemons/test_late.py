@@ -53,7 +53,9 @@ def test_a_write_is_carried_out_when_the_conductor_goes_on_in_time(service: Serv
     http, name = service.client(), f"slow-{uuid4().hex}"
     service.conductor.signal(signal.SIGSTOP)
     answers: list[int] = []
-    results = runner.Periodic("write", lambda: answers.append(create(http, name)), interval=3600)
+    results = runner.PeriodicTask(
+        "write", lambda: answers.append(create(http, name)), interval=3600
+    )
     results.start()
     assert not runner.wait_until(lambda: bool(answers), timeout=1.0)
     service.conductor.signal(signal.SIGCONT)

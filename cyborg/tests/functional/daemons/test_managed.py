@@ -45,7 +45,7 @@ def test_it_is_ready_lives_and_ends(
     assert manager.hears("WATCHDOG=1", times=manager.signs + 2)
     assert program.stop() == 0
     assert manager.hears("STATUS=Finishing")
-    assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing what is in hand"]
+    assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
 
 
 def test_without_a_broker_an_agent_is_ready_and_says_what_it_waits_for(

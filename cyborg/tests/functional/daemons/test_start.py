@@ -131,7 +131,7 @@ def test_line_115_a_request_in_hand_is_finished(deploy: Callable[..., Deployment
         client.sendall(head.encode())
         assert b" 100 " in client.recv(1000)  # a thread of the server waits for the rest
         api.signal(signal.SIGTERM)
-        api.wait_for("is told to end")
+        api.wait_for("is stopping")
         client.sendall(body)
         assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
     assert api.wait(timeout=12) == 0

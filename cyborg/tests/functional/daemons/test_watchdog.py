@@ -19,10 +19,10 @@ from cyborg.drivers.fake import FakeDriver
 class RudeDriver(FakeDriver):
     name = "rude"
 
-    def discover(self, surroundings):
+    def discover(self, context):
         if pathlib.Path(__file__).with_name("rude").exists():
             sys.exit("no card, no work")
-        return super().discover(surroundings)
+        return super().discover(context)
 """
 
 
@@ -47,7 +47,7 @@ def test_a_driver_that_ends_the_round_of_an_agent_ends_the_signs_of_life(
         assert manager.hears("STATUS=Stuck: heartbeat has ended"), program.output
         assert manager.silent(2.0)
         assert program.running
-    assert "Only a new start can help" in program.output
+    assert "Only a restart helps" in program.output
 
 
 def test_an_agent_that_begins_anew_is_ready_again(deploy: Callable[..., Deployment]):

@@ -108,9 +108,9 @@ def test_an_agent_broadcasts_and_a_conductor_shows(
     soon(lambda: ear.of("accelerator.usage", host=host) != [])
     power = "cyborg_accelerator_power_watts"
     soon(lambda: conductor.value(power, host=host, driver="fake_driver") == 75.0)
-    assert conductor.names == {one.name for one in catalogue.OF_CONDUCTOR}
+    assert conductor.names == {one.name for one in catalogue.CONDUCTOR_METRICS}
     soon(lambda: agent.value("cyborg_drivers", driver="fake_driver", state="READY") == 1)
-    assert agent.names == {one.name for one in catalogue.OF_AGENT}
+    assert agent.names == {one.name for one in catalogue.AGENT_METRICS}
 
 
 def test_a_port_that_is_taken_keeps_a_daemon_from_starting(deploy: Callable[..., Deployment]):
@@ -140,5 +140,5 @@ def test_workers_of_uwsgi_count_together(
         seconds = "cyborg_http_request_duration_seconds_count"
         assert page.value(seconds, route="/v2/devices/{id}", method="GET") == CLIENTS
         assert page.value("cyborg_build_info", binary=API) == 1
-    assert page.names == {one.name for one in catalogue.OF_API}
+    assert page.names == {one.name for one in catalogue.API_METRICS}
     assert server.stop() == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, Driver, Surroundings
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -105,7 +105,7 @@ class CardDriver(Driver):
         self.scans = 0
         self.looks = 0
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
         self.scans += 1
         if self.behaviour.broken is not None:
@@ -217,9 +217,9 @@ class Rack:
         return self.driver.traits.resource_class
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadResult:
         """The driver as the agent's loader would hand it over."""
-        return Loaded(self.driver.name, self.driver)
+        return LoadResult(self.driver.name, self.driver)
 
     def plug(self, address: str, units: int) -> None:
         """Put a card in, or change its units."""

@@ -13,7 +13,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Deployable, Device, Service
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.stack import Stack
@@ -82,7 +82,7 @@ class Bench:
             resource_class=self.resource_class, backends=", ".join(backends or ALL)
         )
         conf = written(self.path / "cyborg.conf", options, host=self.name)
-        loaded = Loaded(DRIVER, GenericDriver(self.machine, conf))
+        loaded = LoadResult(DRIVER, GenericDriver(self.machine, conf))
         self.agent = self.stack.start_agent(
             self.name, machine=self.machine, drivers=[loaded], state_path=self.path / "state"
         )

@@ -15,7 +15,7 @@ from cyborg import exception, service
 from cyborg.clients.placement import Placement
 from cyborg.db.engine import Database
 from cyborg.db.models import Device, Driver, Event, Service
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
@@ -72,14 +72,14 @@ class Bay:
             mine = sa.update(Service).where(Service.host == self.name)
             tx.execute(mine.values(last_seen_ms=0))
 
-    def load(self, name: str, options: Mapping[str, str]) -> Loaded:
+    def load(self, name: str, options: Mapping[str, str]) -> LoadResult:
         """As the agent's loader would."""
         if name not in self.packages:
-            return Loaded(name, error="no driver of this name is installed")
+            return LoadResult(name, error="no driver of this name is installed")
         if "speed" in options and not options["speed"].isdigit():
-            return Loaded(name, error=f"option speed = {options['speed']}: a number is needed")
+            return LoadResult(name, error=f"option speed = {options['speed']}: a number is needed")
         self.options.append(options)
-        return Loaded(name, self.rack.driver)
+        return LoadResult(name, self.rack.driver)
 
 
 @pytest.fixture
@@ -387,7 +387,7 @@ def test_a_driver_is_loaded_anew_with_its_agent(
     install(operator, bay, options={"speed": "3"})
     begun = operator.patch(f"{DRIVERS}/{NAME}", {}, status=202)
     assert bay.agent is not None
-    eventually(lambda: bay.agent is not None and bay.agent.beginning_anew, timeout=60.0)
+    eventually(lambda: bay.agent is not None and bay.agent.restarting, timeout=60.0)
     path = f"/operations/{begun['uuid']}"
     assert operator.get(path)["state"] == "running"
     # What the process does by itself when it runs as one.
@@ -397,4 +397,4 @@ def test_a_driver_is_loaded_anew_with_its_agent(
     assert over["state"] == "succeeded"
     assert [one["name"] for one in over["steps"]] == ["begun", "reloaded", "succeeded"]
     assert bay.options == [{"speed": "3"}] * 2
-    assert bay.agent.beginning_anew is False
+    assert bay.agent.restarting is False

@@ -13,7 +13,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Deployable
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
@@ -96,7 +96,7 @@ def site(
         conf = written(
             tmp_path / "cyborg.conf", OPTIONS.format(resource_class=resource_class), host=name
         )
-        drivers = [Loaded(kind.name, kind(machine, conf)) for kind in kinds]
+        drivers = [LoadResult(kind.name, kind(machine, conf)) for kind in kinds]
         own.start_agent(name, machine=machine, drivers=drivers, state_path=tmp_path / "state")
         return Site(name, machine)
 

@@ -16,7 +16,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, Deployable, Event
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.glance import SimulatedGlance
@@ -125,7 +125,7 @@ def site(
         state = tmp_path / "state"
 
         def agent() -> service.Daemon:
-            loaded = [Loaded("generic_driver", GenericDriver(machine, conf))]
+            loaded = [LoadResult("generic_driver", GenericDriver(machine, conf))]
             return own.start_agent(name, machine=machine, drivers=loaded, state_path=state)
 
         made = Site(name, machine, state, agent, agent())

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
-from cyborg.drivers.base import ALONE, Surroundings
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Backend, BackendService, Hardware
 from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ReportClient
@@ -33,8 +33,8 @@ class EngineDriver(CardDriver):
     name = "engine_driver"
     device_type = "CRYPTO"
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
-        return [*(Hardware.of(one) for one in self.discover(surroundings)), IDLE]
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
+        return [*(Hardware.of(one) for one in self.discover(context)), IDLE]
 
     def backends(self) -> Sequence[Backend]:
         engines = (BackendService("compression", "READY"), BackendService("ipsec", "FAILED"))
@@ -59,8 +59,8 @@ def host(stack: Stack, placement: PlacementService, resource_class: str, tmp_pat
     driver = EngineDriver(rack.machine, name, Traits(resource_class))
     spare = CardDriver(rack.machine, name, Traits(resource_class))
     loaded = [
-        Loaded(driver.name, driver, endpoint="engines:EngineDriver", version="1.2"),
-        Loaded(spare.name, spare, enabled=False),
+        LoadResult(driver.name, driver, endpoint="engines:EngineDriver", version="1.2"),
+        LoadResult(spare.name, spare, enabled=False),
     ]
     times = replace(stack.times, agent_heartbeat=0.2, scan=0.2)
     own = replace(stack, times=times, _endings=[])

@@ -183,7 +183,7 @@ def test_commands_come_from_no_request(
     body = {"options": {"generic_driver:nets.reset_command": "/bin/true"}}
     result = do(operator, "PATCH", f"{DRIVERS}/generic_driver", body)
     assert result["state"] == "failed"
-    assert "must stand in a configuration file that root alone can change" in result["error"]
+    assert "must be in a configuration file that only root can change" in result["error"]
     after = drivers(operator)["generic_driver"]
     for one in (before, after):
         one.pop("discovered_at")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from cyborg import service
 from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.drivers.pci import PciDriver, network_trait
 from cyborg.model.provider import provider_uuid
 from cyborg.testing import servers
@@ -47,7 +47,7 @@ class Site:
         self.agent = self.stack.start_agent(
             self.name,
             machine=self.machine,
-            drivers=[Loaded(driver.name, driver)],
+            drivers=[LoadResult(driver.name, driver)],
             state_path=self.state_path,
         )
 

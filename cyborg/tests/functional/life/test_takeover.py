@@ -45,7 +45,7 @@ class Mortal:
         self._database = database
         process = Process(f"mortal-{uuid4().hex[:8]}", CONDUCTOR, "0", "nowhere", "1")
         self._lease = ConductorLease(db=database, process=process)
-        self._renewals = service.Periodic("mortal", self._lease.renew, interval=0.1)
+        self._renewals = service.PeriodicTask("mortal", self._lease.renew, interval=0.1)
         self._renewals.start()
         eventually(lambda: self._lease.owner is not None)
 

@@ -28,7 +28,7 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
 from cyborg.db.services import Process
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.audit_rules import Ages
 from cyborg.model.names import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
@@ -282,7 +282,7 @@ class Keeper:
                 state_path=cloud.directory,
             ),
             conductor=conductor,
-            loaded=[Loaded(name, driver) for name, driver in drivers.items()],
+            loaded=[LoadResult(name, driver) for name, driver in drivers.items()],
             placement=cloud.to_placement(self.life),
             glance=lambda: glance,
             clock=cloud.clock.seconds,

@@ -12,7 +12,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
 
 from cyborg.db.engine import Database
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, ProgramTask, Unit
 from cyborg.tests.fixtures.direct import Died
@@ -153,9 +153,9 @@ class ProcessDriver(Driver):
         self._life = life
         self._meanwhile = meanwhile
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
-        return self._rack.driver.discover(surroundings)
+        return self._rack.driver.discover(context)
 
     def prepare(self, task: HandleTask) -> None:
         """See Driver."""

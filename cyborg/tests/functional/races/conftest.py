@@ -23,8 +23,8 @@ from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
 from cyborg.db import schema
-from cyborg.drivers.base import ALONE
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.base import EMPTY_CONTEXT
+from cyborg.drivers.loader import LoadResult
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.tests.fixtures.direct import DirectBus, Exchange
 from cyborg.tests.fixtures.machines import RESOURCE_CLASS, report_of
@@ -132,8 +132,8 @@ def dice(seed: int, request: pytest.FixtureRequest) -> random.Random:
 def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> Rack:
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
-    driver_manager = DriverManager([Loaded(rack.driver.name, rack.driver)], none_else)
-    stage.report(rack.compute, Reporter(driver_manager).scan(ALONE))
+    driver_manager = DriverManager([LoadResult(rack.driver.name, rack.driver)], none_else)
+    stage.report(rack.compute, Reporter(driver_manager).scan(EMPTY_CONTEXT))
 
     def no_glance() -> Glance:
         raise AssertionError("nothing is programmed here")

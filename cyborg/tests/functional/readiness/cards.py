@@ -4,7 +4,7 @@
 import threading
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.model import device as facts
 from cyborg.tests.functional.life.cards import CardDriver
 
@@ -28,9 +28,9 @@ class BareCardDriver(CardDriver):
         self.gate.set()
         self.installed: list[str] = []
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[facts.Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[facts.Hardware]:
         """See Driver."""
-        return [self._entry(one) for one in self.discover(surroundings)]
+        return [self._entry(one) for one in self.discover(context)]
 
     def install(self, device_key: str, operation: str) -> None:
         """See Driver."""

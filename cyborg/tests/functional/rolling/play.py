@@ -17,7 +17,7 @@ from cyborg import service
 from cyborg.api.microversion import LATEST
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.testing import servers
@@ -130,7 +130,7 @@ class Play:
             machine=self.rack.machine,
             drivers=[],
             state_path=self.files / "racked",
-            load=lambda name, options: Loaded(name, self.rack.driver),
+            load=lambda name, options: LoadResult(name, self.rack.driver),
         )
 
     def _manage_drivers(self) -> None:
@@ -141,7 +141,7 @@ class Play:
         eventually_offered(self.placement, self.rack.provider(), 2)
         self._do("PATCH", f"/drivers/{_CARDS}", {"options": {"speed": None}})
         begun = self.operator.patch(f"/drivers/{_CARDS}", {}, status=202)
-        self._soon(lambda: self.agent.beginning_anew)
+        self._soon(lambda: self.agent.restarting)
         self.agent.stop()
         self.agent = self._start_racked()
         assert ended(self.operator, begun)["state"] == "succeeded"

@@ -17,7 +17,7 @@ from cyborg.drivers import command
 from cyborg.drivers.base import Health
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.provider import provider_uuid
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.pages import Page
@@ -398,7 +398,7 @@ def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, s
     watched.stack.start_agent(
         name,
         machine=machine,
-        drivers=[Loaded(driver.name, driver)],
+        drivers=[LoadResult(driver.name, driver)],
         state_path=watched.state_path,
     )
     admin = replace(watched.admin(), version="2.5")
@@ -448,7 +448,7 @@ def test_an_operator_shows_a_fault_with_the_fake_driver(watched: Watched):
     watched.stack.start_agent(
         name,
         machine=driver.host,
-        drivers=[Loaded(driver.name, driver)],
+        drivers=[LoadResult(driver.name, driver)],
         state_path=watched.state_path,
     )
     admin = replace(watched.admin(), version="2.5")

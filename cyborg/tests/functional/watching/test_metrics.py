@@ -55,15 +55,15 @@ def test_a_conductor_counts_what_there_is(watched: Watched):
     assert page.value("cyborg_units", **mine, state="free") == 1
     assert page.value("cyborg_units_leaked") == 0
     assert page.value("cyborg_operations", state="running") == 0
-    assert page.value("cyborg_notifications_behind_seconds") == 0
+    assert page.value("cyborg_notification_lag_seconds") == 0
     assert page.value("cyborg_devices", type="FPGA", state="enabled") == 1
     assert page.value("cyborg_drivers", driver="card_driver", state="READY") == 1
     assert {one.labels["state"] for one in page.samples("cyborg_arqs")} == set(State)
     assert page.value("cyborg_services", binary=AGENT, state="up") == 1
-    assert page.value("cyborg_service_silence_seconds", binary=AGENT, host=rack.compute) < 60
+    assert page.value("cyborg_service_heartbeat_age_seconds", binary=AGENT, host=rack.compute) < 60
     verbs = {one.labels["verb"] for one in page.samples("cyborg_rpc_duration_seconds_count")}
     assert verbs >= {"hello", "report", "create_arqs", "patch_arqs"}
-    assert page.names == names(catalogue.OF_CONDUCTOR)
+    assert page.names == names(catalogue.CONDUCTOR_METRICS)
     with watched.database.writer() as tx:
         tx.execute(sa.update(Arq).values(attach_handle_id=None))
     assert page.value("cyborg_units_leaked") == 1
@@ -81,7 +81,7 @@ def test_who_was_seen_once_and_went_away_is_down(watched: Watched):
         tx.execute(sa.update(Service).where(Service.binary == AGENT).values(last_seen_ms=1))
     assert page.value("cyborg_services", binary=AGENT, state="down") == 1
     assert page.value("cyborg_services", binary=AGENT, state="up") == 0
-    assert page.value("cyborg_service_silence_seconds", host=rack.compute) > 1_000_000
+    assert page.value("cyborg_service_heartbeat_age_seconds", host=rack.compute) > 1_000_000
 
 
 def test_work_that_waits_is_counted_with_its_age(watched: Watched):
@@ -171,7 +171,7 @@ def test_an_agent_shows_its_drivers_and_whether_a_conductor_answers(watched: Wat
     soon(lambda: page.value("cyborg_drivers", driver="card_driver", state="FAILED") == 1)
     failures = page.value("cyborg_driver_failures_total", driver="card_driver", verb="discover")
     assert failures >= 1
-    assert page.names == names(catalogue.OF_AGENT)
+    assert page.names == names(catalogue.AGENT_METRICS)
     conductor.stop()
     soon(lambda: page.value("cyborg_conductor_up") == 0)
 

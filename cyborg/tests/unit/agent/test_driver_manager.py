@@ -7,8 +7,8 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.driver_manager import DriverManager
-from cyborg.drivers.base import ALONE, Driver, Surroundings
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.model.report import DriverState, RequestedDriver
 from cyborg.testing.fake_host import FakeHost
@@ -22,7 +22,7 @@ class Plain(Driver):
     def __init__(self) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
 
@@ -33,11 +33,11 @@ class Shop:
         self.out: dict[str, str] = {}
         self.loads: list[tuple[str, Mapping[str, str]]] = []
 
-    def load(self, name: str, options: Mapping[str, str]) -> Loaded:
+    def load(self, name: str, options: Mapping[str, str]) -> LoadResult:
         self.loads.append((name, options))
         if name in self.out or "bad" in options:
-            return Loaded(name, error=self.out.get(name, "bad option"))
-        return Loaded(name, Plain())
+            return LoadResult(name, error=self.out.get(name, "bad option"))
+        return LoadResult(name, Plain())
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def shop() -> Shop:
 def driver_manager(shop: Shop) -> DriverManager:
     """One driver of the configuration that works, and one that does not."""
     return DriverManager(
-        [Loaded("mine", Plain()), Loaded("broken", error="no firmware")], shop.load
+        [LoadResult("mine", Plain()), LoadResult("broken", error="no firmware")], shop.load
     )
 
 
@@ -113,7 +113,7 @@ def test_a_wanted_driver_that_cannot_be_loaded_has_failed(
 
 
 def test_what_is_installed_and_not_in_force_still_knows_its_hardware(shop: Shop) -> None:
-    other = Loaded("other", Plain(), enabled=False)
+    other = LoadResult("other", Plain(), enabled=False)
     driver_manager = DriverManager([other], shop.load)
     assert (driver_manager.drivers, set(driver_manager.idle)) == ({}, {"other"})
     assert driver_manager.hellos["other"].status == "STOPPED"
@@ -126,8 +126,8 @@ def test_what_is_installed_and_not_in_force_still_knows_its_hardware(shop: Shop)
 
 
 def test_a_driver_that_cannot_be_had_as_wanted_is_idle_again(shop: Shop) -> None:
-    broken = Loaded("broken", error="no firmware", enabled=False)
-    driver_manager = DriverManager([Loaded("other", Plain(), enabled=False), broken], shop.load)
+    broken = LoadResult("broken", error="no firmware", enabled=False)
+    driver_manager = DriverManager([LoadResult("other", Plain(), enabled=False), broken], shop.load)
     bad = {"bad": ""}
     driver_manager.apply(
         [RequestedDriver(name, wanted=True, options=bad) for name in ("other", "broken")]

@@ -13,7 +13,7 @@ from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
@@ -35,7 +35,7 @@ class NotingDriver(Driver):
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self.calls: list[str] = []
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
     def prepare(self, task: HandleTask) -> None:

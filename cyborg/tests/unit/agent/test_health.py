@@ -10,7 +10,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.agent.health import HealthChecks
-from cyborg.drivers.base import ALONE, Driver, Health, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext, Health
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import DriverReport, DriverState, Report
@@ -30,7 +30,7 @@ class Silent(Driver):
     def __init__(self) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver."""
         return list(DEVICES)
 

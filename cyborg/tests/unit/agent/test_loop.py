@@ -199,10 +199,10 @@ def test_drivers_hear_what_nova_claims_and_what_is_kept(world: World) -> None:
         )
     }
     world.loop().run_once()
-    assert world.surroundings is not None
-    assert list(world.surroundings.claims) == ["0000:81:00.0"]
-    assert "Nova" in world.surroundings.claims["0000:81:00.0"]
-    assert world.surroundings.kept == {"unit"}
+    assert world.context is not None
+    assert list(world.context.claims) == ["0000:81:00.0"]
+    assert "Nova" in world.context.claims["0000:81:00.0"]
+    assert world.context.managed_deployables == {"unit"}
 
 
 def test_what_the_conductor_does_not_keep_is_said(

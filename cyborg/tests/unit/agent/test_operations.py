@@ -15,7 +15,7 @@ from cyborg import exception
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Outcome, ProgramTask, Unit, WorkKind
 from cyborg.service import wait_until
@@ -36,7 +36,7 @@ class Recorder(Driver):
         self.then: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
     def prepare(self, task: HandleTask) -> None:

@@ -11,8 +11,8 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.agent.driver_manager import DriverManager, none_else
 from cyborg.agent.reporter import Reporter
-from cyborg.drivers.base import ALONE, Driver, Surroundings
-from cyborg.drivers.loader import Loaded
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -27,7 +27,7 @@ from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
 
 
-def asking(*loaded: Loaded) -> Reporter:
+def asking(*loaded: LoadResult) -> Reporter:
     return Reporter(DriverManager(loaded, none_else))
 
 
@@ -40,27 +40,27 @@ class Scripted(Driver):
 
     name = "scripted"
 
-    def __init__(self, answer: Callable[[Surroundings], Any]) -> None:
+    def __init__(self, answer: Callable[[DriverContext], Any]) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
         self._answer = answer
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
-        return cast(list[Device], self._answer(surroundings))
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+        return cast(list[Device], self._answer(context))
 
 
-def raising(error: Exception) -> Callable[[Surroundings], Any]:
-    def discover(_surroundings: Surroundings) -> Any:
+def raising(error: Exception) -> Callable[[DriverContext], Any]:
+    def discover(_context: DriverContext) -> Any:
         raise error
 
     return discover
 
 
-def breaking_off(_surroundings: Surroundings) -> Iterator[Device]:
+def breaking_off(_context: DriverContext) -> Iterator[Device]:
     yield DEVICE
     raise RuntimeError("in the middle")
 
 
-def good(_surroundings: Surroundings) -> list[Device]:
+def good(_context: DriverContext) -> list[Device]:
     return [DEVICE]
 
 
@@ -73,7 +73,7 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
     [
         (raising(KeyError("vendor")), "KeyError: 'vendor'"),
         (raising(exception.HostError(action="reading", reason="EIO")), "reading failed: EIO"),
-        (raising(exception.DriverCannot(driver="bad", verb="see")), "bad cannot see"),
+        (raising(exception.DriverCannot(driver="bad", verb="see")), "bad does not support see"),
         (raising(NotImplementedError()), "NotImplementedError"),
         (breaking_off, "in the middle"),
         (lambda _: None, "TypeError"),
@@ -88,10 +88,10 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
     ],
 )
 def test_a_driver_in_trouble_shows_as_failed(
-    answer: Callable[[Surroundings], Any], says: str
+    answer: Callable[[DriverContext], Any], says: str
 ) -> None:
     drivers = {"one": Scripted(good), "bad": Scripted(answer), "two": Scripted(good)}
-    report = asking(*(Loaded(*one) for one in drivers.items())).scan(ALONE)
+    report = asking(*(LoadResult(*one) for one in drivers.items())).scan(EMPTY_CONTEXT)
     by_name = {one.driver: one for one in report.drivers}
     assert by_name["bad"].state is DriverState.FAILED
     assert by_name["bad"].devices == ()
@@ -102,21 +102,21 @@ def test_a_driver_in_trouble_shows_as_failed(
 
 
 def test_names_that_could_not_be_loaded_show_as_failed() -> None:
-    reporter = asking(Loaded("one", Scripted(good)), Loaded("none", error="not installed"))
-    (one, none) = reporter.scan(ALONE).drivers
+    reporter = asking(LoadResult("one", Scripted(good)), LoadResult("none", error="not installed"))
+    (one, none) = reporter.scan(EMPTY_CONTEXT).drivers
     assert (one.driver, one.state) == ("one", DriverState.READY)
     assert (none.driver, none.state, none.error) == ("none", DriverState.FAILED, "not installed")
 
 
 def test_drivers_hear_of_the_surroundings() -> None:
-    heard: list[Surroundings] = []
-    around = Surroundings(claims={"a": "b"}, kept=frozenset({"c"}))
+    heard: list[DriverContext] = []
+    around = DriverContext(claims={"a": "b"}, managed_deployables=frozenset({"c"}))
 
-    def listening(surroundings: Surroundings) -> list[Device]:
-        heard.append(surroundings)
+    def listening(context: DriverContext) -> list[Device]:
+        heard.append(context)
         return []
 
-    asking(Loaded("one", Scripted(listening))).scan(around)
+    asking(LoadResult("one", Scripted(listening))).scan(around)
     assert heard == [around]
 
 
@@ -136,7 +136,7 @@ class Knowing(Scripted):
     device_type = "CRYPTO"
     trouble: Exception | None = None
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         if self.trouble is not None:
             raise self.trouble
         return [Hardware.of(DEVICE), ENTRY]
@@ -146,22 +146,22 @@ class Knowing(Scripted):
 
 
 def test_a_report_tells_hardware_and_backends_and_what_the_driver_is() -> None:
-    loaded = Loaded("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
+    loaded = LoadResult("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
     reporter = asking(loaded)
-    (one,) = reporter.scan(ALONE).drivers
+    (one,) = reporter.scan(EMPTY_CONTEXT).drivers
     assert one.hardware == (Hardware.of(DEVICE), ENTRY)
     assert one.backends == (BACKEND,)
     assert (one.type, one.endpoint, one.version) == ("CRYPTO", "vendor:Knowing", "1.2")
 
 
 def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
-    looks: list[Surroundings] = []
+    looks: list[DriverContext] = []
 
-    def counted(surroundings: Surroundings) -> list[Device]:
-        looks.append(surroundings)
+    def counted(context: DriverContext) -> list[Device]:
+        looks.append(context)
         return [DEVICE]
 
-    (one,) = asking(Loaded("one", Scripted(counted))).scan(ALONE).drivers
+    (one,) = asking(LoadResult("one", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
     assert one.hardware == (Hardware.of(DEVICE),)
     assert one.backends == ()
     assert len(looks) == 1
@@ -170,24 +170,24 @@ def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
 def test_hardware_that_cannot_be_listed_takes_no_device_away() -> None:
     driver = Knowing(good)
     driver.trouble = RuntimeError("no bus")
-    (one,) = asking(Loaded("knowing", driver)).scan(ALONE).drivers
+    (one,) = asking(LoadResult("knowing", driver)).scan(EMPTY_CONTEXT).drivers
     assert (one.state, one.devices) == (DriverState.READY, (DEVICE,))
     assert one.hardware is None
     assert "no bus" in str(one.error)
 
 
 def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> None:
-    looks: list[Surroundings] = []
+    looks: list[DriverContext] = []
 
-    def counted(surroundings: Surroundings) -> list[Device]:
-        looks.append(surroundings)
+    def counted(context: DriverContext) -> list[Device]:
+        looks.append(context)
         return [DEVICE]
 
     reporter = asking(
-        Loaded("idle", Scripted(counted), enabled=False),
-        Loaded("broken", error="no library", enabled=False),
+        LoadResult("idle", Scripted(counted), enabled=False),
+        LoadResult("broken", error="no library", enabled=False),
     )
-    first, second = reporter.scan(ALONE), reporter.scan(ALONE)
+    first, second = reporter.scan(EMPTY_CONTEXT), reporter.scan(EMPTY_CONTEXT)
     by_name = {one.driver: one for one in first.drivers}
     idle = by_name["idle"]
     assert (idle.state, idle.devices) == (DriverState.STOPPED, ())
@@ -201,15 +201,15 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
     assert first.digest() == second.digest()
     assert len(looks) == 1
     reporter.forget_idle()
-    assert reporter.scan(ALONE).digest() == first.digest()
+    assert reporter.scan(EMPTY_CONTEXT).digest() == first.digest()
     assert len(looks) == 2
 
 
 def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:
     class Odd(Knowing):
-        def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+        def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
             return [replace(ENTRY, capability={"speed": {1, 2}})]
 
-    (one,) = asking(Loaded("odd", Odd(good))).scan(ALONE).drivers
+    (one,) = asking(LoadResult("odd", Odd(good))).scan(EMPTY_CONTEXT).drivers
     assert one.hardware is None
     assert "capability.speed" in str(one.error)

@@ -14,7 +14,7 @@ from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, Holding, Holdings, Unit, Use
 from cyborg.rpc.conductor import ReportClient
@@ -33,7 +33,7 @@ class Shower(Driver):
         self.shows: Sequence[Unit] | Exception = ()
         self.calls: list[str] = []
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return []
 
     def prepared(self) -> Sequence[Unit]:

@@ -99,8 +99,8 @@ def test_after_a_restart_the_cache_tells_what_is_kept_and_what_is_gone(
     world.loop().run_once()
     world.away = {"hello"}
     beat_alone(world.loop())
-    assert world.surroundings is not None
-    assert world.surroundings.kept == {UNIT}
+    assert world.context is not None
+    assert world.context.managed_deployables == {UNIT}
     world.found = seen()
     beat_alone(world.loop())
     assert world.withheld == [provider_uuid(UNIT)]
@@ -117,7 +117,7 @@ def test_the_cache_is_not_believed_once_the_conductor_answers(world: World) -> N
 def test_who_knows_nothing_yet_does_not_look(world: World) -> None:
     world.away = {"hello"}
     beat_alone(world.loop())
-    assert world.surroundings is None
+    assert world.context is None
 
 
 def test_a_host_that_is_another_agent_s_is_left_alone(world: World) -> None:

@@ -16,7 +16,7 @@ from cyborg.agent.reporter import Reporter
 from cyborg.agent.state_store import DesiredStateCache, StateFiles
 from cyborg.clients.placement import Node, Placement
 from cyborg.clients.placement_sync import Publisher
-from cyborg.drivers.base import Surroundings
+from cyborg.drivers.base import DriverContext
 from cyborg.model.device import AttachHandle, AttachType, Deployable, Device, DeviceType
 from cyborg.model.provider import (
     Provider,
@@ -74,7 +74,7 @@ class World:
     #: What shall leave Placement, and what keeps it there, by name.
     retiring: tuple[str, ...] = ()
     stays: dict[str, Exception] = field(default_factory=dict)
-    surroundings: Surroundings | None = None
+    context: DriverContext | None = None
     hellos: list[Hello] = field(default_factory=list)
     told: list[dict[str, str]] = field(default_factory=list)
     withheld: list[str] = field(default_factory=list)
@@ -164,9 +164,9 @@ class World:
 
     # The drivers.
 
-    def scan(self, surroundings: Surroundings) -> Report:
+    def scan(self, context: DriverContext) -> Report:
         self.calls.append("scan")
-        self.surroundings = surroundings
+        self.context = context
         return self.found
 
     def tend(self, host: str, epoch: int) -> None:

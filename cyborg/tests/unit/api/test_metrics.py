@@ -46,7 +46,7 @@ def test_requests_are_counted_by_route_and_never_by_what_clients_send(watched: C
     routes = {one.labels["route"] for one in page.samples(TOTAL)}
     assert routes == {"/", "/v2", "/v2/devices", "/v2/devices/{id}", "other"}
     assert page.value("cyborg_build_info", binary=API) == 1
-    assert page.names == {one.name for one in catalogue.OF_API}
+    assert page.names == {one.name for one in catalogue.API_METRICS}
 
 
 def test_the_page_needs_no_token_and_refusals_are_counted(watched: Client) -> None:

@@ -68,7 +68,10 @@ def as_sql(text: str) -> None:
 
 def as_promql(text: str) -> None:
     """Expressions about metrics that are shown."""
-    shown = {one.name for one in (*catalogue.OF_API, *catalogue.OF_CONDUCTOR, *catalogue.OF_AGENT)}
+    shown = {
+        one.name
+        for one in (*catalogue.API_METRICS, *catalogue.CONDUCTOR_METRICS, *catalogue.AGENT_METRICS)
+    }
     for name in set(re.findall(r"\bcyborg_\w+", text)):
         if not {name, *(name.removesuffix(end) for end in _SUFFIXES)} & shown:
             raise ValueError(f"there is no metric {name}")

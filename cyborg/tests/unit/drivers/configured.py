@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations for the drivers' tests."""
+"""Configurations for the tests of drivers."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from cyborg.conf import opts
 
 
 def written(file: Path, text: str, host: str = "compute-1") -> cfg.ConfigOpts:
-    """The service's options as this file has them."""
+    """Write the text to the file and return the service's options from it."""
     file.write_text(f"[DEFAULT]\nhost = {host}\n{text}")
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
@@ -18,7 +18,7 @@ def written(file: Path, text: str, host: str = "compute-1") -> cfg.ConfigOpts:
 
 
 def configured(*whitelist: str, host: str = "compute-1") -> cfg.ConfigOpts:
-    """The service's options with this whitelist, read from no file."""
+    """Return the service's options with this whitelist, without a file."""
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf([], project="cyborg", default_config_files=[], default_config_dirs=[])

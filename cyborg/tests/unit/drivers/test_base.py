@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver that brings nothing but discover answers every verb honestly."""
+"""The defaults of a driver that implements only discover."""
 
 from collections.abc import Callable
 
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device, DeviceType, Hardware
 from cyborg.model.work import HandleTask, ProgramTask
 from cyborg.testing.servers import bare
@@ -23,12 +23,12 @@ DEVICE = Device(
 
 
 class Least(Driver):
-    """The least that a driver can be."""
+    """A driver with the mandatory method only."""
 
     name = "least_driver"
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
-        return [] if surroundings.claims else [DEVICE]
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+        return [] if context.claims else [DEVICE]
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def driver() -> Driver:
     return Least(bare(), configured())
 
 
-def test_a_driver_must_discover() -> None:
+def test_a_driver_without_discover_cannot_be_constructed() -> None:
     with pytest.raises(TypeError, match="discover"):
         Driver(bare(), configured())  # type: ignore[abstract]
 
 
-def test_its_hardware_is_what_it_offers(driver: Driver) -> None:
-    units = sum(len(one.handles) for one in DEVICE.deployables)
+def test_hardware_lists_the_offered_devices_by_default(driver: Driver) -> None:
+    units = sum(len(deployable.handles) for deployable in DEVICE.deployables)
     assert driver.hardware() == [
         Hardware(
             key="0000:01:00.0", kind="QAT", vendor="8086", model="37c8", offered=True, num=units
@@ -50,30 +50,30 @@ def test_its_hardware_is_what_it_offers(driver: Driver) -> None:
     ]
 
 
-def test_it_has_no_backends_unless_it_says_so(driver: Driver) -> None:
+def test_backends_are_empty_by_default(driver: Driver) -> None:
     assert list(driver.backends()) == []
 
 
-def test_its_hardware_follows_what_the_agent_knows(driver: Driver) -> None:
-    assert driver.hardware(Surroundings(claims={DEVICE.key: "claimed"})) == []
+def test_hardware_passes_the_context_to_discover(driver: Driver) -> None:
+    assert driver.hardware(DriverContext(claims={DEVICE.key: "claimed"})) == []
 
 
 @pytest.mark.parametrize(
     ("call", "verb"),
     [
-        (lambda one: one.install(DEVICE.key, "operation"), "install 0000:01:00.0"),
-        (lambda one: one.health(DEVICE.key), "tell the health of 0000:01:00.0"),
-        (lambda one: one.stats(DEVICE.key), "measure 0000:01:00.0"),
-        (lambda one: one.prepared(), "tell what is prepared"),
+        (lambda driver: driver.install(DEVICE.key, "operation"), "install 0000:01:00.0"),
+        (lambda driver: driver.health(DEVICE.key), "check the health of 0000:01:00.0"),
+        (lambda driver: driver.stats(DEVICE.key), "measure 0000:01:00.0"),
+        (lambda driver: driver.prepared(), "list the prepared units"),
         (
-            lambda one: one.program(
-                ProgramTask("operation", one.name, DEVICE.key, "unit", "image"), "/image"
+            lambda driver: driver.program(
+                ProgramTask("operation", driver.name, DEVICE.key, "unit", "image"), "/image"
             ),
             "program unit",
         ),
     ],
 )
-def test_what_it_cannot_do_it_says(
+def test_methods_that_are_not_overridden_raise_driver_cannot(
     driver: Driver, call: Callable[[Driver], object], verb: str
 ) -> None:
     with pytest.raises(exception.DriverCannot) as caught:
@@ -81,7 +81,7 @@ def test_what_it_cannot_do_it_says(
     assert str(caught.value) == f"Driver least_driver does not support {verb}."
 
 
-def test_there_is_nothing_to_prepare_release_or_clean(driver: Driver) -> None:
+def test_prepare_release_and_clean_steps_do_nothing_by_default(driver: Driver) -> None:
     task = HandleTask("operation", driver.name, DEVICE.key, "unit", DEVICE.key, "uuid")
     driver.prepare(task)
     driver.release(task)

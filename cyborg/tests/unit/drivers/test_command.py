@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands end in time, keep their output short, and leave nothing behind."""
+"""Commands are limited in time and output, and leave no process behind."""
 
 import os
 import pathlib
@@ -15,48 +15,48 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-I", "-c", script]
 
 
-def test_tells_status_and_both_streams() -> None:
+def test_run_returns_status_and_both_streams() -> None:
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     assert command.run(python(script), timeout=30) == command.Completed(3, "out\n", "err\n")
 
 
-def test_passes_input_and_a_plain_environment() -> None:
+def test_run_passes_input_and_a_minimal_environment() -> None:
     script = "import os, sys; print(sys.stdin.read().upper(), os.environ['LC_ALL'])"
     assert command.run(python(script), timeout=30, stdin=b"words").stdout == "WORDS C\n"
 
 
-def test_leaves_the_agents_environment_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_does_not_pass_the_agents_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OS_PASSWORD", "secret")
     script = "import os; print('OS_PASSWORD' in os.environ)"
     assert command.run(python(script), timeout=30).stdout == "False\n"
 
 
-def test_a_command_that_ignores_its_input_is_no_trouble() -> None:
+def test_run_succeeds_when_the_command_ignores_its_input() -> None:
     assert command.run(python("pass"), timeout=30, stdin=b"x" * 1_000_000).status == 0
 
 
-def test_undecodable_output_is_still_text() -> None:
+def test_undecodable_output_is_replaced() -> None:
     script = r"import sys; sys.stdout.buffer.write(b'a\xff')"
     assert command.run(python(script), timeout=30).stdout == "a\ufffd"
 
 
-def test_a_missing_command_is_a_host_error() -> None:
+def test_a_missing_command_raises_host_error() -> None:
     with pytest.raises(exception.HostError, match=r"running /no/such/tool failed: .*No such file"):
         command.run(["/no/such/tool"], timeout=1)
 
 
-def test_too_much_output_is_cut_off_with_the_command() -> None:
+def test_a_command_with_too_much_output_is_killed() -> None:
     script = "import sys\nwhile True: sys.stdout.write('x' * 4096)"
     with pytest.raises(exception.HostError, match="it printed more than 10000 bytes"):
         command.run(python(script), timeout=30, cap=10_000)
 
 
-def test_output_up_to_the_cap_is_kept() -> None:
+def test_output_up_to_the_cap_is_returned() -> None:
     assert len(command.run(python("print('x' * 99)"), timeout=30, cap=100).stdout) == 100
 
 
-def test_the_whole_group_dies_at_the_time_out(tmp_path: pathlib.Path) -> None:
-    """A grandchild that outlives its parent would hold the device that the parent was to free."""
+def test_the_process_group_is_killed_at_the_timeout(tmp_path: pathlib.Path) -> None:
+    """A grandchild that survives its parent would keep the device busy."""
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -71,7 +71,7 @@ def test_the_whole_group_dies_at_the_time_out(tmp_path: pathlib.Path) -> None:
         os.close(reader)
 
 
-def test_closed_streams_do_not_outwit_the_time_out() -> None:
+def test_the_timeout_applies_after_both_streams_are_closed() -> None:
     script = "import os, signal; os.close(1); os.close(2); signal.pause()"
     with pytest.raises(exception.HostError, match="did not end within"):
         command.run(python(script), timeout=0.5)

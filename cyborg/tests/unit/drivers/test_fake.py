@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake accelerator is exactly the one that clients and existing databases know."""
+"""The fake accelerator has the values that clients and existing databases expect."""
 
 import json
 
@@ -13,7 +13,7 @@ from cyborg.tests.unit.drivers.configured import configured
 
 
 class TestContract(DriverContract):
-    """The shared contract; no file of the host means anything to this driver."""
+    """The driver contract; this driver reads no file of the host."""
 
     rounds = 20
 
@@ -29,7 +29,7 @@ def discovered(host: str = "compute-1") -> Device:
     return device
 
 
-def test_is_the_device_that_clients_expect() -> None:
+def test_discover_returns_the_device_that_clients_expect() -> None:
     device = discovered()
     assert device.key == "0000:0c:00.0"
     assert device.type is DeviceType.FPGA
@@ -45,13 +45,13 @@ def test_is_the_device_that_clients_expect() -> None:
     ]
 
 
-def test_has_one_deployable_with_trait_and_class_in_the_known_order() -> None:
+def test_the_deployable_has_trait_and_class_in_the_expected_order() -> None:
     (deployable,) = discovered().deployables
     assert deployable.name == "compute-1_FakeDevice"
     assert deployable.driver_name == "fake"
     assert deployable.resource_class == "FPGA"
     assert deployable.traits == ("CUSTOM_FAKE_DEVICE",)
-    assert [(one.key, one.value) for one in deployable.attributes] == [
+    assert [(attribute.key, attribute.value) for attribute in deployable.attributes] == [
         ("traits1", "CUSTOM_FAKE_DEVICE"),
         ("rc", "FPGA"),
     ]
@@ -59,12 +59,12 @@ def test_has_one_deployable_with_trait_and_class_in_the_known_order() -> None:
     assert not deployable.programmable
 
 
-def test_units_are_those_of_rows_in_the_field() -> None:
-    """First, last of the first slot, first of the second and last row of a real database."""
+def test_handles_equal_rows_of_existing_deployments() -> None:
+    """Compare four rows of a real database: first, last of slot 0, first of slot 1, last."""
     handles = discovered().deployables[0].handles
-    rows = [json.dumps(one.info) for one in handles]
+    rows = [json.dumps(handle.info) for handle in handles]
     assert len(rows) == 16
-    assert {one.type for one in handles} == {AttachType.TEST_PCI}
+    assert {handle.type for handle in handles} == {AttachType.TEST_PCI}
     assert rows[0] == '{"domain": "0000", "bus": "0c", "device": "0", "function": "1"}'
     assert rows[6] == '{"domain": "0000", "bus": "0c", "device": "0", "function": "7"}'
     assert rows[7] == '{"domain": "0000", "bus": "0c", "device": "1", "function": "0"}'
@@ -73,12 +73,12 @@ def test_units_are_those_of_rows_in_the_field() -> None:
     assert handles[15].key == "0000:0c:02.0"
 
 
-def test_name_keeps_only_what_every_tool_takes() -> None:
+def test_the_deployable_name_has_only_portable_characters() -> None:
     (deployable,) = discovered(host="rack:4.node-1").deployables
     assert deployable.name == "rack_4_node-1_FakeDevice"
 
 
-def test_backend_and_hardware_tell_what_it_can_do() -> None:
+def test_backend_and_hardware_have_the_capabilities() -> None:
     driver = FakeDriver(bare(), configured())
     (backend,) = driver.backends()
     assert (backend.name, backend.state) == ("fake", "READY")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generic_driver on simulated servers: the contract for every way to choose, and the rest."""
+"""The generic_driver on simulated servers: the contract for each selector, and details."""
 
 import logging
 from pathlib import Path
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.base import Driver, Surroundings
+from cyborg.drivers.base import Driver, DriverContext
 from cyborg.drivers.command import Completed
-from cyborg.drivers.generic import GenericDriver, figures
+from cyborg.drivers.generic import GenericDriver, parse_stats
 from cyborg.drivers.pci import PciDriver
 from cyborg.model import creation
 from cyborg.model.creation import Creation
@@ -21,7 +21,7 @@ from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured, written
 
 UUID = "6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11"
-#: Everything that a backend can have, on two GPUs.
+#: A backend with almost every option, for two GPUs.
 GPUS = """\
 [generic_driver]
 backends = gpus
@@ -44,7 +44,7 @@ prepared_file = /run/card/{handle}/given
 health_command = /usr/sbin/card health {address}
 stats_command = /usr/sbin/card stats {address}
 """
-#: By a class of sysfs, with a check that is a command.
+#: A backend with a class of sysfs and a ready_command.
 ACCELS = """\
 [generic_driver]
 backends = accels
@@ -57,8 +57,8 @@ units = 4
 install_command = /usr/sbin/card setup {address}
 ready_command = /usr/sbin/card ready {address}
 """
-#: Devices that the operator says are there.
-GRANTED = """\
+#: Devices that the configuration declares.
+DECLARED = """\
 [generic_driver]
 backends = one, two
 [generic_driver:one]
@@ -78,7 +78,7 @@ ready_file = /run/two
 
 
 def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
-    """The operator's program: what it does stands in files below /run/card."""
+    """Simulate the operator's program; its results are files below /run/card."""
     _, verb, what = argv
     place = f"/run/card/{what}"
     match verb:
@@ -109,7 +109,7 @@ def server() -> FakeHost:
 
 
 class Contract(DriverContract):
-    """The shared contract for one configuration."""
+    """The driver contract with one configuration."""
 
     rounds = 60
     text: str
@@ -133,9 +133,9 @@ class TestAccels(Contract):
     text = ACCELS
 
 
-class TestGranted(Contract):
+class TestDeclared(Contract):
     rounds = 20
-    text = GRANTED
+    text = DECLARED
 
 
 class TestListed(Contract):
@@ -175,7 +175,7 @@ def ran(host: FakeHost) -> list[str]:
     return [" ".join(argv[1:]) for argv in host.commands]
 
 
-def test_without_backends_nothing_is_read() -> None:
+def test_nothing_is_read_without_backends() -> None:
     host = server()
     before = host.touches
     driver = GenericDriver(host, configured())
@@ -185,7 +185,7 @@ def test_without_backends_nothing_is_read() -> None:
     assert host.touches == before
 
 
-def test_a_device_as_its_backend_says(file: Path) -> None:
+def test_a_device_has_the_values_of_its_backend(file: Path) -> None:
     first, second = gpus(file, server()).discover()
     assert (first.key, second.key) == (servers.GPU, servers.GPU_ON_VFIO)
     assert (first.type, first.vendor) == (DeviceType.GPU, "10de")
@@ -201,14 +201,14 @@ def test_a_device_as_its_backend_says(file: Path) -> None:
     assert (handle.key, handle.type) == (servers.GPU, AttachType.PCI)
 
 
-def test_the_unit_of_a_network_card_tells_its_physical_network(file: Path) -> None:
+def test_the_handle_of_a_network_card_has_its_physical_network(file: Path) -> None:
     driver = gpus(file, server(), "physical_network = physnet1\n")
     for device in driver.discover():
         (handle,) = device.deployables[0].handles
         assert handle.info == device.control_path | {"physical_network": "physnet1"}
 
 
-def test_mediated_devices_carry_what_nova_makes_them_of(file: Path) -> None:
+def test_handles_of_mediated_devices_have_type_and_mark_for_nova(file: Path) -> None:
     (device,) = GenericDriver(server(), written(file, ACCELS)).discover()
     (deployable,) = device.deployables
     assert device.key == servers.FPGA
@@ -225,28 +225,28 @@ def test_mediated_devices_carry_what_nova_makes_them_of(file: Path) -> None:
     assert not deployable.prepare
 
 
-def test_granted_devices_need_no_machine(file: Path) -> None:
+def test_declared_devices_are_offered_without_reading_the_host(file: Path) -> None:
     host = FakeHost()
-    found = GenericDriver(host, written(file, GRANTED)).discover()
-    assert [(one.key, one.model) for one in found] == [
+    devices = GenericDriver(host, written(file, DECLARED)).discover()
+    assert [(device.key, device.model) for device in devices] == [
         ("0000:0a:00.0", "one"),
         ("0000:0b:00.0", "one"),
         ("0000:0c:00.0", "Number two"),
     ]
-    keys = [one.key for one in found[0].deployables[0].handles]
+    keys = [handle.key for handle in devices[0].deployables[0].handles]
     assert (len(keys), keys[0], keys[-1]) == (9, "0000:0a:00.1", "0000:0a:01.1")
     assert host.touches == 0
 
 
-def test_a_function_has_one_name_whichever_driver_offers_it(file: Path) -> None:
-    """The conductor keeps one deployable of a name: two drivers cannot both give it away."""
+def test_a_function_has_the_same_deployable_name_in_both_drivers(file: Path) -> None:
+    """The conductor has one deployable per name, so two drivers cannot both offer it."""
     host = server()
     (first, _) = gpus(file, host).discover()
     pci = PciDriver(host, configured(f'{{"address": "{servers.GPU}"}}')).discover()
-    assert [one.deployables[0].name for one in pci] == [first.deployables[0].name]
+    assert [device.deployables[0].name for device in pci] == [first.deployables[0].name]
 
 
-def test_what_the_host_needs_is_not_offered_whatever_is_configured(
+def test_a_function_that_the_host_uses_is_never_offered(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -254,8 +254,8 @@ def test_what_the_host_needs_is_not_offered_whatever_is_configured(
     text += f"devices = {servers.NVME_MOUNTED}, {servers.NVME_FREE}, 0000:99:00.0\n"
     driver = GenericDriver(server(), written(file, text))
     for _ in range(2):
-        assert [one.key for one in driver.discover()] == [servers.NVME_FREE]
-    assert {one.key: one.reason for one in driver.hardware()} == {
+        assert [device.key for device in driver.discover()] == [servers.NVME_FREE]
+    assert {entry.key: entry.reason for entry in driver.hardware()} == {
         servers.NVME_MOUNTED: "its disk nvme0n1p1 is mounted at /",
         servers.NVME_FREE: None,
         "0000:99:00.0": "it is not on the bus",
@@ -270,29 +270,31 @@ def test_what_the_host_needs_is_not_offered_whatever_is_configured(
             verb()
 
 
-def test_what_cannot_be_understood_is_told_where_its_address_is_named(file: Path) -> None:
+def test_a_function_that_cannot_be_parsed_is_listed_when_its_address_is_configured(
+    file: Path,
+) -> None:
     host = server()
     host.add_file(f"{servers.place(servers.FPGA)}/vendor", "0xffff\n")
     text = "[generic_driver]\nbackends = a\n[generic_driver:a]\nresource_class = CUSTOM_A\n"
     text += f"addresses = {servers.FPGA}\n"
     driver = GenericDriver(host, written(file, text))
     assert driver.discover() == []
-    (found,) = driver.hardware()
-    assert (found.offered, found.reason) == (False, "it does not answer on the bus")
+    (entry,) = driver.hardware()
+    assert (entry.offered, entry.reason) == (False, "it does not answer on the bus")
 
 
-def test_a_device_in_a_guest_stays_in_its_backend_without_its_class(file: Path) -> None:
+def test_a_device_in_a_guest_stays_in_its_backend_without_its_class_entry(file: Path) -> None:
     host = server()
     driver = GenericDriver(host, written(file, ACCELS))
     before = driver.discover()
     host.remove("/sys/class/accel/accel0")
     host.add_link(f"{servers.place(servers.FPGA)}/driver", "x/vfio-pci")
     assert driver.discover() == []
-    kept = Surroundings(kept=frozenset({f"compute-1_{servers.FPGA}"}))
-    assert driver.discover(kept) == before
+    context = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.FPGA}"}))
+    assert driver.discover(context) == before
 
 
-def test_the_first_backend_has_it_and_classes_come_last(file: Path) -> None:
+def test_the_first_matching_backend_counts_and_sysfs_classes_come_last(file: Path) -> None:
     text = f"""\
 [generic_driver]
 backends = classy, exact, rest
@@ -306,17 +308,17 @@ resource_class = CUSTOM_EXACT
 addresses = {servers.FPGA}, {servers.NVME_FREE}
 resource_class = CUSTOM_REST
 """
-    found = GenericDriver(server(), written(file, text)).discover()
-    assert {one.key: one.deployables[0].driver_name for one in found} == {
+    devices = GenericDriver(server(), written(file, text)).discover()
+    assert {device.key: device.deployables[0].driver_name for device in devices} == {
         servers.FPGA: "exact",
         servers.NVME_FREE: "rest",
     }
 
 
-def test_from_raw_hardware_to_an_accelerator(file: Path) -> None:
+def test_install_sets_up_a_device_once(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
-    before = {one.key: one for one in driver.hardware()}[servers.GPU]
+    before = {entry.key: entry for entry in driver.hardware()}[servers.GPU]
     assert (before.offered, before.setup_required, before.kind) == (True, True, "COMPUTE")
     assert (before.num, before.remote) == (1, 0)
     assert before.capability == {"num": 2, "tensor": {"fp16": True}}
@@ -324,30 +326,30 @@ def test_from_raw_hardware_to_an_accelerator(file: Path) -> None:
     driver.install(servers.GPU, "operation")
     driver.install(servers.GPU, "operation")
     assert ran(host) == [f"setup {servers.GPU}"]
-    after = {one.key: one for one in driver.hardware()}
+    after = {entry.key: entry for entry in driver.hardware()}
     assert (after[servers.GPU].setup_required, after[servers.GPU].reason) == (False, None)
     assert after[servers.GPU_ON_VFIO].setup_required
 
 
-def test_a_device_that_waits_for_a_reboot(file: Path) -> None:
+def test_a_device_that_waits_for_a_reboot_is_not_installed_again(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
-    host.programs["/usr/sbin/card"] = lambda one, argv: (
-        one.add_file(f"/run/card/{argv[2]}/reboot", "") or Completed(0, "", "")  # type: ignore[func-returns-value]
+    host.programs["/usr/sbin/card"] = lambda host, argv: (
+        host.add_file(f"/run/card/{argv[2]}/reboot", "") or Completed(0, "", "")  # type: ignore[func-returns-value]
     )
     driver.install(servers.GPU, "operation")
     driver.install(servers.GPU, "another operation")
     assert len(host.commands) == 1
-    found = {one.key: one for one in driver.hardware()}[servers.GPU]
-    assert (found.offered, found.setup_required, found.reboot_required) == (True, True, True)
-    assert found.reason == "the host must be rebooted first"
+    entry = {row.key: row for row in driver.hardware()}[servers.GPU]
+    assert (entry.offered, entry.setup_required, entry.reboot_required) == (True, True, True)
+    assert entry.reason == "the host must be rebooted first"
     host.remove(f"/run/card/{servers.GPU}/reboot")
     host.add_file(f"/run/card/{servers.GPU}/ready", "")
-    found = {one.key: one for one in driver.hardware()}[servers.GPU]
-    assert (found.setup_required, found.reboot_required, found.reason) == (False, False, None)
+    entry = {row.key: row for row in driver.hardware()}[servers.GPU]
+    assert (entry.setup_required, entry.reboot_required, entry.reason) == (False, False, None)
 
 
-def test_a_set_up_that_does_nothing_is_a_failure(file: Path) -> None:
+def test_install_and_prepare_fail_when_their_command_has_no_effect(file: Path) -> None:
     host = server()
     host.programs["/usr/sbin/card"] = lambda _host, _argv: Completed(0, "", "")
     with pytest.raises(exception.DriverFailed, match="is not ready, although install_command"):
@@ -356,20 +358,23 @@ def test_a_set_up_that_does_nothing_is_a_failure(file: Path) -> None:
         gpus(file, host).prepare(task(servers.GPU))
 
 
-def test_a_check_that_hangs_is_asked_once_for_a_backend(file: Path) -> None:
+def test_a_check_that_hangs_runs_once_per_backend(file: Path) -> None:
     host = server()
     text = GPUS.replace("ready_file = /run/card/{address}/ready", "ready_command = /usr/sbin/card")
     driver = GenericDriver(host, written(file, text))
     host.hanging = True
-    found = driver.hardware()
+    entries = driver.hardware()
     assert host.clock.monotonic() == 10
-    assert [one.setup_required for one in found] == [True, True]
-    assert {one.reason for one in found} == {
-        "whether it is set up cannot be told: running /usr/sbin/card failed: it did not end in time"
+    assert [entry.setup_required for entry in entries] == [True, True]
+    assert {entry.reason for entry in entries} == {
+        (
+            "the check whether it is set up failed: "
+            "running /usr/sbin/card failed: it did not end in time"
+        )
     }
 
 
-def test_a_unit_is_given_taken_back_and_cleaned(file: Path) -> None:
+def test_a_unit_is_prepared_once_then_released_and_reset(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
     unit = task(servers.GPU)
@@ -382,12 +387,12 @@ def test_a_unit_is_given_taken_back_and_cleaned(file: Path) -> None:
     assert ran(host) == [f"give {servers.GPU}", f"take {servers.GPU}", f"wipe {servers.GPU}"]
 
 
-def test_a_release_that_was_cut_off_cleans_when_it_is_repeated(file: Path) -> None:
+def test_a_repeated_release_resets_the_unit_after_a_failed_reset(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
 
-    def stuck(one: FakeHost, argv: tuple[str, ...]) -> Completed:
-        return Completed(1, "", "busy") if argv[1] == "wipe" else card(one, argv)
+    def stuck(host: FakeHost, argv: tuple[str, ...]) -> Completed:
+        return Completed(1, "", "busy") if argv[1] == "wipe" else card(host, argv)
 
     host.programs["/usr/sbin/card"] = stuck
     driver.prepare(task(servers.GPU))
@@ -407,7 +412,7 @@ def test_a_release_that_was_cut_off_cleans_when_it_is_repeated(file: Path) -> No
         (servers.GPU, servers.GPU_ON_VFIO, "has no unit 0000:86:00.0"),
     ],
 )
-def test_units_that_are_none_reach_no_command(
+def test_no_command_runs_for_an_unknown_device_or_unit(
     file: Path, address: str, handle: str | None, reason: str
 ) -> None:
     host = server()
@@ -417,7 +422,7 @@ def test_units_that_are_none_reach_no_command(
     assert host.commands == []
 
 
-def test_health_and_figures(file: Path) -> None:
+def test_health_and_stats_come_from_the_commands(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
     assert driver.health(servers.GPU).healthy
@@ -429,13 +434,13 @@ def test_health_and_figures(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["temperature", "a b", "a nan", "a inf", "a 1 2", "<html>\n"])
-def test_what_are_no_figures(text: str) -> None:
+def test_parse_stats_fails_for_a_line_without_name_and_number(text: str) -> None:
     with pytest.raises(exception.HostError, match="is not a name and a number"):
-        figures(text)
+        parse_stats(text)
 
 
-def test_what_is_not_configured_cannot_be_done(file: Path) -> None:
-    driver = GenericDriver(server(), written(file, GRANTED))
+def test_methods_without_their_command_raise_driver_cannot(file: Path) -> None:
+    driver = GenericDriver(server(), written(file, DECLARED))
     for verb in (
         driver.prepared,
         lambda: driver.health("0000:0a:00.0"),
@@ -452,25 +457,25 @@ def image(address: str) -> ProgramTask:
     return ProgramTask("operation", "generic_driver", address, f"compute-1_{address}", UUID)
 
 
-def test_an_image_is_loaded_by_its_path(file: Path) -> None:
+def test_program_passes_the_path_of_the_image(file: Path) -> None:
     host = server()
     host.programs["/usr/sbin/card"] = lambda _host, _argv: Completed(0, "", "")
-    driver = GenericDriver(host, written(file, GRANTED))
+    driver = GenericDriver(host, written(file, DECLARED))
     assert driver.can_program
-    devices = {one.key: one.deployables[0].programmable for one in driver.discover()}
+    devices = {device.key: device.deployables[0].programmable for device in driver.discover()}
     assert devices == {"0000:0a:00.0": True, "0000:0b:00.0": True, "0000:0c:00.0": False}
     driver.program(image("0000:0a:00.0"), "/var/lib/cyborg/images/x y/image")
     assert host.commands == [
         ("/usr/sbin/card", "load", "0000:0a:00.0", "/var/lib/cyborg/images/x y/image")
     ]
     assert host.patience == [500]
-    with pytest.raises(exception.HostError, match="is no image"):
+    with pytest.raises(exception.HostError, match="is not a valid image"):
         driver.program(image("0000:0a:00.0"), "--force")
     with pytest.raises(exception.DriverFailed, match="belongs to no backend"):
         driver.program(image("0000:0d:00.0"), "/image")
 
 
-def test_its_type_is_that_of_what_its_backends_hold(file: Path) -> None:
+def test_device_type_is_the_kind_of_the_backends(file: Path) -> None:
     assert gpus(file, server()).device_type == "COMPUTE"
     assert GenericDriver(servers.server(), configured()).device_type is None
 
@@ -478,7 +483,7 @@ def test_its_type_is_that_of_what_its_backends_hold(file: Path) -> None:
 def test_services_of_a_backend_are_unknown_without_file_and_command(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
-    told = {"num": 2, "tensor": {"fp16": True}}
+    capabilities = {"num": 2, "tensor": {"fp16": True}}
     services = ("decoder", "tensor")
     for state in ("READY", "STOPPED"):
         assert driver.backends() == [
@@ -486,7 +491,7 @@ def test_services_of_a_backend_are_unknown_without_file_and_command(file: Path) 
                 "gpus",
                 state,
                 tuple(BackendService(name, "unknown") for name in services),
-                told,
+                capabilities,
                 creates=AttachType.PCI,
             )
         ]
@@ -494,12 +499,12 @@ def test_services_of_a_backend_are_unknown_without_file_and_command(file: Path) 
 
 
 def service_states(driver: GenericDriver) -> list[str]:
-    """The states of the services of the one backend, in their order."""
+    """Return the states of the services of the only backend, in their order."""
     (backend,) = driver.backends()
     return [service.state for service in backend.services]
 
 
-def test_service_file_tells_the_state_of_each_service(file: Path) -> None:
+def test_service_file_determines_the_state_of_each_service(file: Path) -> None:
     host = server()
     driver = gpus(file, host, "service_file = /run/gpus/{service}.pid\n")
     host.add_file("/run/gpus/tensor.pid", "17")
@@ -509,7 +514,7 @@ def test_service_file_tells_the_state_of_each_service(file: Path) -> None:
     assert service_states(driver) == ["READY", "STOPPED"]
 
 
-def test_service_command_tells_the_state_of_each_service(file: Path) -> None:
+def test_service_command_determines_the_state_of_each_service(file: Path) -> None:
     host = server()
     host.programs["/sbin/running"] = lambda _host, argv: Completed(
         0 if argv[1] == "decoder" else 3, "", ""
@@ -540,8 +545,8 @@ def test_services_are_unknown_after_a_command_that_cannot_be_run(
 
 
 def made(backend: str, *units: str, kind: AttachType = AttachType.PCI) -> dict[str, Device]:
-    """What an operator created on a backend, by key."""
-    wanted = Creation(
+    """Return a device that an operator created on a backend, by key."""
+    request = Creation(
         "compute-1",
         "generic_driver",
         backend,
@@ -551,49 +556,49 @@ def made(backend: str, *units: str, kind: AttachType = AttachType.PCI) -> dict[s
         units=None,
         addresses=units,
     )
-    device = creation.device(wanted, creation.handles(wanted, kind, ()), "compute-1")
+    device = creation.device(request, creation.handles(request, kind, ()), "compute-1")
     return {device.key: device}
 
 
-def test_what_operators_made_is_shown_with_what_the_section_says(file: Path) -> None:
+def test_a_created_device_has_the_values_of_its_backend(file: Path) -> None:
     host = server()
     driver = gpus(file, host)
     host.add_file(f"/run/card/{servers.FPGA}/ready", "")
-    driver.made = made("gpus", servers.FPGA)
-    (found,) = [one for one in driver.discover() if one.made]
-    assert (found.key, found.vendor, found.numa_node) == (servers.FPGA, "10ee", 1)
-    assert [one.prepare for one in found.deployables] == [True]
-    driver.prepare(task(found.key))
-    assert task(found.key).unit in driver.prepared()
-    driver.release(task(found.key))
-    assert task(found.key).unit not in driver.prepared()
+    driver.operator_created = made("gpus", servers.FPGA)
+    (device,) = [row for row in driver.discover() if row.made]
+    assert (device.key, device.vendor, device.numa_node) == (servers.FPGA, "10ee", 1)
+    assert [deployable.prepare for deployable in device.deployables] == [True]
+    driver.prepare(task(device.key))
+    assert task(device.key).unit in driver.prepared()
+    driver.release(task(device.key))
+    assert task(device.key).unit not in driver.prepared()
 
 
 @pytest.mark.parametrize(
-    ("wish", "reason"),
+    ("created", "reason"),
     [
         (made("gpus", servers.NVME_MOUNTED), "mounted"),
         (made("gpus", "0000:77:00.0"), "not on the bus"),
         (made("gpus", servers.FPGA, kind=AttachType.TEST_PCI), "backend gpus offers PCI"),
     ],
 )
-def test_what_the_host_cannot_have_is_not_offered(
-    file: Path, wish: dict[str, Device], reason: str
+def test_a_created_device_that_the_host_cannot_offer_has_a_reason(
+    file: Path, created: dict[str, Device], reason: str
 ) -> None:
     driver = gpus(file, server())
     before = driver.discover()
-    driver.made = wish
+    driver.operator_created = created
     assert driver.discover() == before
-    (entry,) = [one for one in driver.hardware() if one.key in wish]
+    (entry,) = [entry for entry in driver.hardware() if entry.key in created]
     assert not entry.offered
     assert reason in str(entry.reason)
 
 
-def test_what_was_made_on_a_backend_that_is_gone_is_not_known(file: Path) -> None:
-    driver = GenericDriver(server(), written(file, GRANTED))
+def test_a_created_device_of_a_removed_backend_is_ignored(file: Path) -> None:
+    driver = GenericDriver(server(), written(file, DECLARED))
     before = driver.hardware()
-    driver.made = made("three", "0000:0d:00.0", kind=AttachType.TEST_PCI)
+    driver.operator_created = made("three", "0000:0d:00.0", kind=AttachType.TEST_PCI)
     assert driver.hardware() == before
-    driver.made = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
-    (found,) = [one for one in driver.discover() if one.made]
-    assert len(found.deployables[0].handles) == 2
+    driver.operator_created = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
+    (device,) = [row for row in driver.discover() if row.made]
+    assert len(device.deployables[0].handles) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generic_driver refuses in its configuration, in one sentence that names it."""
+"""The errors of the generic_driver's configuration are sentences with option and value."""
 
 from pathlib import Path
 
@@ -33,41 +33,41 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "cyborg.conf"
 
 
-def test_no_backend_is_no_error() -> None:
+def test_read_returns_nothing_without_backends() -> None:
     assert generic_options.read(configured(), FakeHost()) == ()
 
 
-def test_the_least_that_is_needed(file: Path) -> None:
-    (found,) = backends(file, section("a", **LEAST))
-    assert (found.name, found.resource_class, found.units) == ("a", "CUSTOM_GPU", 1)
-    assert (found.device_type, found.kind) == (DeviceType.PCI, "PCI")
-    assert found.attach_type is AttachType.PCI
-    assert not found.prepares
-    assert not found.is_granted
+def test_a_backend_needs_only_a_selector_and_a_resource_class(file: Path) -> None:
+    (backend,) = backends(file, section("a", **LEAST))
+    assert (backend.name, backend.resource_class, backend.units) == ("a", "CUSTOM_GPU", 1)
+    assert (backend.device_type, backend.kind) == (DeviceType.PCI, "PCI")
+    assert backend.attach_type is AttachType.PCI
+    assert not backend.prepares
+    assert not backend.is_declared
 
 
-def test_words_may_be_written_small_and_lists_keep_their_order(file: Path) -> None:
-    given = {"device_type": "fpga", "kind": "CRYPTO", "traits": "CUSTOM_B, CUSTOM_A"}
+def test_enumerations_ignore_case_and_lists_keep_their_order(file: Path) -> None:
+    options = {"device_type": "fpga", "kind": "CRYPTO", "traits": "CUSTOM_B, CUSTOM_A"}
     services = {"services": "aes, rsa", "capabilities": '{"ipsec": {"num": 1}}'}
-    (found,) = backends(file, section("a", **LEAST, **given, **services))
-    assert (found.device_type, found.kind) == (DeviceType.FPGA, "CRYPTO")
-    assert found.traits == ("CUSTOM_B", "CUSTOM_A")
-    assert found.services == ("aes", "rsa")
-    assert found.capabilities == {"ipsec": {"num": 1}}
+    (backend,) = backends(file, section("a", **LEAST, **options, **services))
+    assert (backend.device_type, backend.kind) == (DeviceType.FPGA, "CRYPTO")
+    assert backend.traits == ("CUSTOM_B", "CUSTOM_A")
+    assert backend.services == ("aes", "rsa")
+    assert backend.capabilities == {"ipsec": {"num": 1}}
 
 
-def test_several_in_the_order_of_their_names(file: Path) -> None:
-    found = backends(file, section("a", **LEAST), section("b", **LEAST), names="b, a, b")
-    assert [one.name for one in found] == ["b", "a"]
+def test_backends_come_in_the_configured_order(file: Path) -> None:
+    loaded = backends(file, section("a", **LEAST), section("b", **LEAST), names="b, a, b")
+    assert [backend.name for backend in loaded] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
-    ("given", "option", "reason"),
+    ("options", "option", "reason"),
     [
         (
             {"services": "a, b", "service_file": "/run/engine"},
             "service_file",
-            "without {service} it tells no service from another",
+            "it must contain {service} to distinguish the services",
         ),
         (
             {"services": "a, b c", "service_file": "/run/{service}"},
@@ -82,15 +82,15 @@ def test_several_in_the_order_of_their_names(file: Path) -> None:
         (
             {"services": "a", "service_file": "/run/a", "service_command": "/bin/true"},
             "service_command",
-            "service_file tells the same",
+            "it excludes service_file, which has the same purpose",
         ),
     ],
 )
-def test_services_that_cannot_be_told_apart_are_refused(
-    file: Path, given: dict[str, str], option: str, reason: str
+def test_service_options_that_cannot_distinguish_services_are_refused(
+    file: Path, options: dict[str, str], option: str, reason: str
 ) -> None:
     with pytest.raises(exception.ConfigError) as caught:
-        backends(file, section("a", **{**LEAST, **given}))
+        backends(file, section("a", **{**LEAST, **options}))
     sentence = str(caught.value)
     assert sentence.startswith(f"Option [generic_driver:a] {option} cannot be ")
     assert reason in sentence
@@ -104,37 +104,39 @@ def test_services_that_cannot_be_told_apart_are_refused(
         ("addresses", "zz", "is neither '*' nor hexadecimal"),
         ("sysfs_class", "../net", "it is not the name of a directory below /sys/class"),
         ("devices", "0000:81:*.0", "is not a PCI address such as 0000:81:00.0"),
-        ("devices", "0000:81:00.0", "a fixed list excludes every other way to choose"),
-        ("resource_class", "gpu", "it is no name of a resource class"),
-        ("traits", "fast", "'fast' is no name of a trait"),
+        ("devices", "0000:81:00.0", "a fixed list excludes the other options that select devices"),
+        ("resource_class", "gpu", "it is not the name of a resource class"),
+        ("traits", "fast", "'fast' is not the name of a trait"),
         ("device_type", "TOASTER", "it is none of GPU, FPGA"),
         ("attach_type", "USB", "it is none of PCI, MDEV, TEST_PCI"),
-        ("units", "2", "a whole function is one unit"),
+        ("units", "2", "a whole PCI function is one unit"),
         ("units", "many", "invalid literal for int"),
-        ("mdev_type", "nvidia-223", "it goes with attach_type MDEV, and only with it"),
-        ("physical_network", "", "physical_network is no name of 1 to 64 ASCII characters"),
-        ("physical_network", "n" * 65, "physical_network is no name of 1 to 64"),
+        ("mdev_type", "nvidia-223", "it must be set with attach_type MDEV, and only with it"),
+        ("physical_network", "", "physical_network is not a name of 1 to 64 ASCII characters"),
+        ("physical_network", "n" * 65, "physical_network is not a name of 1 to 64"),
         ("capabilities", "[]", "it is not a JSON object"),
         ("capabilities", "{", "it is not JSON"),
-        ("kind", "two words", "it is no word of 1 to 64 letters, digits and _"),
-        ("services", "aes, aes", "'aes' stands there twice"),
-        ("model", "x" * 256, "is no text of 1 to 255 printable characters"),
-        ("services", "aes, r\x1bsa", "is no text of 1 to 255 printable characters"),
-        ("remote_units", "2", "a device has only 1 unit(s), see units"),
-        ("service_file", "/run/{service}", "services names no service"),
-        ("service_command", "/bin/true {address}", "{address} is none of the placeholders"),
+        ("kind", "two words", "it is not a word of 1 to 64 letters, digits and _"),
+        ("services", "aes, aes", "'aes' is there twice"),
+        ("model", "x" * 256, "is not a text of 1 to 255 printable characters"),
+        ("services", "aes, r\x1bsa", "is not a text of 1 to 255 printable characters"),
+        ("remote_units", "2", "a device has only 1 unit(s), see option units"),
+        ("service_file", "/run/{service}", "option services is empty"),
+        ("service_command", "/bin/true {address}", "{address} is not one of the placeholders"),
         ("ready_file", "run/ready", "it is not an absolute path in its shortest form"),
-        ("prepared_file", "/run/ready", "without {handle} it tells no unit from another"),
-        ("program_command", "/usr/sbin/load {address}", "without {image} it has nothing to load"),
-        ("program_command", "/usr/sbin/load {handle}", "{handle} is none of the placeholders"),
+        ("prepared_file", "/run/ready", "it must contain {handle} to distinguish the units"),
+        ("program_command", "/usr/sbin/load {address}", "it must contain {image}"),
+        ("program_command", "/usr/sbin/load {handle}", "{handle} is not one of the placeholders"),
         ("program_command", "load {image}", "'load' is not the absolute path of a program"),
-        ("install_command", SETUP, "neither ready_file nor ready_command tells its end"),
+        ("install_command", SETUP, "it requires ready_file or ready_command"),
         ("health_command", "health", "'health' is not the absolute path of a program"),
-        ("health_command", "/bin/health {handle}", "{handle} is none of the placeholders"),
+        ("health_command", "/bin/health {handle}", "{handle} is not one of the placeholders"),
         ("check_timeout", "0", "Should be greater than or equal to 0.1"),
     ],
 )
-def test_a_bad_value_is_one_sentence(file: Path, option: str, value: str, reason: str) -> None:
+def test_an_invalid_value_raises_config_error_with_one_sentence(
+    file: Path, option: str, value: str, reason: str
+) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, section("a", **{**LEAST, option: value}))
     sentence = str(caught.value)
@@ -147,48 +149,50 @@ def test_a_bad_value_is_one_sentence(file: Path, option: str, value: str, reason
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "Option [generic_driver:a] resource_class must be given."),
+        ({}, "Option [generic_driver:a] resource_class must be set."),
         (
             {"resource_class": "CUSTOM_A"},
             (
-                "Section [generic_driver:a] must give pci_ids, pci_classes, addresses, sysfs_class "
+                "Section [generic_driver:a] must set pci_ids, pci_classes, addresses, sysfs_class "
                 "or devices."
             ),
         ),
         (
             {**LEAST, "attach_type": "MDEV"},
             (
-                "Option [generic_driver:a] mdev_type cannot be None: it goes with attach_type "
-                "MDEV, and only with it."
+                "Option [generic_driver:a] mdev_type cannot be None: it must be set with "
+                "attach_type MDEV, and only with it."
             ),
         ),
         (
             {**LEAST, "attach_type": "TEST_PCI", "physical_network": "physnet1"},
             (
-                "Option [generic_driver:a] physical_network cannot be 'physnet1': a port of "
-                "Neutron gets a whole function only."
+                "Option [generic_driver:a] physical_network cannot be 'physnet1': only a "
+                "whole PCI function can be attached to a port of Neutron."
             ),
         ),
         (
             {**LEAST, "ready_file": "/run/ready", "ready_command": "/usr/bin/true"},
             (
-                "Option [generic_driver:a] ready_command cannot be '/usr/bin/true': ready_file "
-                "tells the same."
+                "Option [generic_driver:a] ready_command cannot be '/usr/bin/true': it excludes "
+                "ready_file, which has the same purpose."
             ),
         ),
     ],
 )
-def test_what_is_missing_or_too_much(file: Path, options: dict[str, str], sentence: str) -> None:
+def test_missing_and_conflicting_options_raise_config_error(
+    file: Path, options: dict[str, str], sentence: str
+) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, section("a", **options))
     assert str(caught.value) == sentence
 
 
-def test_a_name_that_is_none(file: Path) -> None:
+def test_an_invalid_backend_name_raises_config_error(file: Path) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, names="a b")
     assert str(caught.value) == (
-        "Option [generic_driver] backends cannot be 'a b': it is no name of letters, digits, - "
+        "Option [generic_driver] backends cannot be 'a b': it is not a name of letters, digits, - "
         "and _."
     )
 
@@ -202,7 +206,7 @@ def test_a_name_that_is_none(file: Path) -> None:
         ("10de:*", "8086:*", False),
     ],
 )
-def test_backends_that_a_guest_would_make_look_alike(
+def test_backends_with_a_sysfs_class_need_different_pci_ids(
     file: Path, first: str, second: str, is_refused: bool
 ) -> None:
     sections = [
@@ -215,27 +219,31 @@ def test_backends_that_a_guest_would_make_look_alike(
     with pytest.raises(exception.ConfigError) as caught:
         backends(file, *sections, names="a, b")
     assert str(caught.value) == (
-        "Option [generic_driver:b] sysfs_class cannot be 'accel': [generic_driver:a] has one "
-        "too, and both do not have different pci_ids."
+        "Option [generic_driver:b] sysfs_class cannot be 'accel': [generic_driver:a] has it, "
+        "too, and their pci_ids are not different."
     )
 
 
-def test_every_command_is_the_hosts_own() -> None:
-    named = {one.dest for one in generic.backend_options() if one.dest.endswith("_command")}
-    assert named == GenericDriver.local_options
-    assert len(named) == 9
+def test_every_command_option_is_local() -> None:
+    names = {
+        option.dest for option in generic.backend_options() if option.dest.endswith("_command")
+    }
+    assert names == GenericDriver.local_options
+    assert len(names) == 9
 
 
-def test_a_command_that_was_not_written_on_this_host(file: Path) -> None:
+def test_a_command_outside_the_configuration_files_is_refused(file: Path) -> None:
     conf = written(file, f"[generic_driver]\nbackends = a\n{section('a', **LEAST)}")
     generic_options.read(conf, FakeHost())
     conf.set_override("health_command", "/usr/bin/health", "generic_driver:a")
-    with pytest.raises(exception.ConfigError, match="root alone can change"):
+    with pytest.raises(exception.ConfigError, match="only root can change"):
         generic_options.read(conf, FakeHost())
 
 
 @pytest.mark.parametrize("in_state_path", [True, False])
-def test_a_command_in_a_file_that_is_not_roots(file: Path, in_state_path: bool) -> None:
+def test_a_command_in_a_file_that_others_can_change_is_refused(
+    file: Path, in_state_path: bool
+) -> None:
     text = f"state_path = {file.parent if in_state_path else '/nowhere'}\n"
     text += "[generic_driver]\nbackends = a\n"
     text += section("a", **LEAST, health_command="/usr/bin/health {address}")
@@ -248,5 +256,5 @@ def test_a_command_in_a_file_that_is_not_roots(file: Path, in_state_path: bool) 
     place = f"{file} is below state_path" if in_state_path else f"others can change {file}"
     assert str(caught.value) == (
         "Option [generic_driver:a] health_command cannot be '/usr/bin/health {address}': a "
-        f"command must stand in a configuration file that root alone can change; {place}."
+        f"command must be in a configuration file that only root can change; {place}."
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the machine: the real host and the simulated one answer alike."""
+"""The real host and the simulated host behave the same."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cyborg import exception
-from cyborg.drivers.host import Host, LocalHost, if_there, is_missing, resolve, table
+from cyborg.drivers.host import Host, LocalHost, is_missing, proc_lines, read_if_exists, resolve
 from cyborg.testing.fake_host import FakeHost
 
 FILES = {"/sys/a/value": "1\n", "/sys/b/deep/value": "22\n", "/etc/name": "inside\n"}
@@ -23,7 +23,7 @@ LINKS = {
 
 @pytest.fixture(params=["simulated", "local"])
 def host(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Host:
-    """The same tree in memory and below a prefix on disk."""
+    """Return a host with the same tree in memory and below a prefix on disk."""
     simulated = FakeHost(FILES, LINKS)
     if request.param == "simulated":
         return simulated
@@ -31,12 +31,12 @@ def host(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Host:
     return LocalHost(str(tmp_path))
 
 
-def test_reads_text_and_bytes(host: Host) -> None:
+def test_files_are_read_as_text_and_bytes(host: Host) -> None:
     assert host.read_text("/sys/a/value") == "1\n"
     assert host.read_bytes("/sys/b/deep/value") == b"22\n"
 
 
-def test_lists_in_order(host: Host) -> None:
+def test_names_in_a_directory_are_sorted(host: Host) -> None:
     assert host.list_dir("/sys") == [
         "a",
         "absolute",
@@ -56,12 +56,12 @@ def test_links_stay_inside_the_root(host: Host) -> None:
     assert host.read_text("/../../../etc/name") == "inside\n"
 
 
-def test_a_link_is_told_as_written(host: Host) -> None:
+def test_readlink_returns_the_target_as_written(host: Host) -> None:
     assert host.readlink("/sys/class/a") == "../a"
     assert host.readlink("/sys/broken") == "../nowhere"
 
 
-def test_tells_what_exists(host: Host) -> None:
+def test_exists_follows_links(host: Host) -> None:
     assert host.exists("/sys/class/a/value")
     assert not host.exists("/sys/broken")
     assert not host.exists("/sys/a/value/below")
@@ -69,7 +69,7 @@ def test_tells_what_exists(host: Host) -> None:
         host.exists("/sys/circle")
 
 
-def test_writes_into_what_exists_only(host: Host) -> None:
+def test_write_text_changes_existing_files_only(host: Host) -> None:
     host.write_text("/sys/a/value", "2")
     assert host.read_text("/sys/class/a/value") == "2"
     with pytest.raises(exception.HostError) as caught:
@@ -81,21 +81,21 @@ def test_writes_into_what_exists_only(host: Host) -> None:
 @pytest.mark.parametrize(
     ("call", "action", "missing"),
     [
-        (lambda one: one.read_text("/sys/none"), "reading /sys/none", True),
-        (lambda one: one.read_text("/sys/a"), "reading /sys/a", False),
-        (lambda one: one.read_text("/sys/a/value", limit=1), "reading /sys/a/value", False),
-        (lambda one: one.read_text("/sys/circle"), "reading /sys/circle", False),
-        (lambda one: one.read_text("/sys/\0"), "reading /sys/\0", False),
-        (lambda one: one.list_dir("/sys/none"), "listing /sys/none", True),
-        (lambda one: one.list_dir("/sys/a/value"), "listing /sys/a/value", True),
-        (lambda one: one.readlink("/sys/none"), "reading link /sys/none", True),
-        (lambda one: one.readlink("/sys/a"), "reading link /sys/a", False),
-        (lambda one: one.realpath("/sys/broken"), "resolving /sys/broken", True),
-        (lambda one: one.library("no_such_module"), "loading no_such_module", False),
-        (lambda one: one.run(["no-such-tool"], timeout=1), "running no-such-tool", False),
+        (lambda host: host.read_text("/sys/none"), "reading /sys/none", True),
+        (lambda host: host.read_text("/sys/a"), "reading /sys/a", False),
+        (lambda host: host.read_text("/sys/a/value", limit=1), "reading /sys/a/value", False),
+        (lambda host: host.read_text("/sys/circle"), "reading /sys/circle", False),
+        (lambda host: host.read_text("/sys/\0"), "reading /sys/\0", False),
+        (lambda host: host.list_dir("/sys/none"), "listing /sys/none", True),
+        (lambda host: host.list_dir("/sys/a/value"), "listing /sys/a/value", True),
+        (lambda host: host.readlink("/sys/none"), "reading link /sys/none", True),
+        (lambda host: host.readlink("/sys/a"), "reading link /sys/a", False),
+        (lambda host: host.realpath("/sys/broken"), "resolving /sys/broken", True),
+        (lambda host: host.library("no_such_module"), "loading no_such_module", False),
+        (lambda host: host.run(["no-such-tool"], timeout=1), "running no-such-tool", False),
     ],
 )
-def test_every_fault_is_a_host_error_with_action_and_reason(
+def test_every_error_is_a_host_error_with_action_and_reason(
     host: Host, call: Callable[[Host], object], action: str, missing: bool
 ) -> None:
     with pytest.raises(exception.HostError) as caught:
@@ -105,21 +105,21 @@ def test_every_fault_is_a_host_error_with_action_and_reason(
     assert is_missing(caught.value) is missing
 
 
-def test_what_is_not_there_may_be_asked_for(host: Host) -> None:
-    assert if_there(host.read_text, "/sys/none") is None
-    assert if_there(host.read_text, "/sys/a/value") == "1\n"
-    assert table(host, "/etc/name") == ["inside"]
-    assert table(host, "/etc/none") == []
+def test_reading_an_absent_file_returns_nothing(host: Host) -> None:
+    assert read_if_exists(host.read_text, "/sys/none") is None
+    assert read_if_exists(host.read_text, "/sys/a/value") == "1\n"
+    assert proc_lines(host, "/etc/name") == ["inside"]
+    assert proc_lines(host, "/etc/none") == []
     with pytest.raises(exception.HostError):
-        if_there(host.read_text, "/sys/circle")
+        read_if_exists(host.read_text, "/sys/circle")
 
 
-def test_a_pipe_in_place_of_a_file_holds_nothing_up(tmp_path: pathlib.Path) -> None:
+def test_reading_a_named_pipe_does_not_block(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert LocalHost(str(tmp_path)).read_text("/pipe") == ""
 
 
-def test_the_whole_machine_is_read_in_place(tmp_path: pathlib.Path) -> None:
+def test_the_root_directory_needs_no_prefix(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("here\n")
     (tmp_path / "link").symlink_to("file")
     local = LocalHost()
@@ -129,23 +129,23 @@ def test_the_whole_machine_is_read_in_place(tmp_path: pathlib.Path) -> None:
         local.realpath(f"{tmp_path}/none")
 
 
-def test_the_clock_goes_on() -> None:
+def test_the_clock_advances() -> None:
     clock = LocalHost().clock
     assert clock.monotonic() <= clock.monotonic()
     assert clock.wall() > 1_700_000_000
 
 
-def test_a_library_is_a_module() -> None:
+def test_library_imports_a_module() -> None:
     assert LocalHost().library("json").loads("[1]") == [1]
 
 
-def test_links_in_a_circle_end() -> None:
+def test_a_loop_of_links_raises_an_error() -> None:
     with pytest.raises(OSError, match="symbolic links"):
         resolve("/a", {"/a": "/b", "/b": "/a"}.get)
 
 
-def test_what_root_alone_can_change(tmp_path: pathlib.Path) -> None:
-    """Links count, and so does a directory in which others may make files."""
+def test_owned_by_root_checks_links_and_directories(tmp_path: pathlib.Path) -> None:
+    """Links count, and a directory in which others may create files."""
     host = LocalHost()
     assert host.owned_by_root("/usr/bin/env")
     assert host.owned_by_root("/")
@@ -153,7 +153,7 @@ def test_what_root_alone_can_change(tmp_path: pathlib.Path) -> None:
     link.symlink_to("/usr/bin/env")
     assert not host.owned_by_root(str(link))
     assert not host.owned_by_root("/tmp")
-    assert host.open_to_others("/tmp") == "/tmp"
+    assert host.writable_by_others("/tmp") == "/tmp"
     with pytest.raises(exception.HostError) as caught:
         host.owned_by_root("/usr/bin/nowhere-at-all")
     assert is_missing(caught.value)

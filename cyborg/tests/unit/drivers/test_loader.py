@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a driver's name stands for, loading it gives a driver or a reason."""
+"""Loading a driver by name returns the driver or the reason why it is not loaded."""
 
 import pathlib
 import uuid
@@ -9,7 +9,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.fake import FakeDriver
-from cyborg.drivers.loader import Loaded, load, load_others, load_with
+from cyborg.drivers.loader import LoadResult, load, load_others, load_with
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.report import DriverHello, DriverState
 from cyborg.testing.servers import bare
@@ -52,7 +52,7 @@ Install = Callable[[str], str]
 
 @pytest.fixture
 def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a package with these entry points in a namespace of its own, and name that."""
+    """Return a function that installs a package with entry points and returns their namespace."""
 
     def installed(entries: str) -> str:
         tag = uuid.uuid4().hex
@@ -70,28 +70,28 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def error_of(name: str, namespace: str) -> str:
-    (found,) = load([name], bare(), configured(), namespace)
-    assert found.name == name
-    assert found.driver is None
-    assert found.error is not None
-    return found.error
+    (result,) = load([name], bare(), configured(), namespace)
+    assert result.name == name
+    assert result.driver is None
+    assert result.error is not None
+    return result.error
 
 
-def test_drivers_come_in_the_order_of_their_names_once_each(install: Install) -> None:
+def test_each_driver_is_loaded_once_in_the_given_order(install: Install) -> None:
     namespace = install(
         "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers.pci:PciDriver"
     )
-    found = load(["pci_driver", "fake_driver", "pci_driver"], bare(), configured(), namespace)
-    assert [one.name for one in found] == ["pci_driver", "fake_driver"]
-    assert isinstance(found[0].driver, PciDriver)
-    assert isinstance(found[1].driver, FakeDriver)
-    assert [one.error for one in found] == [None, None]
+    results = load(["pci_driver", "fake_driver", "pci_driver"], bare(), configured(), namespace)
+    assert [result.name for result in results] == ["pci_driver", "fake_driver"]
+    assert isinstance(results[0].driver, PciDriver)
+    assert isinstance(results[1].driver, FakeDriver)
+    assert [result.error for result in results] == [None, None]
 
 
-def test_an_unknown_name_stops_no_other(install: Install) -> None:
+def test_an_unknown_name_does_not_prevent_other_drivers(install: Install) -> None:
     namespace = install("other = vendor:Other")
     missing, other = load(["intel_qat_driver", "other"], bare(), configured(), namespace)
-    assert missing == Loaded("intel_qat_driver", error="no driver of this name is installed")
+    assert missing == LoadResult("intel_qat_driver", error="no driver of this name is installed")
     assert other.driver is not None
     assert other.driver.name == "other"
 
@@ -108,26 +108,26 @@ def test_an_unknown_name_stops_no_other(install: Install) -> None:
         ("alias", "vendor:Other", "the installed driver calls itself 'other'"),
     ],
 )
-def test_a_driver_that_cannot_be_had_has_its_reason(
+def test_the_result_of_a_driver_that_cannot_be_loaded_has_a_reason(
     install: Install, name: str, target: str, error: str
 ) -> None:
     assert error_of(name, install(f"{name} = {target}")).startswith(error)
 
 
-def test_a_bad_option_is_the_operators_to_put_right(install: Install) -> None:
+def test_an_invalid_option_of_a_named_driver_raises_config_error(install: Install) -> None:
     namespace = install("pci_driver = cyborg.drivers.pci:PciDriver")
     with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
         load(["pci_driver"], bare(), configured("nonsense"), namespace)
 
 
-def test_an_empty_list_of_names_is_fine() -> None:
+def test_no_driver_is_loaded_without_names() -> None:
     assert load([], bare(), configured()) == []
 
 
-def test_options_of_an_operator_are_laid_over_the_configuration(install: Install) -> None:
+def test_an_operators_options_override_the_configuration(install: Install) -> None:
     namespace = install("optional = vendor:Optional")
 
-    def loaded(**options: str) -> Loaded:
+    def loaded(**options: str) -> LoadResult:
         return load_with("optional", bare(), configured(), options=options, namespace=namespace)
 
     driver = loaded(passthrough_whitelist="one").driver
@@ -138,15 +138,15 @@ def test_options_of_an_operator_are_laid_over_the_configuration(install: Install
         "option enabled_vgpu_types can be set in the host's own files only"
     )
     missing = load_with("other", bare(), configured(), options={}, namespace=namespace)
-    assert missing == Loaded("other", error="no driver of this name is installed")
+    assert missing == LoadResult("other", error="no driver of this name is installed")
 
 
-def test_a_package_that_is_installed_while_the_process_runs(
+def test_a_package_installed_after_the_start_is_found(
     install: Install, tmp_path: pathlib.Path
 ) -> None:
     namespace = install("optional = vendor:Optional")
 
-    def loaded() -> Loaded:
+    def loaded() -> LoadResult:
         return load_with("late", bare(), configured(), options={}, namespace=namespace)
 
     assert loaded().error == "no driver of this name is installed"
@@ -155,12 +155,12 @@ def test_a_package_that_is_installed_while_the_process_runs(
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 2.0\n")
     (info / "entry_points.txt").write_text(f"[{namespace}]\nlate = late_vendor:Other\n")
-    found = loaded()
-    assert (found.error, found.version) == (None, "2.0")
-    assert found.driver is not None
+    result = loaded()
+    assert (result.error, result.version) == (None, "2.0")
+    assert result.driver is not None
 
 
-def test_options_that_a_driver_refuses_are_a_reason() -> None:
+def test_options_that_a_driver_does_not_accept_are_an_error() -> None:
     options = {"pci.passthrough_whitelist": "no JSON"}
     refused = load_with("pci_driver", bare(), configured(), options=options)
     assert refused.driver is None
@@ -178,13 +178,15 @@ TWO = "fake_driver = cyborg.drivers.fake:FakeDriver\npci_driver = cyborg.drivers
         (["*", "missing"], ["missing", "fake_driver", "pci_driver"]),
     ],
 )
-def test_a_star_is_every_driver_that_is_installed(
+def test_a_star_loads_all_installed_drivers(
     install: Install, names: list[str], order: list[str]
 ) -> None:
-    assert [one.name for one in load(names, bare(), configured(), install(TWO))] == order
+    assert [result.name for result in load(names, bare(), configured(), install(TWO))] == order
 
 
-def test_who_names_no_driver_is_not_kept_from_starting_by_ones_options(install: Install) -> None:
+def test_an_invalid_option_does_not_raise_when_the_driver_is_loaded_by_star(
+    install: Install,
+) -> None:
     namespace = install(TWO)
     fine, bad = load(["*"], bare(), configured("nonsense"), namespace)
     assert (fine.name, fine.error) == ("fake_driver", None)
@@ -194,7 +196,7 @@ def test_who_names_no_driver_is_not_kept_from_starting_by_ones_options(install: 
         load(["*", "pci_driver"], bare(), configured("nonsense"), namespace)
 
 
-def test_the_others_offer_nothing_and_their_options_are_their_own_trouble(
+def test_other_drivers_are_not_enabled_and_have_their_option_errors(
     install: Install,
 ) -> None:
     namespace = install(TWO)
@@ -206,7 +208,7 @@ def test_the_others_offer_nothing_and_their_options_are_their_own_trouble(
     assert "passthrough_whitelist" in str(bad.error)
 
 
-def test_a_driver_says_what_it_is_and_where_it_comes_from(install: Install) -> None:
+def test_hello_has_type_entry_point_and_version(install: Install) -> None:
     namespace = install("other = vendor:Other")
     other, missing = load(["other", "missing"], bare(), configured(), namespace)
     assert other.hello.status is DriverState.READY

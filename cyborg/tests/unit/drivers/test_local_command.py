@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door for an operator's commands lets nothing through but what was written there."""
+"""An operator's commands run exactly as configured, with checked values only."""
 
 import pytest
 
 from cyborg import exception
 from cyborg.drivers.command import Completed
-from cyborg.drivers.local_command import FilePath, LocalCommand, checked, complaint
+from cyborg.drivers.local_command import FilePath, LocalCommand, placeholder_values, summary
 from cyborg.testing.fake_host import FakeHost
 
 ADDRESS = "0000:81:00.0"
@@ -15,32 +15,32 @@ UUID = "6d2f7a7e-3c0e-4a0b-8f0e-0a6a1d7c5b11"
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "it names no program"),
+        ("", "it does not name a program"),
         ("setup {address}", "'setup' is not the absolute path of a program"),
         ("/usr/../tmp/setup", "'/usr/../tmp/setup' is not the absolute path of a program"),
         ("/usr/bin/{address}", "the program itself cannot be a placeholder"),
         (
             "/usr/bin/setup {host}",
-            "{host} is none of the placeholders {address}, {handle}, {uuid}, {image}",
+            "{host} is not one of the placeholders {address}, {handle}, {uuid}, {image}",
         ),
-        ("/usr/bin/setup {address.real}", "{address.real} is none of the placeholders"),
-        ("/usr/bin/setup {address!r}", "{address} is none of the placeholders"),
-        ("/usr/bin/setup {}", "{} is none of the placeholders"),
+        ("/usr/bin/setup {address.real}", "{address.real} is not one of the placeholders"),
+        ("/usr/bin/setup {address!r}", "{address} is not one of the placeholders"),
+        ("/usr/bin/setup {}", "{} is not one of the placeholders"),
         ("/usr/bin/setup {address", "expected '}' before end of string"),
         ("/usr/bin/setup 'open", "No closing quotation"),
     ],
 )
-def test_what_is_no_command(text: str, reason: str) -> None:
+def test_parsing_an_invalid_command_fails(text: str, reason: str) -> None:
     with pytest.raises(ValueError) as caught:
         LocalCommand.parse(text, 1)
     assert reason in str(caught.value)
 
 
-def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
+def test_a_value_never_splits_a_word() -> None:
     host = FakeHost()
     command = LocalCommand.parse("/usr/bin/setup --card={address} 'two words' ;|$HOME {{}}", 7)
     host.programs["/usr/bin/setup"] = lambda _host, argv: Completed(0, " ".join(argv), "")
-    command.order(host, checked(ADDRESS))
+    command.run_checked(host, placeholder_values(ADDRESS))
     assert host.commands == [
         ("/usr/bin/setup", f"--card={ADDRESS}", "two words", ";|$HOME", "{}"),
     ]
@@ -72,15 +72,15 @@ def test_a_word_stays_one_word_whatever_is_pasted_into_it() -> None:
     ],
     ids=lambda values: list(values.values())[-1],
 )
-def test_values_that_are_not_what_they_claim_to_be(values: dict[str, str]) -> None:
-    with pytest.raises(exception.HostError, match=r"making a command failed: .* is no "):
-        checked(**values)
+def test_invalid_placeholder_values_are_refused(values: dict[str, str]) -> None:
+    with pytest.raises(exception.HostError, match=r"building a command failed: .* is not a valid "):
+        placeholder_values(**values)
 
 
-def test_values_of_every_kind() -> None:
+def test_valid_placeholder_values_are_returned() -> None:
     handle = f"{ADDRESS}/nvidia-223_0"
-    found = checked(ADDRESS, handle, UUID, image="/var/lib/..x/image")
-    assert found == {
+    values = placeholder_values(ADDRESS, handle, UUID, image="/var/lib/..x/image")
+    assert values == {
         "address": ADDRESS,
         "handle": handle,
         "uuid": UUID,
@@ -88,22 +88,22 @@ def test_values_of_every_kind() -> None:
     }
 
 
-def test_a_program_that_others_may_change_is_not_run() -> None:
+def test_a_program_that_others_can_change_is_not_run() -> None:
     host = FakeHost()
     host.answers["/usr/bin/setup",] = Completed(0, "", "")
     host.foreign.add("/usr/bin/setup")
-    with pytest.raises(exception.HostError, match="others than root may change /usr/bin/setup"):
-        LocalCommand.parse("/usr/bin/setup", 1).order(host, {})
+    with pytest.raises(exception.HostError, match="others than root can change /usr/bin/setup"):
+        LocalCommand.parse("/usr/bin/setup", 1).run_checked(host, {})
     assert host.commands == []
 
 
-def test_a_failure_tells_what_the_command_said_last() -> None:
+def test_an_error_has_the_last_line_of_the_output() -> None:
     host = FakeHost()
     host.answers["/usr/bin/setup",] = Completed(3, "out\n", "first\nno such card\n")
     command = LocalCommand.parse("/usr/bin/setup", 1)
-    assert command.ask(host, {}).status == 3
+    assert command.run(host, {}).status == 3
     with pytest.raises(exception.HostError) as caught:
-        command.order(host, {})
+        command.run_checked(host, {})
     assert str(caught.value) == (
         "running /usr/bin/setup failed: it ended with status 3: no such card"
     )
@@ -117,18 +117,18 @@ def test_a_failure_tells_what_the_command_said_last() -> None:
         (Completed(-9, "", "x" * 999), f"it ended with status -9: {'x' * 200}"),
     ],
 )
-def test_complaints(ended: Completed, sentence: str) -> None:
-    assert complaint(ended) == sentence
+def test_summary_has_status_and_last_line(ended: Completed, sentence: str) -> None:
+    assert summary(ended) == sentence
 
 
 @pytest.mark.parametrize("text", ["run/ready", "/run/../ready", "/run//ready", "/run/{uuid}", ""])
-def test_what_is_no_path(text: str) -> None:
+def test_parsing_an_invalid_path_fails(text: str) -> None:
     with pytest.raises(ValueError):
         FilePath.parse(text, ("address",))
 
 
-def test_a_path_for_each_device() -> None:
+def test_exists_fills_the_address_into_the_path() -> None:
     host = FakeHost({f"/run/cards/{ADDRESS}": ""})
     path = FilePath.parse("/run/cards/{address}")
-    assert path.exists(host, checked(ADDRESS))
-    assert not path.exists(host, checked("0000:82:00.0"))
+    assert path.exists(host, placeholder_values(ADDRESS))
+    assert not path.exists(host, placeholder_values("0000:82:00.0"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator's options reach the driver that reads them, as strictly judged as a file's."""
+"""An operator's options override those of a file, with the same validation."""
 
 import pytest
 from oslo_config import cfg
@@ -25,14 +25,14 @@ def conf() -> cfg.ConfigOpts:
     return conf
 
 
-def test_what_is_not_laid_over_is_the_hosts(conf: cfg.ConfigOpts) -> None:
+def test_other_options_have_the_hosts_values(conf: cfg.ConfigOpts) -> None:
     over = Overlay(conf, {"units": "2"})
     assert (over.host, over["host"], over.cards.names) == ("here", "here", ["x"])
     assert "cards" in over
     assert conf.cards.units == 1
 
 
-def test_values_are_read_as_a_file_would_have_them(conf: cfg.ConfigOpts) -> None:
+def test_values_are_parsed_as_in_a_file(conf: cfg.ConfigOpts) -> None:
     over = Overlay(conf, {"units": "2", "names": "a, b", "match": "one", "shared": "true"})
     cards = over.cards
     assert (cards.units, cards.names, cards["match"], cards.shared) == (
@@ -41,26 +41,28 @@ def test_values_are_read_as_a_file_would_have_them(conf: cfg.ConfigOpts) -> None
         ["one"],
         True,
     )
-    assert set(over.read) == {"units", "names", "match", "shared"}
+    assert set(over.read_keys) == {"units", "names", "match", "shared"}
 
 
-def test_a_key_with_its_group_wins_there(conf: cfg.ConfigOpts) -> None:
+def test_a_key_with_a_group_has_precedence(conf: cfg.ConfigOpts) -> None:
     over = Overlay(conf, {"cards:a.units": "3", "units": "2", "host": "there"})
     assert (over["cards:a"].units, over.cards.units, over.host) == (3, 2, "here")
-    assert over.read == {"cards:a.units": "units", "units": "units"}
+    assert over.read_keys == {"cards:a.units": "units", "units": "units"}
 
 
 @pytest.mark.parametrize(
     ("key", "raw"), [("units", "many"), ("cards.units", "0"), ("shared", "7x")]
 )
-def test_what_cannot_be_used_is_named(conf: cfg.ConfigOpts, key: str, raw: str) -> None:
+def test_an_invalid_value_raises_config_error_with_the_option(
+    conf: cfg.ConfigOpts, key: str, raw: str
+) -> None:
     over = Overlay(conf, {key: raw})
     with pytest.raises(exception.ConfigError, match=f"option {key} = {raw}: "):
         _ = over.cards.units, over.cards.shared
 
 
-def test_an_option_that_there_is_not_stays_unknown(conf: cfg.ConfigOpts) -> None:
+def test_an_unknown_option_raises_an_error(conf: cfg.ConfigOpts) -> None:
     over = Overlay(conf, {"colour": "red"})
     with pytest.raises(cfg.NoSuchOptError):
         _ = over.cards.size
-    assert over.read == {}
+    assert over.read_keys == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pci_driver on simulated servers: what it offers, what it refuses, and what it says."""
+"""The pci_driver on simulated servers: offered functions, refused functions and log lines."""
 
 import errno
 import json
@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.drivers import pci_scan
-from cyborg.drivers.base import Driver, Surroundings
+from cyborg.drivers.base import Driver, DriverContext
 from cyborg.drivers.host import LocalHost
 from cyborg.drivers.pci import PciDriver, device_type
 from cyborg.model.device import AttachType, DeviceType
@@ -29,7 +29,7 @@ def both() -> cfg.ConfigOpts:
 
 
 class TestContract(DriverContract):
-    """The shared contract on a server where much is offered and much is not."""
+    """The driver contract on a server with many offered and many refused functions."""
 
     def make_host(self) -> FakeHost:
         return servers.server()
@@ -38,13 +38,13 @@ class TestContract(DriverContract):
         return PciDriver(host, both())
 
 
-def offered(host: FakeHost, *whitelist: str, surroundings: Surroundings | None = None) -> list[str]:
+def offered(host: FakeHost, *whitelist: str, context: DriverContext | None = None) -> list[str]:
     driver = PciDriver(host, configured(*whitelist))
-    return [one.key for one in driver.discover(surroundings or Surroundings())]
+    return [device.key for device in driver.discover(context or DriverContext())]
 
 
 def reasons(host: FakeHost, *whitelist: str) -> dict[str, str | None]:
-    return {one.key: one.reason for one in PciDriver(host, configured(*whitelist)).hardware()}
+    return {entry.key: entry.reason for entry in PciDriver(host, configured(*whitelist)).hardware()}
 
 
 def forced(address: str) -> str:
@@ -56,16 +56,16 @@ def test_nothing_is_offered_without_a_whitelist() -> None:
     before = host.touches
     assert offered(host) == []
     assert host.touches == before
-    assert not any(one.offered for one in PciDriver(host, configured()).hardware())
+    assert not any(entry.offered for entry in PciDriver(host, configured()).hardware())
 
 
-def test_a_host_without_a_bus_is_fine() -> None:
+def test_a_host_without_a_pci_bus_has_no_devices() -> None:
     driver = PciDriver(servers.bare(), configured(EVERYTHING))
     assert driver.discover() == []
     assert driver.hardware() == []
 
 
-def test_offers_what_is_idle_and_says_why_not_of_the_rest() -> None:
+def test_idle_functions_are_offered_and_others_have_a_reason() -> None:
     assert reasons(servers.server(), EVERYTHING) == {
         servers.HOST_BRIDGE: "a bridge of the bus itself",
         servers.ROOT_PORT: "a bridge of the bus itself",
@@ -82,13 +82,13 @@ def test_offers_what_is_idle_and_says_why_not_of_the_rest() -> None:
     }
 
 
-def test_a_function_off_the_list_is_known_but_not_offered() -> None:
-    found = reasons(servers.server(), '{"vendor_id": "10de"}')
-    assert found[servers.GPU] is None
-    assert found[servers.FPGA] == "not on the whitelist"
+def test_a_function_that_is_not_whitelisted_is_listed_but_not_offered() -> None:
+    shown = reasons(servers.server(), '{"vendor_id": "10de"}')
+    assert shown[servers.GPU] is None
+    assert shown[servers.FPGA] == "not on the whitelist"
 
 
-def test_a_whole_gpu_as_clients_and_rows_in_the_field_know_it() -> None:
+def test_a_gpu_has_the_values_of_existing_deployments() -> None:
     driver = PciDriver(servers.server(), configured('{"address": "0000:3b:00.0"}'))
     (device,) = driver.discover()
     (deployable,) = device.deployables
@@ -108,7 +108,7 @@ def test_a_whole_gpu_as_clients_and_rows_in_the_field_know_it() -> None:
         "CUSTOM_PCI_NVIDIA",
         "CUSTOM_PCI_PRODUCT_ID_20B5",
     )
-    assert [(one.key, one.value) for one in deployable.attributes] == [
+    assert [(attribute.key, attribute.value) for attribute in deployable.attributes] == [
         ("rc", "CUSTOM_PCI"),
         ("trait0", "OWNER_CYBORG"),
         ("trait1", "CUSTOM_PCI_NVIDIA"),
@@ -121,8 +121,8 @@ def test_a_whole_gpu_as_clients_and_rows_in_the_field_know_it() -> None:
     )
 
 
-def test_a_network_card_tells_its_physical_network_to_nova_and_to_the_scheduler() -> None:
-    devices = {one.key: one for one in PciDriver(servers.server(), both()).discover()}
+def test_a_network_card_has_its_physical_network_in_handle_and_trait() -> None:
+    devices = {device.key: device for device in PciDriver(servers.server(), both()).discover()}
     (port,) = devices[servers.NIC_IDLE].deployables
     assert json.dumps(port.handles[0].info) == (
         '{"bus": "18", "device": "00", "domain": "0000", "function": "1", '
@@ -136,14 +136,14 @@ def test_a_network_card_tells_its_physical_network_to_nova_and_to_the_scheduler(
     assert "physical_network" not in gpu.handles[0].info
 
 
-def test_the_longest_name_of_a_network_fits_the_database() -> None:
+def test_the_longest_network_name_fits_the_database() -> None:
     entry = json.dumps({"vendor_id": "8086", "physical_network": '"' * 64})
     devices = PciDriver(servers.server(), configured(entry)).discover()
     assert devices
-    assert [one.validate() for one in devices] == [None] * len(devices)
+    assert [device.validate() for device in devices] == [None] * len(devices)
 
 
-def test_an_unknown_vendor_goes_by_its_id() -> None:
+def test_an_unknown_vendor_is_named_by_its_id() -> None:
     host = servers.bare()
     servers.add_function(host, "0000:01:00.0", "1d5f:ab01:ff0000")
     (device,) = PciDriver(host, configured(EVERYTHING)).discover()
@@ -169,16 +169,16 @@ def test_an_unknown_vendor_goes_by_its_id() -> None:
         (0xFF0000, DeviceType.PCI),
     ],
 )
-def test_type_follows_the_class(class_code: int, expected: DeviceType) -> None:
+def test_the_device_type_follows_the_class_code(class_code: int, expected: DeviceType) -> None:
     assert device_type(class_code) is expected
 
 
-def test_virtual_functions_come_by_the_address_of_their_parent() -> None:
+def test_the_address_of_a_parent_includes_its_virtual_functions() -> None:
     entry = json.dumps({"address": servers.QAT_PF})
     assert offered(servers.server(), entry) == list(servers.QAT_VFS)
 
 
-def test_virtual_functions_of_a_parent_must_still_be_of_the_named_product() -> None:
+def test_virtual_functions_must_match_the_product_of_the_entry() -> None:
     entry = json.dumps({"address": servers.QAT_PF, "product_id": "37c8"})
     assert offered(servers.server(), entry) == []
 
@@ -192,28 +192,28 @@ def test_virtual_functions_of_a_parent_must_still_be_of_the_named_product() -> N
         servers.QAT_PF,
     ],
 )
-def test_force_overrules_the_guard(address: str) -> None:
+def test_force_skips_the_ownership_check(address: str) -> None:
     host = servers.server()
     assert address not in offered(host, EVERYTHING)
     assert address in offered(host, EVERYTHING, forced(address))
 
 
-def test_force_does_not_offer_what_cannot_be_read() -> None:
+def test_force_does_not_offer_a_function_that_cannot_be_read() -> None:
     host = servers.server()
     host.add_file(f"{servers.place(servers.FPGA)}/vendor", "0xffff\n")
     assert offered(host, forced(servers.FPGA)) == []
     assert reasons(host)[servers.FPGA] == "it does not answer on the bus"
 
 
-def test_one_broken_function_stops_no_other() -> None:
+def test_a_broken_function_does_not_hide_others() -> None:
     host = servers.server()
     host.faults[servers.place(servers.FPGA)] = errno.EIO
-    found = reasons(host, EVERYTHING)
-    assert "Input/output error" in (found[servers.FPGA] or "")
-    assert found[servers.NVME_FREE] is None
+    shown = reasons(host, EVERYTHING)
+    assert "Input/output error" in (shown[servers.FPGA] or "")
+    assert shown[servers.NVME_FREE] is None
 
 
-def test_an_unreadable_list_of_mounts_is_an_error_and_no_offer() -> None:
+def test_discover_fails_when_the_mounts_cannot_be_read() -> None:
     host = servers.server()
     host.faults["/proc/self/mountinfo"] = errno.EIO
     with pytest.raises(exception.HostError) as caught:
@@ -221,24 +221,24 @@ def test_an_unreadable_list_of_mounts_is_an_error_and_no_offer() -> None:
     assert "/proc/self/mountinfo" in str(caught.value)
 
 
-def test_what_nova_claims_in_placement_is_left_to_nova() -> None:
-    told = Surroundings(claims={servers.GPU: "claimed by Nova in Placement"})
+def test_a_function_that_nova_claims_is_not_offered() -> None:
+    context = DriverContext(claims={servers.GPU: "claimed by Nova in Placement"})
     driver = PciDriver(servers.server(), configured(EVERYTHING))
-    assert servers.GPU not in {one.key for one in driver.discover(told)}
-    (found,) = [one for one in driver.hardware(told) if one.key == servers.GPU]
-    assert found.reason == "claimed by Nova in Placement"
+    assert servers.GPU not in {device.key for device in driver.discover(context)}
+    (entry,) = [entry for entry in driver.hardware(context) if entry.key == servers.GPU]
+    assert entry.reason == "claimed by Nova in Placement"
 
 
-def test_a_function_in_a_guest_of_somebody_else_is_refused() -> None:
+def test_an_unmanaged_function_in_a_guest_is_not_offered() -> None:
     host = servers.server()
     group = host.readlink(f"{servers.place(servers.GPU_ON_VFIO)}/iommu_group").rpartition("/")[2]
     servers.open_vfio(host, group, 4711, "qemu-system-x86")
-    found = reasons(host, EVERYTHING)
-    assert found[servers.GPU_ON_VFIO] == ("held through VFIO by qemu-system-x86 (process 4711)")
+    shown = reasons(host, EVERYTHING)
+    assert shown[servers.GPU_ON_VFIO] == ("held through VFIO by qemu-system-x86 (process 4711)")
 
 
 def test_each_process_that_has_a_vfio_node_open_is_found() -> None:
-    """A process that nobody may look into hides none of the others."""
+    """A process that cannot be read does not hide the others."""
     host = servers.server()
     for number, command in ((4711, "qemu-system-x86"), (4712, "dpdk")):
         servers.open_vfio(host, str(number), number, command)
@@ -251,15 +251,15 @@ def test_each_process_that_has_a_vfio_node_open_is_found() -> None:
 
 
 @pytest.mark.parametrize("driver", ["nvidia", "nvme", "i40e", "c6xx"])
-def test_an_idle_card_with_its_native_driver_is_offered_though_it_is_enabled(driver: str) -> None:
-    """A native driver enables the function when it is bound, long before anybody uses it."""
+def test_an_idle_enabled_card_with_its_native_driver_is_offered(driver: str) -> None:
+    """A native driver enables the function when it is bound, before any use."""
     host = servers.bare()
     path = servers.add_function(host, "0000:01:00.0", "10de:20b5:030200", driver=driver)
     assert host.read_text(f"{path}/enable") == "1\n"
     assert offered(host, EVERYTHING) == ["0000:01:00.0"]
 
 
-def test_a_function_that_is_switched_on_under_vfio_is_held_though_nobody_may_look() -> None:
+def test_an_enabled_function_on_vfio_is_held_when_processes_cannot_be_read() -> None:
     host = servers.server()
     host.add_file(f"{servers.place(servers.GPU_ON_VFIO)}/enable", "1\n")
     assert reasons(host, EVERYTHING)[servers.GPU_ON_VFIO] == (
@@ -267,19 +267,19 @@ def test_a_function_that_is_switched_on_under_vfio_is_held_though_nobody_may_loo
     )
 
 
-def test_a_function_that_we_gave_to_a_guest_stays_offered() -> None:
-    """Else each bind would make the next report lose the very device that was bound."""
+def test_a_managed_function_in_a_guest_stays_offered() -> None:
+    """Otherwise the report after a bind would not contain the bound device."""
     host = servers.server()
     before = offered(host, EVERYTHING)
     servers.add_function(host, servers.GPU, "10de:20b5:030200", behind=servers.ROOT_PORT, enable=1)
     host.add_link(f"{servers.place(servers.GPU, servers.ROOT_PORT)}/driver", "x/vfio-pci")
     assert servers.GPU not in offered(host, EVERYTHING)
-    kept = Surroundings(kept=frozenset({f"compute-1_{servers.GPU}"}))
-    assert offered(host, EVERYTHING, surroundings=kept) == before
+    context = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.GPU}"}))
+    assert offered(host, EVERYTHING, context=context) == before
 
 
-def test_a_port_by_its_name_stays_ours_while_a_guest_has_it() -> None:
-    """In a guest it has no interface here, so that nothing tells its name any more."""
+def test_a_managed_port_stays_offered_while_a_guest_has_its_interface() -> None:
+    """While a guest has the port, the host has no interface with its name."""
     host = servers.server()
     entry = '{"devname": "eno2", "physical_network": "blue"}'
     assert offered(host, entry) == [servers.NIC_IDLE]
@@ -287,27 +287,27 @@ def test_a_port_by_its_name_stays_ours_while_a_guest_has_it() -> None:
     host.add_link(f"{servers.place(servers.NIC_IDLE)}/driver", "x/vfio-pci")
     host.add_file(f"{servers.place(servers.NIC_IDLE)}/enable", "1\n")
     assert offered(host, entry) == []
-    kept = Surroundings(kept=frozenset({f"compute-1_{servers.NIC_IDLE}"}))
-    assert offered(host, entry, surroundings=kept) == [servers.NIC_IDLE]
+    context = DriverContext(managed_deployables=frozenset({f"compute-1_{servers.NIC_IDLE}"}))
+    assert offered(host, entry, context=context) == [servers.NIC_IDLE]
 
 
-def test_a_recorded_tree_on_disk_reads_as_the_one_in_memory(tmp_path: pathlib.Path) -> None:
+def test_a_recorded_tree_reads_like_the_simulated_host(tmp_path: pathlib.Path) -> None:
     host = servers.server()
     host.materialise(tmp_path)
     conf = configured(EVERYTHING)
     assert PciDriver(LocalHost(str(tmp_path)), conf).hardware() == PciDriver(host, conf).hardware()
 
 
-def test_this_machine_can_be_read() -> None:
-    """Whatever it is, nothing is offered unasked, and what sysfs lists is what is told."""
+def test_this_machine_can_be_scanned() -> None:
+    """Without a whitelist nothing is offered, and hardware lists what sysfs lists."""
     bus = pathlib.Path("/sys/bus/pci/devices")
-    expected = sorted(one.name for one in bus.iterdir()) if bus.exists() else []
-    found = PciDriver(LocalHost(), configured()).hardware()
-    assert [one.key for one in found] == expected
-    assert not any(one.offered for one in found)
+    expected = sorted(path.name for path in bus.iterdir()) if bus.exists() else []
+    entries = PciDriver(LocalHost(), configured()).hardware()
+    assert [entry.key for entry in entries] == expected
+    assert not any(entry.offered for entry in entries)
 
 
-def test_a_bad_whitelist_is_one_sentence_at_construction() -> None:
+def test_an_invalid_whitelist_raises_config_error_at_construction() -> None:
     with pytest.raises(exception.ConfigError) as caught:
         PciDriver(servers.bare(), configured('{"vendor_id": "nvidia"}'))
     assert str(caught.value) == (
@@ -316,17 +316,17 @@ def test_a_bad_whitelist_is_one_sentence_at_construction() -> None:
     )
 
 
-def test_why_a_listed_function_is_not_offered_is_said_once(
+def test_the_reason_of_a_refused_function_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     driver = PciDriver(servers.server(), configured(f'{{"address": "{servers.NVME_MOUNTED}"}}'))
     for _ in range(2):
         assert driver.discover() == []
-    (record,) = [one for one in caplog.records if servers.NVME_MOUNTED in one.getMessage()]
+    (record,) = [record for record in caplog.records if servers.NVME_MOUNTED in record.getMessage()]
     assert "mounted" in record.getMessage()
 
 
-def test_backend_is_the_bus_with_the_listed_functions_by_type() -> None:
+def test_the_backend_counts_whitelisted_functions_by_type() -> None:
     host = servers.server()
     (backend,) = PciDriver(host, configured('{"vendor_id": "10de"}')).backends()
     assert (backend.name, backend.state) == ("pci", "READY")
@@ -334,7 +334,7 @@ def test_backend_is_the_bus_with_the_listed_functions_by_type() -> None:
     assert backend.capabilities["GPU"]["num"] >= 1
 
 
-def test_backend_is_stopped_when_the_whitelist_names_nothing_on_the_bus() -> None:
+def test_the_backend_is_stopped_when_no_function_is_whitelisted() -> None:
     for whitelist in ((), ('{"vendor_id": "dead"}',)):
         (backend,) = PciDriver(servers.server(), configured(*whitelist)).backends()
         assert (backend.state, backend.services) == ("STOPPED", ())

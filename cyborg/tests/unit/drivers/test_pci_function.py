@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function is understood from its files, or refused with what is wrong with them."""
+"""A PCI function is parsed from its files, or refused with the reason."""
 
 import pytest
 
-from cyborg.drivers.pci_function import PciFunction, addresses_on, parse_name, understand
+from cyborg.drivers.pci_function import PciFunction, addresses_in_path, parse_function, parse_name
 from cyborg.drivers.pci_scan import RawFunction
 from cyborg.model.pci import PciAddress
 
@@ -20,37 +20,37 @@ def raw(
     return RawFunction(name, FILES | (files or {}), links or {}, vfio)
 
 
-def test_the_least_that_the_kernel_shows() -> None:
-    assert understand(raw()) == PciFunction(PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x20B5, 0x030200)
+def test_a_function_with_the_mandatory_files_only_is_parsed() -> None:
+    assert parse_function(raw()) == PciFunction(PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x20B5, 0x030200)
 
 
-def test_all_of_it() -> None:
-    found = understand(
+def test_a_function_with_all_files_and_links_is_parsed() -> None:
+    function = parse_function(
         raw(
             files={"numa_node": "1", "sriov_numvfs": "4", "enable": "2"},
             links={"driver": "vfio-pci", "iommu_group": "7", "physfn": "0000:3b:00.1"},
             vfio="vfio3",
         )
     )
-    assert found.numa_node == 1
-    assert found.vfs == 4
-    assert found.enabled
-    assert found.on_vfio
-    assert found.parent == PciAddress(0, 0x3B, 0, 1)
-    assert found.vfio_nodes == ("7", "noiommu-7", "devices/vfio3")
+    assert function.numa_node == 1
+    assert function.vfs == 4
+    assert function.enabled
+    assert function.on_vfio
+    assert function.parent == PciAddress(0, 0x3B, 0, 1)
+    assert function.vfio_nodes == ("7", "noiommu-7", "devices/vfio3")
 
 
 @pytest.mark.parametrize("text", ["-1", "", "x", "70000", "99999999999999999999"])
-def test_a_node_that_is_none_is_unknown(text: str) -> None:
-    assert understand(raw(files={"numa_node": text})).numa_node is None
+def test_an_invalid_numa_node_is_none(text: str) -> None:
+    assert parse_function(raw(files={"numa_node": text})).numa_node is None
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (raw("0000:3b:00"), "its name is no PCI address"),
-        (raw("0000:3b:20.0"), "its name is no PCI address"),
-        (raw("0000:3b:00.8"), "its name is no PCI address"),
+        (raw("0000:3b:00"), "its name is not a PCI address"),
+        (raw("0000:3b:20.0"), "its name is not a PCI address"),
+        (raw("0000:3b:00.8"), "its name is not a PCI address"),
         (RawFunction("0000:3b:00.0", {}), "it has no vendor"),
         (raw(files={"vendor": "0xffff"}), "it does not answer on the bus"),
         (raw(files={"vendor": "10de"}), "its vendor reads '10de'"),
@@ -62,20 +62,20 @@ def test_a_node_that_is_none_is_unknown(text: str) -> None:
         (RawFunction("0000:3b:00.0", error="reading it failed"), "reading it failed"),
     ],
 )
-def test_what_cannot_be_trusted_is_refused(bad: RawFunction, reason: str) -> None:
+def test_parse_function_fails_for_invalid_files(bad: RawFunction, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        understand(bad)
+        parse_function(bad)
 
 
-def test_the_functions_on_a_way_through_sysfs() -> None:
+def test_addresses_in_path_returns_all_functions_of_a_path() -> None:
     path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/net/eno1"
-    assert [str(one) for one in addresses_on(path)] == ["0000:3a:00.0", "0000:3b:00.0"]
+    assert [str(address) for address in addresses_in_path(path)] == ["0000:3a:00.0", "0000:3b:00.0"]
 
 
 @pytest.mark.parametrize("name", ["pci0000:00", "0:0:0:0", "00:1f.0", "1-1:1.0", "0000:3B:00.0"])
-def test_names_of_other_kinds_are_no_addresses(name: str) -> None:
+def test_parse_name_returns_none_for_other_names(name: str) -> None:
     assert parse_name(name) is None
 
 
-def test_domains_above_ffff_exist() -> None:
+def test_parse_name_accepts_domains_above_ffff() -> None:
     assert parse_name("10000:e1:00.0") == PciAddress(0x10000, 0xE1, 0, 0)

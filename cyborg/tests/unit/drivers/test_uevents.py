@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel events are read as the kernel writes them, and listening ends when told."""
+"""Kernel events are parsed in the kernel's format, and iteration ends after close."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ ADD = (
 )
 
 
-def test_an_event_has_action_place_and_fields() -> None:
+def test_parse_returns_action_path_and_fields() -> None:
     assert parse(ADD) == Uevent(
         "add",
         "/devices/pci0000:00/0000:00:05.0",
@@ -31,16 +31,16 @@ def test_an_event_has_action_place_and_fields() -> None:
 
 
 @given(st.binary())
-def test_anything_else_is_no_event(datagram: bytes) -> None:
+def test_parse_returns_none_for_other_datagrams(datagram: bytes) -> None:
     event = parse(datagram)
     assert event is None or (event.action.isalpha() and b"@" in datagram)
 
 
-def test_the_message_of_udev_is_no_event_of_the_kernel() -> None:
+def test_parse_ignores_messages_of_udev() -> None:
     assert parse(b"libudev\0\xfe\xed\xca\xfe") is None
 
 
-def test_events_come_in_order_until_close() -> None:
+def test_events_are_yielded_in_order_until_close() -> None:
     ours, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     seen: list[str] = []
     came = threading.Semaphore(0)
@@ -65,7 +65,7 @@ def test_events_come_in_order_until_close() -> None:
     assert ours.fileno() == -1
 
 
-def test_closing_before_listening_ends_it_at_once() -> None:
+def test_iteration_ends_immediately_after_an_earlier_close() -> None:
     ours, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with kernel:
         events = KernelEvents(ours)
@@ -75,7 +75,7 @@ def test_closing_before_listening_ends_it_at_once() -> None:
     assert ours.fileno() == -1
 
 
-def test_this_machines_kernel_can_be_listened_to() -> None:
+def test_events_of_this_machines_kernel_can_be_opened() -> None:
     events = LocalHost().events()
     events.close()
     assert list(events) == []

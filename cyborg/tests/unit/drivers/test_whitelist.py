@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every form of a whitelist entry, what it matches, and what is refused."""
+"""Every form of a whitelist entry: what it matches, and which values are refused."""
 
 import pytest
 from hypothesis import given
@@ -34,10 +34,10 @@ def matches(
     candidate: PciFunction,
     interfaces: dict[str, PciAddress] | None = None,
     *,
-    ours: bool = False,
+    managed: bool = False,
 ) -> bool:
     (entry,) = whitelist.parse([text])
-    return entry.matches(candidate, interfaces or {}, ours=ours)
+    return entry.matches(candidate, interfaces or {}, managed=managed)
 
 
 @pytest.mark.parametrize(
@@ -83,25 +83,25 @@ def test_does_not_match(text: str) -> None:
     assert not matches(text, function())
 
 
-def test_a_virtual_function_is_meant_by_the_full_address_of_its_parent() -> None:
+def test_the_full_address_of_a_parent_matches_its_virtual_functions() -> None:
     child = function("0000:81:02.3", parent="0000:81:00.0")
     assert matches('{"address": "0000:81:00.0"}', child)
     assert not matches('{"address": "0000:81:00.*"}', child)
     assert not matches('{"address": {"bus": "81", "slot": "00", "function": "0"}}', child)
 
 
-def test_an_interface_names_its_function_and_the_virtual_ones() -> None:
+def test_a_devname_matches_its_function_and_the_virtual_functions() -> None:
     interfaces = {"ens1": PciAddress.parse("0000:81:00.0")}
     assert matches('{"devname": "ens1"}', function("0000:81:00.0"), interfaces)
     assert matches('{"devname": "ens1"}', function(parent="0000:81:00.0"), interfaces)
     assert not matches('{"devname": "ens1"}', function("0000:81:00.1"), interfaces)
 
 
-def test_an_interface_that_a_guest_has_names_what_was_ours() -> None:
+def test_a_devname_matches_a_managed_function_in_a_guest() -> None:
     held = function(host_driver="vfio-pci")
-    assert matches('{"devname": "ens1"}', held, ours=True)
+    assert matches('{"devname": "ens1"}', held, managed=True)
     assert not matches('{"devname": "ens1"}', held)
-    assert not matches('{"devname": "ens1"}', function(host_driver="ice"), ours=True)
+    assert not matches('{"devname": "ens1"}', function(host_driver="ice"), managed=True)
 
 
 NETWORKS = {"ens1": "blue", "ens2": "red"}
@@ -110,7 +110,9 @@ PORTS = {"ens1": PciAddress.parse("0000:81:00.0"), "ens2": PciAddress.parse("000
 
 def network(candidate: PciFunction, interfaces: dict[str, PciAddress], *texts: str) -> str | None:
     matching = [
-        one for one in whitelist.parse(texts) if one.matches(candidate, interfaces, ours=True)
+        entry
+        for entry in whitelist.parse(texts)
+        if entry.matches(candidate, interfaces, managed=True)
     ]
     return whitelist.network_of(matching, candidate, interfaces)
 
@@ -132,42 +134,44 @@ def network(candidate: PciFunction, interfaces: dict[str, PciAddress], *texts: s
         (['{"address": "81:02.4", "physical_network": "red"}', "{}"], None),
     ],
 )
-def test_the_first_matching_entry_that_gives_a_network_counts(
+def test_the_first_matching_entry_with_a_network_counts(
     texts: list[str], expected: str | None
 ) -> None:
     assert network(function(), {}, *texts) == expected
 
 
 def named(*interfaces: str) -> list[str]:
-    """Entries for whole ports by their names, with their networks."""
-    return [f'{{"devname": "{one}", "physical_network": "{NETWORKS[one]}"}}' for one in interfaces]
+    """Return entries that name whole ports, with their networks."""
+    return [
+        f'{{"devname": "{name}", "physical_network": "{NETWORKS[name]}"}}' for name in interfaces
+    ]
 
 
-def test_a_virtual_function_has_the_network_of_the_port_that_is_named() -> None:
-    """Whether a guest has it or not: the port itself stays here."""
+def test_a_virtual_function_has_the_network_of_its_port() -> None:
+    """The result is the same while a guest has the function: the port stays on the host."""
     for driver in ("iavf", "vfio-pci"):
         child = function(parent="0000:81:00.1", host_driver=driver)
         assert network(child, PORTS, *named("ens1", "ens2")) == "red"
 
 
-def test_a_port_in_a_guest_keeps_its_network_while_no_other_can_be_meant() -> None:
+def test_a_port_in_a_guest_keeps_its_network_when_it_is_unambiguous() -> None:
     held = function("0000:81:00.0", host_driver="vfio-pci")
     assert network(held, {"ens2": PORTS["ens2"]}, *named("ens1", "ens2")) == "blue"
 
 
-def test_ports_in_guests_have_no_network_when_nothing_tells_which_is_which() -> None:
+def test_ports_in_guests_have_no_network_when_it_is_ambiguous() -> None:
     held = function("0000:81:00.0", host_driver="vfio-pci")
     assert network(held, {}, *named("ens1", "ens2")) is None
     assert network(held, {}, *named("ens1"), '{"devname": "ens3"}') is None
 
 
-def test_one_value_may_hold_a_list_and_the_option_may_stand_twice() -> None:
+def test_a_value_may_be_a_list_and_the_option_may_be_repeated() -> None:
     entries = whitelist.parse(['[{"vendor_id": "10de"}, {"vendor_id": "8086"}]', "{}", "[]"])
-    assert [one.vendor for one in entries] == [0x10DE, 0x8086, None]
+    assert [entry.vendor for entry in entries] == [0x10DE, 0x8086, None]
 
 
-def test_force_is_off_unless_it_is_set() -> None:
-    assert [one.force for one in whitelist.parse(["{}", '{"force": true}'])] == [False, True]
+def test_force_is_off_by_default() -> None:
+    assert [entry.force for entry in whitelist.parse(["{}", '{"force": true}'])] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +183,8 @@ def test_force_is_off_unless_it_is_set() -> None:
         ('["10de"]', '"10de" is not a JSON object'),
         ('{"vendor_id": "zz"}', "vendor_id 'zz' is neither '*' nor hexadecimal up to ffff"),
         ('{"vendor_id": "10000"}', "vendor_id '10000' is neither"),
-        ('{"product_id": 8086}', "product_id is no string of hexadecimal digits or '*'"),
-        ('{"product_id": " "}', "product_id is no string of hexadecimal digits or '*'"),
+        ('{"product_id": 8086}', "product_id is not a string of hexadecimal digits or '*'"),
+        ('{"product_id": " "}', "product_id is not a string of hexadecimal digits or '*'"),
         ('{"address": "0:0:0:0.0"}', "is not of the form domain:bus:slot.function"),
         ('{"address": "0000:81:20.0"}', "slot of address '20' is neither"),
         ('{"address": "0000:81:00.8"}', "function of address '8' is neither"),
@@ -192,19 +196,19 @@ def test_force_is_off_unless_it_is_set() -> None:
         ('{"address": "*:*:*.*", "devname": "eth0"}', "address and devname exclude each other"),
         ('{"devname": 5}', "devname is not the name of a network interface"),
         ('{"force": "yes"}', "force is neither true nor false"),
-        ('{"address": "*:*:*.*", "physical_network": null}', "physical_network is no name of 1 to"),
-        ('{"vendor_id": "*", "physical_network": ""}', "physical_network is no name of 1 to 64"),
-        ('{"vendor_id": "*", "physical_network": "a b"}', "physical_network is no name of 1 to"),
-        ('{"vendor_id": "*", "physical_network": ["a"]}', "physical_network is no name of 1 to"),
+        ('{"address": "*:*:*.*", "physical_network": null}', "physical_network is not a name of"),
+        ('{"vendor_id": "*", "physical_network": ""}', "physical_network is not a name of 1 to 64"),
+        ('{"vendor_id": "*", "physical_network": "a b"}', "physical_network is not a name of 1 to"),
+        ('{"vendor_id": "*", "physical_network": ["a"]}', "physical_network is not a name of 1 to"),
         (
             f'{{"vendor_id": "*", "physical_network": "{"n" * 65}"}}',
-            "physical_network is no name of 1 to 64 ASCII characters without blanks; leave it out",
+            "physical_network is not a name of 1 to 64 ASCII characters without blanks; omit it",
         ),
         ('{"physical_network": "blue"}', "none of the keys address, devname, force"),
         ('{"bus": "81"}', "none of the keys address, devname, force"),
     ],
 )
-def test_a_bad_entry_is_one_sentence_with_option_and_value(text: str, reason: str) -> None:
+def test_an_invalid_entry_raises_config_error_with_option_and_value(text: str, reason: str) -> None:
     with pytest.raises(exception.ConfigError) as caught:
         whitelist.parse([text])
     sentence = str(caught.value)
@@ -214,16 +218,16 @@ def test_a_bad_entry_is_one_sentence_with_option_and_value(text: str, reason: st
 
 
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.text(), st.lists).map(str))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         entries = whitelist.parse([text])
     except exception.ConfigError:
         return
-    assert all(isinstance(one, whitelist.Entry) for one in entries)
+    assert all(isinstance(entry, whitelist.Entry) for entry in entries)
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 0xFF), st.integers(0, 0x1F), st.integers(0, 7))
-def test_a_full_address_names_itself_and_nothing_beside_it(
+def test_a_full_address_matches_only_itself(
     domain: int, bus: int, device: int, number: int
 ) -> None:
     address = PciAddress(domain, bus, device, number)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cyborg.drivers.base import ALONE, Driver, Surroundings
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.model.device import Device, Hardware
@@ -77,10 +77,10 @@ class SetUp(Driver):
         super().__init__(host, configured())
         self._machine = host
 
-    def discover(self, surroundings: Surroundings = ALONE) -> list[Device]:
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         return FakeDriver(self._machine, configured()).discover()
 
-    def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
+    def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
         self.host.run(["/usr/bin/look"], timeout=self.patience)
         ready = bool(self._count())
         reason = None if ready else "not set up"

@@ -130,7 +130,7 @@ def test_hosts_and_files_that_are_not_there(
 def test_options_that_a_driver_refuses(tmp_path: Path) -> None:
     config = tmp_path / "driver.conf"
     config.write_text("[generic_driver]\nbackends = a\n")
-    with pytest.raises(ValueError, match="resource_class must be given"):
+    with pytest.raises(ValueError, match="resource_class must be set"):
         subject.load("generic_driver", None, str(config))
 
 
