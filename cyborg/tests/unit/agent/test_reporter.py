@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at the host: one driver's trouble, of whatever kind, is no other's."""
+"""The scan of the host: an error of one driver does not concern the other drivers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.agent.driver_manager import DriverManager, none_else
+from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.base import ALONE, Driver, Surroundings
 from cyborg.drivers.loader import Loaded
@@ -27,8 +27,8 @@ from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
 
 
-def asking(*loaded: Loaded) -> Reporter:
-    return Reporter(DriverManager(loaded, none_else))
+def reporter_of(*loaded: Loaded) -> Reporter:
+    return Reporter(DriverManager(loaded, load_nothing))
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -36,7 +36,7 @@ DEVICE = Device("key", DeviceType.FPGA, "vendor", "model", {"bus": "81"}, (UNIT,
 
 
 class Scripted(Driver):
-    """A driver that answers as a test says."""
+    """A driver that returns the devices of a test."""
 
     name = "scripted"
 
@@ -55,7 +55,7 @@ def raising(error: Exception) -> Callable[[Surroundings], Any]:
     return discover
 
 
-def breaking_off(_surroundings: Surroundings) -> Iterator[Device]:
+def failing_later(_surroundings: Surroundings) -> Iterator[Device]:
     yield DEVICE
     raise RuntimeError("in the middle")
 
@@ -69,13 +69,13 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         (raising(KeyError("vendor")), "KeyError: 'vendor'"),
         (raising(exception.HostError(action="reading", reason="EIO")), "reading failed: EIO"),
         (raising(exception.DriverCannot(driver="bad", verb="see")), "bad cannot see"),
         (raising(NotImplementedError()), "NotImplementedError"),
-        (breaking_off, "in the middle"),
+        (failing_later, "in the middle"),
         (lambda _: None, "TypeError"),
         (lambda _: [None], "Device is needed"),
         (lambda _: ["device"], "Device is needed"),
@@ -87,37 +87,41 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
         (lambda _: [Device("k", DeviceType.FPGA, cast(str, None), "m", {}, (UNIT,))], "vendor"),
     ],
 )
-def test_a_driver_in_trouble_shows_as_failed(
-    answer: Callable[[Surroundings], Any], says: str
+def test_a_driver_with_an_error_is_reported_as_failed(
+    answer: Callable[[Surroundings], Any], message: str
 ) -> None:
-    drivers = {"one": Scripted(good), "bad": Scripted(answer), "two": Scripted(good)}
-    report = asking(*(Loaded(*one) for one in drivers.items())).scan(ALONE)
-    by_name = {one.driver: one for one in report.drivers}
+    drivers = {"first": Scripted(good), "bad": Scripted(answer), "second": Scripted(good)}
+    report = reporter_of(*(Loaded(*item) for item in drivers.items())).scan(ALONE)
+    by_name = {driver.driver: driver for driver in report.drivers}
     assert by_name["bad"].state is DriverState.FAILED
     assert by_name["bad"].devices == ()
-    assert says in str(by_name["bad"].error)
-    for name in ("one", "two"):
+    assert message in str(by_name["bad"].error)
+    for name in ("first", "second"):
         assert (by_name[name].state, by_name[name].devices) == (DriverState.READY, (DEVICE,))
     assert report.digest()
 
 
-def test_names_that_could_not_be_loaded_show_as_failed() -> None:
-    reporter = asking(Loaded("one", Scripted(good)), Loaded("none", error="not installed"))
-    (one, none) = reporter.scan(ALONE).drivers
-    assert (one.driver, one.state) == ("one", DriverState.READY)
-    assert (none.driver, none.state, none.error) == ("none", DriverState.FAILED, "not installed")
+def test_a_driver_that_failed_to_load_is_reported_as_failed() -> None:
+    reporter = reporter_of(Loaded("good", Scripted(good)), Loaded("none", error="not installed"))
+    (loaded, missing) = reporter.scan(ALONE).drivers
+    assert (loaded.driver, loaded.state) == ("good", DriverState.READY)
+    assert (missing.driver, missing.state, missing.error) == (
+        "none",
+        DriverState.FAILED,
+        "not installed",
+    )
 
 
-def test_drivers_hear_of_the_surroundings() -> None:
-    heard: list[Surroundings] = []
-    around = Surroundings(claims={"a": "b"}, kept=frozenset({"c"}))
+def test_drivers_get_the_surroundings() -> None:
+    received: list[Surroundings] = []
+    surroundings = Surroundings(claims={"a": "b"}, kept=frozenset({"c"}))
 
-    def listening(surroundings: Surroundings) -> list[Device]:
-        heard.append(surroundings)
+    def discover(argument: Surroundings) -> list[Device]:
+        received.append(argument)
         return []
 
-    asking(Loaded("one", Scripted(listening))).scan(around)
-    assert heard == [around]
+    reporter_of(Loaded("driver", Scripted(discover))).scan(surroundings)
+    assert received == [surroundings]
 
 
 ENTRY = Hardware("other", "CRYPTO", "v", "m", offered=False, reason="no firmware", num=3)
@@ -129,66 +133,66 @@ BACKEND = Backend(
 )
 
 
-class Knowing(Scripted):
-    """A driver that knows more than it offers; ``trouble`` is what listing that throws."""
+class WithHardware(Scripted):
+    """A driver that lists hardware without devices, or raises ``error``."""
 
-    name = "knowing"
+    name = "hardware"
     device_type = "CRYPTO"
-    trouble: Exception | None = None
+    error: Exception | None = None
 
     def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return [Hardware.of(DEVICE), ENTRY]
 
     def backends(self) -> list[Backend]:
         return [BACKEND]
 
 
-def test_a_report_tells_hardware_and_backends_and_what_the_driver_is() -> None:
-    loaded = Loaded("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
-    reporter = asking(loaded)
-    (one,) = reporter.scan(ALONE).drivers
-    assert one.hardware == (Hardware.of(DEVICE), ENTRY)
-    assert one.backends == (BACKEND,)
-    assert (one.type, one.endpoint, one.version) == ("CRYPTO", "vendor:Knowing", "1.2")
+def test_a_report_has_hardware_backends_and_the_description_of_the_driver() -> None:
+    loaded = Loaded("hardware", WithHardware(good), endpoint="vendor:Driver", version="1.2")
+    reporter = reporter_of(loaded)
+    (driver,) = reporter.scan(ALONE).drivers
+    assert driver.hardware == (Hardware.of(DEVICE), ENTRY)
+    assert driver.backends == (BACKEND,)
+    assert (driver.type, driver.endpoint, driver.version) == ("CRYPTO", "vendor:Driver", "1.2")
 
 
-def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
-    looks: list[Surroundings] = []
-
-    def counted(surroundings: Surroundings) -> list[Device]:
-        looks.append(surroundings)
-        return [DEVICE]
-
-    (one,) = asking(Loaded("one", Scripted(counted))).scan(ALONE).drivers
-    assert one.hardware == (Hardware.of(DEVICE),)
-    assert one.backends == ()
-    assert len(looks) == 1
-
-
-def test_hardware_that_cannot_be_listed_takes_no_device_away() -> None:
-    driver = Knowing(good)
-    driver.trouble = RuntimeError("no bus")
-    (one,) = asking(Loaded("knowing", driver)).scan(ALONE).drivers
-    assert (one.state, one.devices) == (DriverState.READY, (DEVICE,))
-    assert one.hardware is None
-    assert "no bus" in str(one.error)
-
-
-def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> None:
-    looks: list[Surroundings] = []
+def test_a_driver_without_a_list_of_hardware_is_scanned_once() -> None:
+    scans: list[Surroundings] = []
 
     def counted(surroundings: Surroundings) -> list[Device]:
-        looks.append(surroundings)
+        scans.append(surroundings)
         return [DEVICE]
 
-    reporter = asking(
+    (driver,) = reporter_of(Loaded("driver", Scripted(counted))).scan(ALONE).drivers
+    assert driver.hardware == (Hardware.of(DEVICE),)
+    assert driver.backends == ()
+    assert len(scans) == 1
+
+
+def test_devices_stay_in_the_report_when_the_hardware_cannot_be_listed() -> None:
+    driver = WithHardware(good)
+    driver.error = RuntimeError("no bus")
+    (report,) = reporter_of(Loaded("hardware", driver)).scan(ALONE).drivers
+    assert (report.state, report.devices) == (DriverState.READY, (DEVICE,))
+    assert report.hardware is None
+    assert "no bus" in str(report.error)
+
+
+def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
+    scans: list[Surroundings] = []
+
+    def counted(surroundings: Surroundings) -> list[Device]:
+        scans.append(surroundings)
+        return [DEVICE]
+
+    reporter = reporter_of(
         Loaded("idle", Scripted(counted), enabled=False),
         Loaded("broken", error="no library", enabled=False),
     )
     first, second = reporter.scan(ALONE), reporter.scan(ALONE)
-    by_name = {one.driver: one for one in first.drivers}
+    by_name = {driver.driver: driver for driver in first.drivers}
     idle = by_name["idle"]
     assert (idle.state, idle.devices) == (DriverState.STOPPED, ())
     assert idle.hardware is not None
@@ -199,17 +203,17 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
         "no library",
     )
     assert first.digest() == second.digest()
-    assert len(looks) == 1
+    assert len(scans) == 1
     reporter.forget_idle()
     assert reporter.scan(ALONE).digest() == first.digest()
-    assert len(looks) == 2
+    assert len(scans) == 2
 
 
-def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:
-    class Odd(Knowing):
+def test_a_capability_that_is_not_json_is_an_error_of_its_driver() -> None:
+    class Odd(WithHardware):
         def hardware(self, surroundings: Surroundings = ALONE) -> list[Hardware]:
             return [replace(ENTRY, capability={"speed": {1, 2}})]
 
-    (one,) = asking(Loaded("odd", Odd(good))).scan(ALONE).drivers
-    assert one.hardware is None
-    assert "capability.speed" in str(one.error)
+    (report,) = reporter_of(Loaded("odd", Odd(good))).scan(ALONE).drivers
+    assert report.hardware is None
+    assert "capability.speed" in str(report.error)
