@@ -184,7 +184,7 @@ def test_a_superseded_agent_publishes_nothing(peers: FakePeers) -> None:
     def refuse(hello: Hello) -> Welcome:
         raise stale
 
-    object.__setattr__(world, "hello", refuse)
+    object.__setattr__(peers, "hello", refuse)
     with pytest.raises(exception.StaleEpoch):
         loop.run_once()
     assert peers.take_calls() == []

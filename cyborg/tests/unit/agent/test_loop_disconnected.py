@@ -127,7 +127,7 @@ def test_a_superseded_agent_reserves_nothing(peers: FakePeers) -> None:
     def refuse(hello: Hello) -> Welcome:
         raise exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
 
-    object.__setattr__(world, "hello", refuse)
+    object.__setattr__(peers, "hello", refuse)
     peers.hardware, peers.now = report_of(), 60
     with pytest.raises(exception.StaleEpoch):
         loop.run_once()
