@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent: one per compute host; owns its hardware and its providers in Placement."""
+"""The agent: runs on each compute host; owns its accelerators and their resource providers."""

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's composition root: what it is made of, and what runs in it."""
+"""The agent's composition root: construct its parts, and the daemon that runs them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
 from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.driver_calls import DriverCalls, guarded
-from cyborg.agent.driver_manager import DriverManager, Load, none_else
+from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
+from cyborg.agent.driver_manager import DriverManager, Load, load_nothing
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.loop import AgentLoop, Identity, Intervals
-from cyborg.agent.metrics import Failures, Health
 from cyborg.agent.operations import Operations
 from cyborg.agent.prepared_sync import PreparedUnitsSync
 from cyborg.agent.readings import Readings
@@ -22,18 +24,22 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.loader import LoadResult
+from cyborg.metrics import catalogue
 from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.names import AGENT
+from cyborg.model.report import DriverState
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import AGENT_TOPIC, Bus
 from cyborg.service import Daemon, PeriodicTask
 
-#: How long one question of the conductor waits for the end of an operation, in seconds.
-_OPERATION_PATIENCE = 10.0
-#: A round asks every driver, Placement and the conductor, each with a time-out of its own: one
-#: that takes longer than this, in seconds, and some answers of the conductor, never ends.
-_ROUND = 1800.0
+#: How long a call of the conductor waits for the end of an operation, in seconds.
+_OPERATION_TIMEOUT = 10.0
+#: A run of the loop calls every driver, Placement and the conductor, each with a timeout of its
+#: own. A run that takes longer than this, in seconds, and some answers of the conductor, is stuck.
+_MAX_RUN = 1800.0
+#: The random part of the intervals, so that the agents of a cloud do not all run at once.
+_JITTER = 0.05
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,15 @@ class Settings:
     full_check: float
     rpc_timeout: float
     state_path: Path
-    #: How often devices are measured; 0: never.
+    #: The interval between polls of device utilisation; 0: never.
     usage: float = 0.0
-    #: How often drivers are asked for the health of devices; 0: never.
+    #: The interval between polls of device health; 0: never.
     health: float = 0.0
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What does an agent's work: by itself, and when it is asked."""
+    """The parts of an agent that run periodically or at a request."""
 
     driver_manager: DriverManager
     loop: AgentLoop
@@ -65,8 +71,28 @@ class Parts:
     checks: HealthChecks
 
 
-def _nobody() -> None:
-    """Wake nobody: whoever calls the loop's rounds decides when."""
+class AgentMetrics(Collector):
+    """The states of the drivers and of the connection to a conductor, read for each scrape."""
+
+    def __init__(
+        self, *, drivers: Callable[[], Mapping[str, DriverState]], connected: Callable[[], bool]
+    ) -> None:
+        self._drivers = drivers
+        self._connected = connected
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """See Collector."""
+        up = catalogue.CONDUCTOR_UP.family()
+        up.add_metric((), int(self._connected()))
+        yield up
+        drivers = catalogue.DRIVERS.family()
+        for name, state in sorted(self._drivers().items()):
+            drivers.add_metric((name, state.value), 1)
+        yield drivers
+
+
+def _do_not_wake() -> None:
+    """Do nothing: the caller of the loop decides when it runs."""
 
 
 def make_parts(
@@ -76,29 +102,33 @@ def make_parts(
     loaded: Sequence[LoadResult],
     placement: Placement,
     glance: Callable[[], Glance],
-    load: Load = none_else,
+    load: Load = load_nothing,
     clock: Callable[[], float] = time.monotonic,
-    driver_calls: DriverCalls = guarded,
+    driver_calls: DriverCalls = UNCOUNTED,
     bus_error: Callable[[], str] = str,
-    wake: Callable[[], None] = _nobody,
+    wake: Callable[[], None] = _do_not_wake,
 ) -> Parts:
-    """The parts, which connect to nothing before they are used; reads what is under state_path.
+    """Return the parts; they read the files below ``state_path`` and connect to no peer yet.
 
-    ``loaded`` are the drivers of the configuration, ``load`` is how others come in later.
-    ``bus_error`` says why this agent receives no requests over the bus; empty while it does.
-    ``wake`` is called when there is something to report before the next round is due.
+    ``loaded`` are the drivers of the configuration; ``load`` loads a driver that an operator
+    requests later. ``bus_error`` says why this agent receives no requests over the bus; it is empty
+    while it does. ``wake`` is called when there is something to report before the next run of the
+    loop is due.
     """
     files = StateFiles(settings.state_path)
     journal, cache = OperationJournal(files, settings.host), DesiredStateCache(files, settings.host)
-    journal.tell()
-    driver_manager = _drivers(loaded, load, cache)
-    discoveries = DiscoveryRequests(patience=_OPERATION_PATIENCE)
+    journal.log_interrupted()
+    driver_manager = DriverManager(loaded, load)
+    if cache.desired is not None:
+        # The last known requests of operators, until the conductor answers.
+        driver_manager.apply(cache.desired.drivers, cache.desired.made)
+    discoveries = DiscoveryRequests(timeout=_OPERATION_TIMEOUT)
     checks = HealthChecks(
         drivers=driver_manager.drivers,
         devices=lambda: loop.devices(),
-        before=cache.report,
-        changed=wake,
-        asks=settings.health > 0,
+        last_report=cache.report,
+        on_change=wake,
+        enabled=settings.health > 0,
         driver_calls=driver_calls,
     )
     operations = Operations(
@@ -106,8 +136,8 @@ def make_parts(
         journal=journal,
         glance=glance,
         images=settings.state_path / "images",
-        patience=_OPERATION_PATIENCE,
-        look_again=lambda: loop.look_again(),
+        timeout=_OPERATION_TIMEOUT,
+        request_scan=lambda: loop.request_scan(),
         driver_calls=driver_calls,
         health=checks.after_set_up,
     )
@@ -119,7 +149,9 @@ def make_parts(
         driver_calls=driver_calls,
     )
     loop = AgentLoop(
-        identity=_identity(settings),
+        identity=Identity(
+            settings.host, settings.provider_names, settings.version, _endpoint(settings.host)
+        ),
         intervals=Intervals(settings.scan, settings.full_check),
         driver_manager=driver_manager,
         reporter=Reporter(driver_manager, driver_calls),
@@ -136,14 +168,6 @@ def make_parts(
     return Parts(driver_manager, loop, operations, discoveries, checks)
 
 
-def _drivers(loaded: Sequence[LoadResult], load: Load, cache: DesiredStateCache) -> DriverManager:
-    """The drivers, as they were wanted when this host last heard of it."""
-    driver_manager = DriverManager(loaded, load)
-    if cache.desired is not None:
-        driver_manager.apply(cache.desired.drivers, cache.desired.made)
-    return driver_manager
-
-
 def assemble(
     *,
     settings: Settings,
@@ -155,8 +179,9 @@ def assemble(
     notifier: Notifier,
     meters: Meters,
 ) -> Daemon:
-    """An agent, ready to be started; it connects to nothing before."""
-    driver_calls = DriverCalls(Failures(meters.registry))
+    """Return the daemon of an agent; it connects to no peer before it is started."""
+    failures = catalogue.DRIVER_FAILURES.counter(meters.registry)
+    driver_calls = DriverCalls(lambda driver, verb: failures.labels(driver, verb).inc())
     conductor = ReportClient(bus, timeout=settings.rpc_timeout, sender=_endpoint(settings.host))
     daemon = Daemon(AGENT)
     parts = make_parts(
@@ -168,19 +193,25 @@ def assemble(
         load=load,
         driver_calls=driver_calls,
         bus_error=lambda: daemon.bus_error,
-        wake=lambda: beats.wake(),
+        wake=lambda: heartbeat.wake(),
     )
-    beats = _heartbeat(settings, parts.loop)
+    heartbeat = PeriodicTask(
+        "heartbeat",
+        parts.loop.run_once,
+        interval=settings.heartbeat,
+        jitter=_JITTER,
+        limit=_MAX_RUN + 4 * settings.rpc_timeout,
+    )
 
     def reload(epoch: int) -> None:
-        # A question that comes late must not end the agent that came after.
-        if parts.loop.lives_as(epoch):
+        # A request that arrives late must not restart the agent that followed.
+        if parts.loop.epoch == epoch:
             daemon.restart()
 
     endpoint = Endpoint(
         parts.operations,
         discoveries=parts.discoveries,
-        on_poke=beats.wake,
+        on_poke=heartbeat.wake,
         check=parts.loop.check,
         reload=reload,
     )
@@ -189,54 +220,29 @@ def assemble(
     daemon.at_end(parts.operations.stop)
     server = bus.server(AGENT_TOPIC, settings.host, meters.endpoint(endpoint))
     daemon.add_server(server, trouble=lambda: server.trouble)
-    daemon.add_task(beats)
+    daemon.add_task(heartbeat)
     if settings.health:
-        job = parts.checks.run_once
-        daemon.add_task(PeriodicTask("health", job, interval=settings.health, jitter=0.05))
+        daemon.add_task(
+            PeriodicTask("health", parts.checks.run_once, interval=settings.health, jitter=_JITTER)
+        )
     if settings.usage:
         daemon.at_end(notifier.close)
+        readings = Readings(
+            host=settings.host,
+            drivers=parts.driver_manager.drivers,
+            devices=parts.loop.devices,
+            epoch=lambda: parts.loop.epoch,
+            conductor=conductor,
+            notifier=notifier,
+            driver_calls=driver_calls,
+        )
         daemon.add_task(
-            _measure(settings, parts, driver_calls, conductor=conductor, notifier=notifier)
+            PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=_JITTER)
         )
     if meters.enabled:
-        health = Health(drivers=parts.loop.drivers, connected=lambda: conductor.up)
-        daemon.add_server(meters.listener(health, BusListening(lambda: daemon.bus_error)))
+        metrics = AgentMetrics(drivers=parts.loop.drivers, connected=lambda: conductor.up)
+        daemon.add_server(meters.listener(metrics, BusListening(lambda: daemon.bus_error)))
     return daemon
-
-
-def _heartbeat(settings: Settings, loop: AgentLoop) -> PeriodicTask:
-    """The job without which the agent is of no use."""
-    limit = _ROUND + 4 * settings.rpc_timeout
-    return PeriodicTask(
-        "heartbeat", loop.run_once, interval=settings.heartbeat, jitter=0.05, limit=limit
-    )
-
-
-def _measure(
-    settings: Settings,
-    parts: Parts,
-    driver_calls: DriverCalls,
-    *,
-    conductor: ReportClient,
-    notifier: Notifier,
-) -> PeriodicTask:
-    """The job that tells how busy the devices are."""
-    readings = Readings(
-        host=settings.host,
-        drivers=parts.driver_manager.drivers,
-        devices=parts.loop.devices,
-        epoch=lambda: parts.loop.epoch,
-        conductor=conductor,
-        notifier=notifier,
-        driver_calls=driver_calls,
-    )
-    return PeriodicTask("usage", readings.run_once, interval=settings.usage, jitter=0.05)
-
-
-def _identity(settings: Settings) -> Identity:
-    return Identity(
-        settings.host, settings.provider_names, settings.version, _endpoint(settings.host)
-    )
 
 
 def _endpoint(host: str) -> str:

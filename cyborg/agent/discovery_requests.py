@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the conductor wants looked at now: asked in one thread, answered by the heart's next round.
+"""Discovery requests of the conductor: an RPC thread adds them, the agent loop answers them.
 
-Asking again with the same id is how one waits; what ended is remembered for a while, so that a
-lost answer is simply given again.
+The conductor polls: it repeats a request with the same id until the request is answered. Answers
+are remembered, so that the conductor can fetch an answer again that was lost on the bus.
 """
 
 import threading
@@ -17,48 +17,52 @@ from cyborg.model.device import Backend, Device
 from cyborg.model.report import DriverReport, DriverState, Report, changes
 from cyborg.model.work import BackendFindings, Discovered, DiscoveryTask, DriverFindings
 
-#: How many answered discoveries are remembered; a conductor asks again within seconds.
-_REMEMBERED = 100
+#: How many requests are remembered; the conductor repeats a request within seconds.
+_MAX_REQUESTS = 100
 
 
 class DiscoveryRequests:
-    """``patience`` is how long, in seconds, one question waits for its answer."""
+    """The requests and their answers; each call waits up to ``timeout`` seconds for an answer."""
 
-    def __init__(self, *, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, *, timeout: float) -> None:
+        self._timeout = timeout
         self._lock = threading.Lock()
-        self._asked: OrderedDict[str, tuple[DiscoveryTask, Future[Discovered]]] = OrderedDict()
-        #: What drivers had told before they changed; whoever ordered that has not asked yet.
-        self._before: dict[str, DriverReport] = {}
+        self._requests: OrderedDict[str, tuple[DiscoveryTask, Future[Discovered]]] = OrderedDict()
+        #: The reports of drivers before they were loaded or unloaded, until a request is answered.
+        self._old_reports: dict[str, DriverReport] = {}
 
-    def ask(self, task: DiscoveryTask, *, wake: Callable[[], None]) -> Discovered:
-        """Have the heart look; ``wake`` makes it beat at once."""
+    def request(self, task: DiscoveryTask, *, wake: Callable[[], None]) -> Discovered:
+        """Return the answer to a request; ``done`` is False if there is none in time.
+
+        For a new request, call ``wake``, which makes the agent loop run at once.
+        """
         with self._lock:
-            known = self._asked.get(task.operation)
-            _, answer = self._asked.setdefault(task.operation, (task, Future()))
-            while len(self._asked) > _REMEMBERED:
-                self._asked.popitem(last=False)
-        if known is None:
+            is_new = task.operation not in self._requests
+            _, answer = self._requests.setdefault(task.operation, (task, Future()))
+            while len(self._requests) > _MAX_REQUESTS:
+                self._requests.popitem(last=False)
+        if is_new:
             wake()
         try:
-            return answer.result(self._patience)
+            return answer.result(self._timeout)
         except FutureTimeout:
             return Discovered(task.operation, done=False)
 
-    def waiting(self) -> list[DiscoveryTask]:
-        """What has been asked and not answered, the oldest first."""
+    def pending(self) -> list[DiscoveryTask]:
+        """Return the requests without an answer, the oldest first."""
         with self._lock:
-            return [task for task, answer in self._asked.values() if not answer.done()]
+            return [task for task, answer in self._requests.values() if not answer.done()]
 
-    def changing(self, drivers: Collection[str], before: Report | None) -> None:
-        """Remember what drivers had told before they were loaded or dropped.
+    def drivers_changed(self, drivers: Collection[str], last_report: Report | None) -> None:
+        """Remember what drivers reported before they were loaded or unloaded.
 
-        The heart may have done that by itself, and reported, before it is asked what came of it.
+        The agent loop may load a driver and report its devices before the conductor requests the
+        discovery that belongs to this change. Its answer still counts the devices as new.
         """
-        known = _by_name(before)
+        old_reports = _by_driver(last_report)
         for name in drivers:
-            nothing = DriverReport(name, DriverState.STOPPED)
-            self._before.setdefault(name, known.get(name, nothing))
+            empty = DriverReport(name, DriverState.STOPPED)
+            self._old_reports.setdefault(name, old_reports.get(name, empty))
 
     def answer(
         self,
@@ -66,96 +70,93 @@ class DiscoveryRequests:
         before: Report | None,
         after: Report,
         *,
-        kept_out: Mapping[str, Mapping[str, str]],
+        rejected: Mapping[str, Mapping[str, str]],
         refusals: Mapping[str, str],
     ) -> None:
-        """Tell whoever asked what each driver in force found, or the part that was asked for.
+        """Answer requests with the findings of all enabled drivers, or of the requested one.
 
-        ``kept_out`` are the deployables of each driver that the conductor does not keep,
-        ``refusals`` the drivers of which something was wanted that cannot be done; both with the
-        reason.
+        ``rejected`` are the deployables of each driver that the conductor does not keep,
+        ``refusals`` the drivers whose requested state cannot be reached; both with the reason.
         """
-        old = _by_name(before) | self._before
-        found = _all_findings(old, after, kept_out=kept_out, refusals=refusals)
+        old = _by_driver(before) | self._old_reports
+        findings = {
+            report.driver: _driver_findings(
+                old.get(report.driver), report, rejected.get(report.driver, {})
+            )
+            for report in after.drivers
+            if report.state is not DriverState.STOPPED
+        }
+        for name, reason in refusals.items():
+            refused = findings.get(name, DriverFindings(name, DriverState.STOPPED))
+            findings[name] = replace(refused, accepted=False, error=reason)
         for task in tasks:
             with self._lock:
-                known = self._asked.get(task.operation)
-            if known is not None and not known[1].done():
-                known[1].set_result(Discovered(task.operation, drivers=_wanted(task, found)))
-            for name in list(self._before) if task.driver is None else [task.driver]:
-                self._before.pop(name, None)
+                request = self._requests.get(task.operation)
+            if request is not None and not request[1].done():
+                request[1].set_result(
+                    Discovered(task.operation, drivers=_requested(task, findings))
+                )
+            for name in list(self._old_reports) if task.driver is None else [task.driver]:
+                self._old_reports.pop(name, None)
 
 
-def _by_name(report: Report | None) -> dict[str, DriverReport]:
-    return {} if report is None else {one.driver: one for one in report.drivers}
+def _by_driver(report: Report | None) -> dict[str, DriverReport]:
+    return {} if report is None else {driver.driver: driver for driver in report.drivers}
 
 
-def _all_findings(
-    old: Mapping[str, DriverReport],
-    after: Report,
-    *,
-    kept_out: Mapping[str, Mapping[str, str]],
-    refusals: Mapping[str, str],
-) -> list[DriverFindings]:
-    found = {
-        one.driver: _findings(old.get(one.driver), one, kept_out.get(one.driver, {}))
-        for one in after.drivers
-        if one.state is not DriverState.STOPPED
-    }
-    for name, reason in refusals.items():
-        known = found.get(name, DriverFindings(name, DriverState.STOPPED))
-        found[name] = replace(known, accepted=False, error=reason)
-    return list(found.values())
+def _requested(
+    task: DiscoveryTask, findings: Mapping[str, DriverFindings]
+) -> tuple[DriverFindings, ...]:
+    if task.driver is None:
+        return tuple(findings.values())
+    missing = DriverFindings(task.driver, DriverState.STOPPED, error="it is not loaded here")
+    return (findings.get(task.driver, missing),)
 
 
-def _findings(
-    before: DriverReport | None, after: DriverReport, kept_out: Mapping[str, str]
+def _driver_findings(
+    before: DriverReport | None, after: DriverReport, rejected: Mapping[str, str]
 ) -> DriverFindings:
     if after.state is not DriverState.READY:
-        # Nothing is said about its devices.
+        # The driver reported nothing about its devices.
         return DriverFindings(after.driver, after.state, error=after.error)
     before = before or DriverReport(after.driver, DriverState.STOPPED)
     return DriverFindings(
         after.driver,
         after.state,
-        **_counts(before.devices, after.devices, kept_out),
-        error=after.error or "; ".join(sorted(set(kept_out.values()))) or None,
-        backends=_backends(before, after, kept_out),
+        **_counts(before.devices, after.devices, rejected),
+        error=after.error or "; ".join(sorted(set(rejected.values()))) or None,
+        backends=_backend_findings(before, after, rejected),
     )
 
 
-def _backends(
-    before: DriverReport, after: DriverReport, kept_out: Mapping[str, str]
+def _backend_findings(
+    before: DriverReport, after: DriverReport, rejected: Mapping[str, str]
 ) -> tuple[BackendFindings, ...]:
-    """What was found on each backend, those included that are gone."""
-    there = {one.name: one for one in after.backends or ()}
-    gone = {one.name: Backend(one.name, DriverState.STOPPED) for one in before.backends or ()}
+    """Return the findings of each backend; a backend that the driver lost is STOPPED."""
+    current = {backend.name: backend for backend in after.backends or ()}
+    lost = {
+        backend.name: Backend(backend.name, DriverState.STOPPED)
+        for backend in before.backends or ()
+    }
     return tuple(
         BackendFindings(
             name,
-            one.state,
-            one.services,
-            **_counts(_on(name, before.devices), _on(name, after.devices), kept_out),
+            backend.state,
+            backend.services,
+            **_counts(_of_backend(name, before), _of_backend(name, after), rejected),
         )
-        for name, one in sorted((gone | there).items())
+        for name, backend in sorted((lost | current).items())
     )
 
 
-def _on(backend: str, devices: Sequence[Device]) -> list[Device]:
-    return [one for one in devices if one.backend == backend]
+def _of_backend(name: str, report: DriverReport) -> list[Device]:
+    return [device for device in report.devices if device.backend == name]
 
 
 def _counts(
-    before: Sequence[Device], after: Sequence[Device], kept_out: Mapping[str, str]
+    before: Sequence[Device], after: Sequence[Device], rejected: Mapping[str, str]
 ) -> dict[str, Any]:
-    failed = sum(any(one.name in kept_out for one in device.deployables) for device in after)
-    return {**vars(changes(before, after)), "failed": failed}
-
-
-def _wanted(task: DiscoveryTask, drivers: Sequence[DriverFindings]) -> tuple[DriverFindings, ...]:
-    if task.driver is None:
-        return tuple(drivers)
-    mine = tuple(one for one in drivers if one.name == task.driver)
-    return mine or (
-        DriverFindings(task.driver, DriverState.STOPPED, error="it is not loaded here"),
+    failed = sum(
+        any(deployable.name in rejected for deployable in device.deployables) for device in after
     )
+    return {**vars(changes(before, after)), "failed": failed}

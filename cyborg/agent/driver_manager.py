@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drivers of this host: those of its configuration, and what operators have wanted since."""
+"""The drivers of this host: from its configuration, and from later requests of operators."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,122 +12,119 @@ from cyborg.model.report import DriverState, Made, RequestedDriver
 
 LOG = logging.getLogger(__name__)
 
-#: Loads an installed driver with an operator's options; what goes wrong is in the result.
+#: Loads an installed driver with an operator's options; the result says what went wrong.
 Load = Callable[[str, Mapping[str, str]], LoadResult]
 
 
-def none_else(name: str, options: Mapping[str, str]) -> LoadResult:
-    """Loads nothing: for a host on which no driver is installed but those it is given."""
+def load_nothing(name: str, options: Mapping[str, str]) -> LoadResult:
+    """Load no driver: for a host that has the drivers of its configuration only."""
     return LoadResult(name, error="no driver of this name is installed")
 
 
 class DriverManager:
-    """Loads and drops drivers, one round after the other.
+    """Load and unload drivers as operators request it.
 
-    ``drivers`` are those in force and ``failures`` the names that have none, with the reason;
-    ``idle`` are drivers that are installed and not in force; ``hellos`` is what each of all these
-    says of itself, ``accepts`` the options that operators may set of it. All are changed in place.
-    ``refusals`` tells of what was wanted last and is not in force; a driver whose new options
-    cannot be used goes on with its old ones.
+    ``drivers`` are the loaded drivers; ``failures`` are the names of drivers that could not be
+    loaded, with the reason; ``idle`` are drivers that are installed and not loaded. ``hellos`` is
+    what each of all these drivers says about itself, ``accepts`` the options that operators may set
+    of it. All are changed in place. ``refusals`` are the drivers whose last requested state could
+    not be reached, with the reason; a driver whose new options are not valid keeps its old ones.
     """
 
     def __init__(self, loaded: Sequence[LoadResult], load: Load) -> None:
-        self._configured = {one.name: one for one in loaded if one.enabled}
-        self._others = {one.name: one for one in loaded if not one.enabled}
+        self._configured = {result.name: result for result in loaded if result.enabled}
+        self._others = {result.name: result for result in loaded if not result.enabled}
         self._load = load
-        self.drivers = _there(self._configured)
-        self.idle = _there(self._others)
-        self.failures = {one.name: one.error for one in loaded if one.error is not None}
-        self.hellos = {one.name: one.hello for one in loaded}
-        self.accepts = {one.name: one.accepts for one in loaded}
+        self.drivers = _usable(self._configured)
+        self.idle = _usable(self._others)
+        self.failures = {result.name: result.error for result in loaded if result.error is not None}
+        self.hellos = {result.name: result.hello for result in loaded}
+        self.accepts = {result.name: result.accepts for result in loaded}
         self.refusals: dict[str, str] = {}
-        self._made: dict[str, dict[str, Device]] = {}
-        self._in_force: dict[str, Mapping[str, str]] = {name: {} for name in self.drivers}
+        self._created: dict[str, dict[str, Device]] = {}
+        self._options: dict[str, Mapping[str, str]] = {name: {} for name in self.drivers}
         for name, reason in self.failures.items():
             level = logging.ERROR if name in self._configured else logging.INFO
-            LOG.log(level, "Driver %s cannot be used: %s", name, reason)
+            LOG.log(level, "Driver %s failed to load: %s", name, reason)
 
-    def apply(self, wishes: Sequence[RequestedDriver], made: Sequence[Made] = ()) -> bool:
-        """Load and drop what is wanted; answers whether anything has changed.
+    def apply(self, requested: Sequence[RequestedDriver], created: Sequence[Made] = ()) -> bool:
+        """Load and unload drivers as requested; return whether anything has changed.
 
-        What is in force already costs nothing, what could not be loaded is tried again. Each driver
-        is told what operators ``made`` on its backends.
+        A driver that is loaded as requested is left alone. A driver that could not be loaded is
+        tried again. Each driver gets the devices that operators ``created`` on its backends.
         """
-        before = dict(self.drivers), dict(self.failures)
-        told = self._tell(made)
-        wanted = {one.name: one for one in wishes}
-        known = self._configured.keys() | self.drivers.keys() | self.refusals.keys()
-        for name in sorted(known | wanted.keys()):
-            wish = wanted.get(name, RequestedDriver(name))
-            if wish.loaded(configured=name in self._configured):
-                self._keep(name, wish.options)
+        drivers_before, failures_before = dict(self.drivers), dict(self.failures)
+        created_before, self._created = self._created, {}
+        for creation in created:
+            self._created.setdefault(creation.driver, {})[creation.device.key] = creation.device
+        requests = {request.name: request for request in requested}
+        names = self._configured.keys() | self.drivers.keys() | self.refusals.keys()
+        for name in sorted(names | requests.keys()):
+            request = requests.get(name, RequestedDriver(name))
+            if request.loaded(configured=name in self._configured):
+                self._ensure_loaded(name, request.options)
             else:
-                self._drop(name)
+                self._unload(name)
         for name, driver in self.drivers.items():
-            driver.operator_created = self._made.get(name, {})
-        return told or before != (self.drivers, self.failures)
+            driver.operator_created = self._created.get(name, {})
+        return (created_before, drivers_before, failures_before) != (
+            self._created,
+            self.drivers,
+            self.failures,
+        )
 
-    def _tell(self, made: Sequence[Made]) -> bool:
-        """Note what operators made, by driver and key; answers whether that is news."""
-        before, self._made = self._made, {}
-        for one in made:
-            self._made.setdefault(one.driver, {})[one.device.key] = one.device
-        return before != self._made
-
-    def _keep(self, name: str, options: Mapping[str, str]) -> None:
-        """Have a driver in force with these options, or the reason why it is not."""
-        if name in self.drivers and self._in_force.get(name) == options:
+    def _ensure_loaded(self, name: str, options: Mapping[str, str]) -> None:
+        """Load a driver with these options unless it is loaded so, or note why it is not."""
+        if name in self.drivers and self._options.get(name) == options:
             self.refusals.pop(name, None)
             return
-        loaded = self._loaded(name, options)
-        if loaded.driver is not None:
-            LOG.info("Driver %s is loaded", name)
-            self.drivers[name] = loaded.driver
-            self.hellos[name] = loaded.hello
-            self.accepts[name] = loaded.accepts
-            self._in_force[name] = dict(options)
-            for known in (self.failures, self.refusals, self.idle):
-                known.pop(name, None)
+        result = self._configured.get(name)
+        if options or result is None or result.driver is None:
+            result = self._load(name, options)
+        if result.driver is not None:
+            LOG.info("Driver %s loaded", name)
+            self.drivers[name] = result.driver
+            self.hellos[name] = result.hello
+            self.accepts[name] = result.accepts
+            self._options[name] = dict(options)
+            for outdated in (self.failures, self.refusals, self.idle):
+                outdated.pop(name, None)
             return
-        reason = loaded.error or "it cannot be loaded"
+        reason = result.error or "it cannot be loaded"
         if self.refusals.get(name, self.failures.get(name)) != reason:
-            LOG.error("Driver %s cannot be used as wanted: %s", name, reason)
+            LOG.error("Driver %s failed to load with the requested options: %s", name, reason)
         self.refusals[name] = reason
         if name not in self.drivers:
             self.failures[name] = reason
-            self.hellos[name] = loaded.hello
+            self.hellos[name] = result.hello
             self.idle.pop(name, None)
 
-    def _loaded(self, name: str, options: Mapping[str, str]) -> LoadResult:
-        at_start = self._configured.get(name)
-        if not options and at_start is not None and at_start.driver is not None:
-            return at_start
-        return self._load(name, options)
+    def _unload(self, name: str) -> None:
+        """Offer no device of a driver any more; it stays idle, so that its hardware is reported.
 
-    def _drop(self, name: str) -> None:
-        """Offer nothing of a driver any more; what it knows of the host may still be told."""
-        for known in (self.failures, self.refusals, self._in_force):
-            known.pop(name, None)
+        A driver that could not be loaded as requested returns to its state at the start, if it
+        had any.
+        """
+        for outdated in (self.failures, self.refusals, self._options):
+            outdated.pop(name, None)
         driver = self.drivers.pop(name, None)
         if driver is not None:
-            LOG.info("Driver %s is not loaded any more", name)
+            LOG.info("Driver %s unloaded", name)
             self.idle[name] = driver
             self.hellos[name] = replace(self.hellos[name], status=DriverState.STOPPED)
-        elif name not in self.idle:
-            self._leave(name)
-
-    def _leave(self, name: str) -> None:
-        """A driver that could not be loaded as wanted is what it was at the start, if anything."""
-        other = self._others.get(name)
-        if other is None:
+            return
+        if name in self.idle:
+            return
+        initial = self._others.get(name)
+        if initial is None:
             self.hellos.pop(name, None)
             return
-        self.hellos[name] = other.hello
-        if other.driver is not None:
-            self.idle[name] = other.driver
-        elif other.error is not None:
-            self.failures[name] = other.error
+        self.hellos[name] = initial.hello
+        if initial.driver is not None:
+            self.idle[name] = initial.driver
+        elif initial.error is not None:
+            self.failures[name] = initial.error
 
 
-def _there(loaded: Mapping[str, LoadResult]) -> dict[str, Driver]:
-    return {name: one.driver for name, one in loaded.items() if one.driver is not None}
+def _usable(loaded: Mapping[str, LoadResult]) -> dict[str, Driver]:
+    return {name: result.driver for name, result in loaded.items() if result.driver is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's door on the bus: unpack, hand on, pack."""
+"""The agent's RPC endpoint: load the arguments, call the agent's parts, dump the results."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -21,16 +21,17 @@ T = TypeVar("T", DiscoveryTask, HandleTask, InstallTask, ProgramTask)
 
 
 def _cannot_reload(epoch: int) -> None:
-    """For an agent that is no process of its own."""
-    raise exception.Unavailable(peer="agent", reason="it cannot execute itself anew")
+    """Refuse: this agent does not run in a process of its own."""
+    raise exception.Unavailable(peer="agent", reason="it cannot restart its own process")
 
 
 class Endpoint:
-    """The verbs of ``cyborg.rpc.agent``.
+    """The methods that ``cyborg.rpc.agent`` calls.
 
-    ``on_poke`` is called when the desired state changed; ``check`` with the epoch of the agent that
-    is asked: two agents of one host share its queue. ``reload`` has the agent of an epoch executed
-    anew, and one of another epoch left alone.
+    ``on_poke`` is called when the desired state changed. ``check`` is called with the epoch of the
+    agent that the request is for, because two agents of one host share a queue; it raises
+    StaleEpoch if this agent is not that one any more. ``reload`` restarts the process of this agent
+    if the agent has the given epoch, and does nothing otherwise.
     """
 
     target = oslo_messaging.Target(version=versions.newest(versions.AGENT))
@@ -56,8 +57,8 @@ class Endpoint:
 
     @_answering
     def prepare(self, context: Context, *, task: Any, image: Any = None) -> Any:
-        order = None if image is None else wire.load(ImageOrder, image)
-        return wire.dump(self._operations.prepare(self._checked(HandleTask, task), order))
+        image_order = None if image is None else wire.load(ImageOrder, image)
+        return wire.dump(self._operations.prepare(self._checked(HandleTask, task), image_order))
 
     @_answering
     def release(self, context: Context, *, task: Any) -> Any:
@@ -69,8 +70,8 @@ class Endpoint:
 
     @_answering
     def discovery(self, context: Context, *, task: Any) -> Any:
-        asked = self._checked(DiscoveryTask, task)
-        return wire.dump(self._discoveries.ask(asked, wake=self._on_poke))
+        request = self._checked(DiscoveryTask, task)
+        return wire.dump(self._discoveries.request(request, wake=self._on_poke))
 
     @_answering
     def reload(self, context: Context, *, agent_epoch: int) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of the devices of this host: asked of the drivers, and added to each report.
+"""The health of the devices of this host: read from the drivers, and added to each report.
 
-Each driver is asked in a thread of its own, one question at a time. A driver that hangs costs that
-thread; its devices keep the health that they had.
+Each driver is polled in a thread of its own, one poll at a time. A driver that hangs blocks this
+thread only; its devices keep their last health.
 """
 
 import functools
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver, Health
 from cyborg.model.device import Device
 from cyborg.model.health import Condition, DeviceHealth, legible
@@ -22,15 +22,15 @@ from cyborg.model.report import DriverReport, Report
 
 LOG = logging.getLogger(__name__)
 
-#: How long the first answers about devices, and the answer after a set-up, are waited for (s).
-_PATIENCE: Final = 10.0
+#: The timeout of the first poll of new devices, and of the poll after a set-up, in seconds.
+_TIMEOUT: Final = 10.0
 _NO_ANSWER: Final = "it has not answered yet"
 
 
-class _Question:
-    """One driver, asked about some of its devices in a thread of its own.
+class _Poll:
+    """Read the health of some devices of one driver in a thread of its own.
 
-    ``answers`` and ``faults`` grow by device key; ``told`` is called after each of them.
+    ``answers`` and ``faults`` grow by device key; ``on_result`` is called after each of them.
     """
 
     def __init__(
@@ -38,26 +38,28 @@ class _Question:
         driver: Driver,
         keys: Sequence[str],
         driver_calls: DriverCalls,
-        told: Callable[[str], None],
+        on_result: Callable[[str], None],
     ) -> None:
-        self.driver, self.keys = driver, keys
+        self.driver = driver
+        self.keys = keys
         self.answers: dict[str, DeviceHealth] = {}
         self.faults: dict[str, str] = {}
-        self._driver_calls, self._told = driver_calls, told
-        self.thread = threading.Thread(target=self._ask, name=f"health-{driver.name}", daemon=True)
+        self._driver_calls = driver_calls
+        self._on_result = on_result
+        self.thread = threading.Thread(target=self._run, name=f"health-{driver.name}", daemon=True)
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         for key in self.keys:
-            call = functools.partial(self._answer, key)
+            call = functools.partial(self._health, key)
             try:
                 self.answers[key] = self._driver_calls(self.driver.name, "health", call)
             except exception.DriverCannot:
                 self.answers[key] = DeviceHealth(key)
             except exception.DriverFailed as error:
                 self.faults[key] = legible(str(error)) or ""
-            self._told(key)
+            self._on_result(key)
 
-    def _answer(self, key: str) -> DeviceHealth:
+    def _health(self, key: str) -> DeviceHealth:
         answer = self.driver.health(key)
         if not isinstance(answer, Health) or type(answer.healthy) is not bool:
             raise TypeError(f"{answer!r} is not a cyborg.drivers.base.Health")
@@ -68,11 +70,12 @@ class _Question:
 
 
 class HealthChecks:
-    """Asks the drivers, and keeps their last answers.
+    """Poll the drivers and keep their last answers.
 
-    ``devices`` returns the devices that were found last, by driver. ``before`` is the last report
-    of this host; its answers count until there are newer ones. ``changed`` is called when there is
-    something new to report. Without ``asks`` no driver is asked, and no health is claimed.
+    ``devices`` returns the devices of the last scan with their drivers. ``last_report`` is the last
+    report of this host before the agent started; its answers count until there are newer ones.
+    ``on_change`` is called when an answer or fault has changed. Without ``enabled`` no driver is
+    polled, and the health of every device is reported as not known.
     """
 
     def __init__(
@@ -80,88 +83,89 @@ class HealthChecks:
         *,
         drivers: Mapping[str, Driver],
         devices: Callable[[], Sequence[tuple[str, Device]]],
-        before: Report | None,
-        changed: Callable[[], None],
-        asks: bool = True,
-        driver_calls: DriverCalls = guarded,
-        patience: float = _PATIENCE,
+        last_report: Report | None,
+        on_change: Callable[[], None],
+        enabled: bool = True,
+        driver_calls: DriverCalls = UNCOUNTED,
+        timeout: float = _TIMEOUT,
     ) -> None:
         self._drivers = drivers
         self._devices = devices
-        self._changed = changed
-        self._asks = asks
+        self._on_change = on_change
+        self._enabled = enabled
         self._driver_calls = driver_calls
-        self._patience = patience
+        self._timeout = timeout
         self._lock = threading.Lock()
-        self._questions: dict[str, _Question] = {}
+        self._polls: dict[str, _Poll] = {}
         self._answers = {
-            (driver.driver, one.key): one
-            for driver in (before.drivers if before else ())
-            for one in driver.health
+            (report.driver, health.key): health
+            for report in (last_report.drivers if last_report else ())
+            for health in report.health
         }
         self._faults: dict[tuple[str, str], str] = {}
-        #: The devices about which the driver that is in force now was asked.
-        self._asked: dict[str, tuple[Driver, set[str]]] = {}
+        #: By name: the driver that is loaded, and the keys of devices for which it was polled.
+        self._polled: dict[str, tuple[Driver, set[str]]] = {}
 
     def run_once(self) -> None:
-        """Ask every driver about all its devices; waits for no answer.
+        """Start a poll of all devices of every driver; do not wait for the answers.
 
-        A driver that has not answered the last question yet is not asked again.
+        A driver that has not answered the previous poll is not polled again.
         """
         keys: dict[str, list[str]] = {}
         for name, device in self._devices():
             keys.setdefault(name, []).append(device.key)
         for name in sorted(keys):
-            if self._ask(name, keys[name]) is None:
-                self._mark_silent(name)
+            if self._start_poll(name, keys[name]) is None:
+                self._note_no_answer(name)
 
-    def ask_first(self, report: Report) -> None:
-        """Ask about devices that were never asked about, and wait a limited time for the answers.
+    def poll_new(self, report: Report) -> None:
+        """Poll the devices that were never polled; wait for the answers for a limited time.
 
-        An accelerator that is put into service as soon as it is found is reported with its health.
+        A device that is offered as soon as it is discovered is thus reported with its health.
         """
-        deadline = time.monotonic() + self._patience
-        waiting = []
-        for one in report.drivers:
-            keys = [device.key for device in one.devices if not self._was_asked(one.driver, device)]
-            if keys:
-                question = self._ask(one.driver, keys)
-                waiting += [(one.driver, question)] if question is not None else []
-        for name, question in waiting:
-            question.thread.join(max(0.0, deadline - time.monotonic()))
-            if question.thread.is_alive():
-                self._mark_silent(name)
+        deadline = time.monotonic() + self._timeout
+        polls = []
+        for driver in report.drivers:
+            name = driver.driver
+            keys = [device.key for device in driver.devices if not self._was_polled(name, device)]
+            poll = self._start_poll(name, keys) if keys else None
+            if poll is not None:
+                polls.append((name, poll))
+        for name, poll in polls:
+            poll.thread.join(max(0.0, deadline - time.monotonic()))
+            if poll.thread.is_alive():
+                self._note_no_answer(name)
 
     def after_set_up(self, name: str, key: str) -> DeviceHealth | None:
-        """Ask about one device now; None when there is no answer within a limited time."""
-        deadline = time.monotonic() + self._patience
+        """Poll one device now; return None if there is no answer within a limited time."""
+        deadline = time.monotonic() + self._timeout
         with self._lock:
-            before = self._questions.get(name)
-        if before is not None and before.driver is self._drivers.get(name):
-            before.thread.join(max(0.0, deadline - time.monotonic()))
-        question = self._ask(name, [key])
-        if question is None:
+            previous = self._polls.get(name)
+        if previous is not None and previous.driver is self._drivers.get(name):
+            previous.thread.join(max(0.0, deadline - time.monotonic()))
+        poll = self._start_poll(name, [key])
+        if poll is None:
             return None
-        question.thread.join(max(0.0, deadline - time.monotonic()))
-        return question.answers.get(key)
+        poll.thread.join(max(0.0, deadline - time.monotonic()))
+        return poll.answers.get(key)
 
-    def applied(self, report: Report) -> Report:
-        """The report with the last answers, and with the faults of drivers that gave none."""
+    def add_health(self, report: Report) -> Report:
+        """Return the report with the last answers, and with the faults of drivers."""
         with self._lock:
-            return Report(tuple(map(self._applied, report.drivers)))
+            return Report(tuple(map(self._add_health, report.drivers)))
 
-    def _applied(self, report: DriverReport) -> DriverReport:
-        asks = self._can_ask(report.driver)
+    def _add_health(self, report: DriverReport) -> DriverReport:
+        can_poll = self._can_poll(report.driver)
         health, faults = [], []
         for device in report.devices:
             place = report.driver, device.key
             answer = self._answers.get(place)
-            if asks and answer is not None:
+            if can_poll and answer is not None:
                 health.append(answer)
-            elif answer is not None or (self._tells(report.driver) and not self._asks):
-                # Nobody will ask: what was said before must not stand for ever.
+            elif answer is not None or (self._has_checks(report.driver) and not self._enabled):
+                # There will be no newer answer: the last one must not stay valid for ever.
                 health.append(DeviceHealth(device.key))
-            if asks and place in self._faults:
+            if can_poll and place in self._faults:
                 faults.append(f"{device.key}: {self._faults[place]}")
         error = report.error
         if faults and error is None:
@@ -169,74 +173,75 @@ class HealthChecks:
             error = f"The health of a device is not known: {faults[0]}{more}"
         return replace(report, health=tuple(health), error=error)
 
-    def _tells(self, name: str) -> bool:
-        """Whether the driver of this name has a health check of its own."""
+    def _has_checks(self, name: str) -> bool:
+        """Return whether the driver of this name has a health check of its own."""
         driver = self._drivers.get(name)
-        # A wrapper around a driver has no method of its own class, and is asked.
+        # A wrapper around a driver does not inherit Driver.health, and counts as one with checks.
         return driver is not None and getattr(driver.health, "__func__", None) is not Driver.health
 
-    def _can_ask(self, name: str) -> bool:
-        return self._asks and self._tells(name)
+    def _can_poll(self, name: str) -> bool:
+        return self._enabled and self._has_checks(name)
 
-    def _was_asked(self, name: str, device: Device) -> bool:
-        """Whether the driver in force was asked about a device; True where nobody can be asked."""
-        if not self._can_ask(name):
+    def _was_polled(self, name: str, device: Device) -> bool:
+        """Return whether the loaded driver was polled for a device; True if it cannot be."""
+        if not self._can_poll(name):
             return True
-        driver, keys = self._asked.get(name, (None, set[str]()))
+        driver, keys = self._polled.get(name, (None, set[str]()))
         return driver is self._drivers.get(name) and device.key in keys
 
-    def _ask(self, name: str, keys: Sequence[str]) -> _Question | None:
-        """Begin a question; None while the last one is not answered, and where none can be."""
+    def _start_poll(self, name: str, keys: Sequence[str]) -> _Poll | None:
+        """Start a poll; return None if the previous one is running or there is no check."""
         with self._lock:
-            driver, before = self._drivers.get(name), self._questions.get(name)
-            if driver is None or not self._can_ask(name):
+            driver, previous = self._drivers.get(name), self._polls.get(name)
+            if driver is None or not self._can_poll(name):
                 return None
-            busy = before is not None and before.thread.is_alive()
             # A driver with new options does not wait for the one that it replaces.
-            if busy and before is not None and before.driver is driver:
+            if previous is not None and previous.thread.is_alive() and previous.driver is driver:
                 return None
-            question = _Question(
-                driver, keys, self._driver_calls, lambda key: self._take(question, key)
-            )
-            self._questions[name] = question
-            asked = self._asked.get(name)
-            if asked is None or asked[0] is not driver:
-                asked = self._asked[name] = driver, set()
-            asked[1].update(keys)
-            question.thread.start()
-        return question
+            poll = _Poll(driver, keys, self._driver_calls, lambda key: self._store(poll, key))
+            self._polls[name] = poll
+            polled = self._polled.get(name)
+            if polled is None or polled[0] is not driver:
+                polled = self._polled[name] = driver, set()
+            polled[1].update(keys)
+            poll.thread.start()
+        return poll
 
-    def _take(self, question: _Question, key: str) -> None:
-        """Keep an answer or a fault; an answer of a driver that was replaced is dropped."""
-        place = question.driver.name, key
+    def _store(self, poll: _Poll, key: str) -> None:
+        """Store an answer or a fault; the answer of a driver that was replaced is dropped."""
+        name = poll.driver.name
+        place = name, key
         with self._lock:
-            if self._questions.get(question.driver.name) is not question:
+            if self._polls.get(name) is not poll:
                 return
             before = self._answers.get(place), self._faults.pop(place, None)
-            if key in question.answers:
-                self._answers[place] = question.answers[key]
-            if key in question.faults:
-                self._faults[place] = question.faults[key]
-            now = self._answers.get(place), self._faults.get(place)
-        if before != now:
-            if now[1] is not None:
-                LOG.warning("Health of device %s of %s is not known: %s", key, place[0], now[1])
-            self._changed()
+            if key in poll.answers:
+                self._answers[place] = poll.answers[key]
+            if key in poll.faults:
+                self._faults[place] = poll.faults[key]
+            answer, fault = self._answers.get(place), self._faults.get(place)
+        if before != (answer, fault):
+            if fault is not None:
+                LOG.warning("Health of device %s of driver %s is not known: %s", key, name, fault)
+            self._on_change()
 
-    def _mark_silent(self, name: str) -> None:
-        """Note for which devices a driver owes an answer."""
+    def _note_no_answer(self, name: str) -> None:
+        """Store a fault for each device whose poll is still running."""
         with self._lock:
-            question = self._questions.get(name)
-            if question is None or not question.thread.is_alive():
+            poll = self._polls.get(name)
+            if poll is None or not poll.thread.is_alive():
                 return
-            waiting = [
+            changed = [
                 key
-                for key in question.keys
-                if key not in question.answers and key not in question.faults
+                for key in poll.keys
+                if key not in poll.answers
+                and key not in poll.faults
+                and self._faults.get((name, key)) != _NO_ANSWER
             ]
-            news = [key for key in waiting if self._faults.get((name, key)) != _NO_ANSWER]
-            for key in news:
+            for key in changed:
                 self._faults[name, key] = _NO_ANSWER
-        if news:
-            LOG.warning("Health of device %s of %s is not known: %s", news[0], name, _NO_ANSWER)
-            self._changed()
+        if changed:
+            LOG.warning(
+                "Health of device %s of driver %s is not known: %s", changed[0], name, _NO_ANSWER
+            )
+            self._on_change()

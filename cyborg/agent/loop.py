@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's one round: look, say hello, report what changed, keep Placement as desired.
+"""The agent's periodic job: heartbeat, scan, report, prepared units, Placement.
 
-Every part may be missing: without the bus or a conductor the agent keeps looking and takes back in
-Placement what is not there any more, without Placement (or the compute's provider in it) it keeps
-reporting; the round after they return puts everything right.
+Any peer may be away. Without the bus or a conductor the agent still scans, and reserves the
+providers in Placement that the host lost. Without Placement (or the compute's provider in it) the
+agent still reports. When the peer is back, the next run brings everything into the desired state.
 """
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
 
 from cyborg import exception
 from cyborg.agent.discovery_requests import DiscoveryRequests
@@ -29,13 +31,13 @@ from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
 
-#: Characters of the sentence with which an agent tells why no driver works.
-_LONGEST_FAILURE = 2000
+#: The maximal length of ``Hello.failure``, in characters.
+_MAX_FAILURE: Final = 2000
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this agent is: its name on the bus, and what Placement may call its compute."""
+    """The agent's host, its RPC endpoint, and the names that Placement may have for its compute."""
 
     host: str
     provider_names: tuple[str, ...]
@@ -45,31 +47,50 @@ class Identity:
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often the agent looks at its hardware and checks all of Placement, in seconds."""
+    """Seconds between scans of the hardware, and between full checks of units and Placement."""
 
     scan: float
     full_check: float
 
 
-@dataclass
-class _Memory:
-    """What the agent knows of its last rounds; a restart forgets it, and asks."""
+class _Step(Enum):
+    """A step of a run that is left out until its interval is over."""
 
-    epoch: int | None = None
-    report: Report | None = None
-    scanned: float | None = None
-    desired: Desired | None = None
-    tended: float | None = None
-    #: The last hello was not answered.
-    cut_off: bool = False
-    #: What of each driver the conductor did not keep of the last report: name → reason.
-    kept_out: dict[str, dict[str, str]] = field(default_factory=dict)
+    SCAN = auto()
+    SYNC_UNITS = auto()
+    CHECK_PLACEMENT = auto()
+
+
+class _Event(Enum):
+    """A reason to run steps again before their interval is over."""
+
+    DISCOVERY_REQUESTED = auto()
+    DRIVERS_CHANGED = auto()
+    #: The conductor has accepted a report: devices that returned may have lost their preparation.
+    REPORTED = auto()
+    #: Another agent had this host in the meantime, and may have changed Placement.
+    NEW_EPOCH = auto()
+    #: The desired state has a new generation, but the same tree: Placement does not show it.
+    SAME_TREE = auto()
+    #: The conductor answers again.
+    RECONNECTED = auto()
+
+
+_RERUN: Final[Mapping[_Event, tuple[_Step, ...]]] = {
+    _Event.DISCOVERY_REQUESTED: (_Step.SCAN,),
+    _Event.DRIVERS_CHANGED: (_Step.SCAN, _Step.SYNC_UNITS),
+    _Event.REPORTED: (_Step.SYNC_UNITS,),
+    _Event.NEW_EPOCH: (_Step.CHECK_PLACEMENT,),
+    _Event.SAME_TREE: (_Step.SYNC_UNITS, _Step.CHECK_PLACEMENT),
+    _Event.RECONNECTED: (_Step.SCAN, _Step.SYNC_UNITS, _Step.CHECK_PLACEMENT),
+}
 
 
 class AgentLoop:
-    """Beats once per call of ``beat``; ``clock`` is monotonic, in seconds.
+    """Run all steps once in each call of ``run_once``; ``clock`` is monotonic, in seconds.
 
-    ``bus_error`` says why this agent receives no requests over the bus; empty while it does.
+    ``bus_error`` says why this agent receives no requests over the bus; it is empty while it does.
+    A restart of the agent forgets all attributes; the first run reads them from the peers.
     """
 
     def __init__(
@@ -90,7 +111,6 @@ class AgentLoop:
         bus_error: Callable[[], str] = str,
     ) -> None:
         self._identity = identity
-        self._bus_error = bus_error
         self._intervals = intervals
         self._driver_manager = driver_manager
         self._reporter = reporter
@@ -109,235 +129,258 @@ class AgentLoop:
             clock=clock,
         )
         self._clock = clock
-        self._memory = _Memory()
-        self._asked = threading.Event()
-
-    def look_again(self) -> None:
-        """Have the next round ask the drivers, whenever that is due; any thread may."""
-        self._asked.set()
+        self._bus_error = bus_error
+        self._epoch: int | None = None
+        self._report: Report | None = None
+        self._desired: Desired | None = None
+        self._disconnected = False
+        #: What the conductor does not keep of the last report: driver → deployable → reason.
+        self._rejected: dict[str, dict[str, str]] = {}
+        #: When a step ended last; a step without an entry is due.
+        self._ended_at: dict[_Step, float] = {}
+        self._scan_requested = threading.Event()
 
     def run_once(self) -> None:
-        """One round; raises what kept it from its end, after doing all that was possible."""
-        memory = self._memory
-        asked = self._discoveries.waiting()
-        before = memory.report or self._cache.report
-        missing = self._providers.look_around()
-        # What guests hold must be known before the first look: it would seem lost otherwise.
-        welcome = self._greet_or_watch()
-        if asked:
+        """Run all steps that are due and possible; raise the first error at the end."""
+        requests = self._discoveries.pending()
+        last_report = self._report or self._cache.report
+
+        # 1. Find the compute in Placement. Drivers need Nova's claims there for the scan.
+        placement_error = self._providers.locate()
+
+        # 2. Send the heartbeat and fetch the desired state. The first scan needs it: drivers would
+        # report devices that guests hold as lost otherwise.
+        try:
+            welcome = self._send_hello()
+        except exception.StaleEpoch:
+            # Another agent has taken over this host and its providers in Placement.
+            raise
+        except exception.CyborgError:
+            self._disconnected = True
+            self._reserve_missing()
+            raise
+        if self._disconnected:
+            LOG.info(
+                "Conductor reachable again: host %s is scanned and compared completely",
+                self._identity.host,
+            )
+            self._disconnected = False
+            self._providers.forget_reserved()
+            self._rerun(_Event.RECONNECTED)
+
+        # 3. Scan the hardware.
+        if requests:
             self._load_drivers()
             self._reporter.forget_idle()
-            memory.scanned = None
-        self._look()
-        assert memory.report is not None
-        kept_out = self._report(welcome, self._checks.applied(memory.report))
-        refusals = self._driver_manager.refusals
-        self._discoveries.answer(asked, before, memory.report, kept_out=kept_out, refusals=refusals)
-        untended = self._tend(welcome.epoch)
-        if self._providers.found:
-            self._publish(known_before=welcome.digest is not None)
-        for trouble in (untended, None if self._providers.found else missing):
-            if trouble is not None:
-                raise trouble
+            self._rerun(_Event.DISCOVERY_REQUESTED)
+        report = self._scan()
+
+        # 4. Report it, and answer the discovery requests.
+        self._send_report(welcome, self._checks.add_health(report))
+        self._discoveries.answer(
+            requests,
+            last_report,
+            report,
+            rejected=self._rejected,
+            refusals=self._driver_manager.refusals,
+        )
+
+        # 5. Start repairs of units whose preparation is not as desired.
+        sync_error = self._sync_units(welcome.epoch)
+
+        # 6. Publish the desired providers.
+        if self._providers.located:
+            placement_error = None
+            if self._desired is not None:
+                self._desired = self._providers.publish(
+                    self._desired, welcome.epoch, known_before=welcome.digest is not None
+                )
+
+        error = sync_error or placement_error
+        if error is not None:
+            raise error
+
+    def request_scan(self) -> None:
+        """Scan the hardware in the next run, even if it is not due; any thread may call this."""
+        self._scan_requested.set()
 
     def check(self, epoch: int) -> None:
-        """Raise StaleEpoch when ``epoch`` shows that another agent has taken this host over.
+        """Raise StaleEpoch if ``epoch`` shows that another agent has taken over this host.
 
-        An agent that has not been greeted yet is the newest there is.
+        An agent that has no epoch yet is the newest agent of the host.
         """
-        mine = self._memory.epoch
-        if mine is not None and mine < epoch:
+        if self._epoch is not None and self._epoch < epoch:
             raise exception.StaleEpoch(
-                epoch=mine, binary=AGENT, host=self._identity.host, current=epoch
+                epoch=self._epoch, binary=AGENT, host=self._identity.host, current=epoch
             )
 
     @property
     def epoch(self) -> int | None:
-        """With which this agent was greeted last; None before."""
-        return self._memory.epoch
+        """The epoch of this agent; None until the conductor has answered its first hello."""
+        return self._epoch
 
     def devices(self) -> list[tuple[str, Device]]:
-        """What the drivers found last, with the driver of each; any thread may ask."""
-        report = self._memory.report
+        """Return the devices of the last scan with their drivers; any thread may call this."""
+        report = self._report
         if report is None:
             return []
-        return [(one.driver, device) for one in report.drivers for device in one.devices]
+        return [(driver.driver, device) for driver in report.drivers for device in driver.devices]
 
     def drivers(self) -> dict[str, DriverState]:
-        """The drivers of this host and how they were last; any thread may ask."""
-        report = self._memory.report
-        return {} if report is None else {one.driver: one.state for one in report.drivers}
+        """Return the drivers and their states in the last scan; any thread may call this."""
+        report = self._report
+        return {} if report is None else {driver.driver: driver.state for driver in report.drivers}
 
-    def lives_as(self, epoch: int) -> bool:
-        """Whether this agent was greeted with just this epoch."""
-        return self._memory.epoch == epoch
-
-    def _greet(self) -> Welcome:
-        """Say hello, and fetch what is desired when that is news."""
-        memory, me = self._memory, self._identity
-        failure = self._failure()
-        names, drivers = self._providers.names, tuple(self._driver_manager.hellos.values())
+    def _send_hello(self) -> Welcome:
+        """Send the heartbeat, and fetch the desired state if it has changed."""
+        identity, failure = self._identity, self._failure()
         welcome = self._conductor.hello(
             Hello(
-                me.host,
-                names,
-                me.version,
-                me.endpoint,
-                memory.epoch,
-                drivers=drivers,
+                identity.host,
+                self._providers.names,
+                identity.version,
+                identity.endpoint,
+                self._epoch,
+                drivers=tuple(self._driver_manager.hellos.values()),
                 bus_error=self._bus_error(),
                 status=DriverState.FAILED if failure else DriverState.READY,
                 failure=failure,
             )
         )
-        if memory.epoch not in (None, welcome.epoch):
-            # Another process had this host meanwhile: Placement may show what that one saw.
-            self._providers.look_again()
-        memory.epoch = welcome.epoch
-        self._want(welcome.desired_generation)
+        if self._epoch not in (None, welcome.epoch):
+            self._rerun(_Event.NEW_EPOCH)
+        self._epoch = welcome.epoch
+        self._fetch_desired(welcome.desired_generation)
         return welcome
 
     def _failure(self) -> str:
-        """Return why none of the enabled drivers works; empty while one does, or none is enabled.
+        """Return why no enabled driver works; empty if a driver works, or none is enabled.
 
-        Before the first look it counts whether the drivers were loaded.
+        Before the first scan a driver works if it is loaded.
         """
-        report, driver_manager = self._memory.report, self._driver_manager
-        if report is not None:
-            known = {one.driver: (one.state, one.error) for one in report.drivers}
+        manager = self._driver_manager
+        if self._report is not None:
+            states = {
+                driver.driver: (driver.state, driver.error) for driver in self._report.drivers
+            }
         else:
-            known = {
-                name: (hello.status, driver_manager.failures.get(name))
-                for name, hello in driver_manager.hellos.items()
+            states = {
+                name: (hello.status, manager.failures.get(name))
+                for name, hello in manager.hellos.items()
             }
         enabled = {
-            name: error or "no reason is known"
-            for name, (state, error) in known.items()
+            name: (state, error)
+            for name, (state, error) in states.items()
             if state is not DriverState.STOPPED
         }
-        if not enabled or any(known[name][0] is not DriverState.FAILED for name in enabled):
+        if not enabled or any(state is not DriverState.FAILED for state, _ in enabled.values()):
             return ""
-        reasons = "; ".join(f"{name}: {error.rstrip('.')}" for name, error in enabled.items())
-        return f"No driver works: {reasons}."[:_LONGEST_FAILURE]
-
-    def _greet_or_watch(self) -> Welcome:
-        """Say hello; without an answer look on, then raise what kept it from coming."""
-        memory = self._memory
-        try:
-            welcome = self._greet()
-        except exception.StaleEpoch:
-            # This host is another agent's now, and Placement too.
-            raise
-        except exception.CyborgError:
-            memory.cut_off = True
-            self._watch()
-            raise
-        if memory.cut_off:
-            LOG.info("The conductor answers again: all of this host is looked at anew")
-            memory.cut_off = False
-            memory.scanned = memory.tended = None
-            self._providers.trust()
-        return welcome
-
-    def _watch(self) -> None:
-        """Reserve in Placement what the host does not show any more; offer nothing."""
-        memory, desired = self._memory, self._known
-        if desired is None:
-            return
-        self._look()
-        assert memory.report is not None
-        self._providers.withhold(desired, memory.report.deployables())
-
-    @property
-    def _known(self) -> Desired | None:
-        """What the conductor wants, as far as it ever said."""
-        return self._memory.desired or self._cache.desired
-
-    def _look(self) -> None:
-        """Ask the drivers, if it is time."""
-        memory, known = self._memory, self._known
-        asked = self._asked.is_set()
-        if memory.report and not (asked or self._due(memory.scanned, self._intervals.scan)):
-            return
-        # Before the drivers are asked: what changes while they answer is looked at again.
-        self._asked.clear()
-        kept = frozenset(one.name for one in known.tree.providers) if known else frozenset()
-        report = self._reporter.scan(
-            DriverContext(claims=self._providers.claims, managed_deployables=kept)
+        reasons = "; ".join(
+            f"{name}: {(error or 'no reason is known').rstrip('.')}"
+            for name, (_, error) in enabled.items()
         )
-        if memory.report is None and self._cache.report is not None:
-            for name in sorted(self._cache.report.deployables() - report.deployables()):
-                LOG.warning("%s was there when this host was last reported, and is not now", name)
-        self._checks.ask_first(report)
-        memory.report, memory.scanned = report, self._clock()
+        return f"No driver works: {reasons}."[:_MAX_FAILURE]
 
-    def _report(self, welcome: Welcome, report: Report) -> dict[str, dict[str, str]]:
-        """Hand the report in unless the conductor has it already.
-
-        Return what of each driver the conductor does not keep: driver → name → reason.
-        """
-        if report.digest() == welcome.digest:
-            self._cache.keep(report=report)
-            return self._memory.kept_out
-        taken = self._conductor.report(self._identity.host, welcome.epoch, report)
-        self._cache.keep(report=report)
-        # What came back may have lost what was prepared on it.
-        self._memory.tended = None
-        LOG.info("Reported %d device(s)", sum(len(one.devices) for one in report.drivers))
-        for name, reason in taken.refused.items():
-            LOG.warning("The conductor does not keep %s: %s", name, reason)
-        self._want(taken.desired_generation)
-        self._memory.kept_out = report.kept_out(taken)
-        return self._memory.kept_out
-
-    def _want(self, generation: int) -> None:
-        memory = self._memory
-        if memory.desired is None or memory.desired.generation != generation:
-            assert memory.epoch is not None
-            before = memory.desired
-            memory.desired = self._conductor.desired(self._identity.host, memory.epoch)
-            self._providers.believe(memory.desired)
-            self._cache.keep(desired=memory.desired)
-            self._load_drivers()
-            if before is not None and before.tree == memory.desired.tree:
-                # Not the wish is news but what Placement shows: look at all of it again.
-                memory.tended = None
-                self._providers.look_again()
+    def _fetch_desired(self, generation: int) -> None:
+        """Fetch the desired state and load its drivers, if it is of another generation."""
+        previous = self._desired
+        if previous is not None and previous.generation == generation:
+            return
+        assert self._epoch is not None
+        self._desired = self._conductor.desired(self._identity.host, self._epoch)
+        self._providers.load(self._desired)
+        self._cache.store(desired=self._desired)
+        self._load_drivers()
+        if previous is not None and previous.tree == self._desired.tree:
+            self._rerun(_Event.SAME_TREE)
 
     def _load_drivers(self) -> None:
-        """Load and drop drivers as it is desired; what they show is looked at in this round."""
-        memory, wanted = self._memory, self._memory.desired
-        if wanted is None:
+        """Load and unload drivers as desired; this run scans their devices."""
+        if self._desired is None:
             return
         before = dict(self._driver_manager.drivers)
-        if self._driver_manager.apply(wanted.drivers, wanted.made):
-            memory.scanned = memory.tended = None
-            now = self._driver_manager.drivers
-            changed = {one for one in before | now if before.get(one) is not now.get(one)}
-            self._discoveries.changing(changed, memory.report or self._cache.report)
+        if self._driver_manager.apply(self._desired.drivers, self._desired.made):
+            self._rerun(_Event.DRIVERS_CHANGED)
+            after = self._driver_manager.drivers
+            changed = {name for name in before | after if before.get(name) is not after.get(name)}
+            self._discoveries.drivers_changed(changed, self._report or self._cache.report)
 
-    def _tend(self, epoch: int) -> exception.CyborgError | None:
-        """Have put right what is prepared on the host; answers why that could not be begun."""
-        memory = self._memory
-        if not self._due(memory.tended, self._intervals.full_check):
+    def _reserve_missing(self) -> None:
+        """Reserve in Placement, without a conductor, the providers that the host lost."""
+        desired = self._desired or self._cache.desired
+        if desired is not None:
+            self._providers.reserve_missing(desired, self._scan().deployables())
+
+    def _scan(self) -> Report:
+        """Return the report of the host; call the drivers if the scan is due or requested."""
+        last = self._report
+        if last and not (
+            self._scan_requested.is_set() or self._is_due(_Step.SCAN, self._intervals.scan)
+        ):
+            return last
+        # Before the drivers are called: a request during the scan leads to another scan.
+        self._scan_requested.clear()
+        desired = self._desired or self._cache.desired
+        names = (provider.name for provider in desired.tree.providers) if desired else ()
+        report = self._reporter.scan(
+            DriverContext(claims=self._providers.claims, managed_deployables=frozenset(names))
+        )
+        if last is None and self._cache.report is not None:
+            for name in sorted(self._cache.report.deployables() - report.deployables()):
+                LOG.warning(
+                    "Deployable %s of the last report is missing on host %s",
+                    name,
+                    self._identity.host,
+                )
+        self._checks.poll_new(report)
+        self._report = report
+        self._end(_Step.SCAN)
+        return report
+
+    def _send_report(self, welcome: Welcome, report: Report) -> None:
+        """Send the report unless the conductor has it already; note what it does not keep."""
+        if report.digest() == welcome.digest:
+            self._cache.store(report=report)
+            return
+        host = self._identity.host
+        acknowledged = self._conductor.report(host, welcome.epoch, report)
+        self._cache.store(report=report)
+        self._rerun(_Event.REPORTED)
+        devices = sum(len(driver.devices) for driver in report.drivers)
+        LOG.info("Reported %d device(s) of host %s", devices, host)
+        for name, reason in acknowledged.refused.items():
+            LOG.warning("Deployable %s of host %s refused by the conductor: %s", name, host, reason)
+        self._fetch_desired(acknowledged.desired_generation)
+        self._rejected = report.kept_out(acknowledged)
+
+    def _sync_units(self, epoch: int) -> exception.CyborgError | None:
+        """Compare the prepared units if that is due; return the error, if any.
+
+        The step stays due while the conductor is not available.
+        """
+        if not self._is_due(_Step.SYNC_UNITS, self._intervals.full_check):
             return None
-        trouble = None
+        error = None
         try:
-            self._prepared_sync.tend(self._identity.host, epoch)
-        except exception.Unavailable as error:
-            return error
-        except exception.CyborgError as error:
-            trouble = error
-        memory.tended = self._clock()
-        return trouble
+            self._prepared_sync.sync(self._identity.host, epoch)
+        except exception.Unavailable as unavailable:
+            return unavailable
+        except exception.CyborgError as failure:
+            error = failure
+        self._end(_Step.SYNC_UNITS)
+        return error
 
-    def _publish(self, *, known_before: bool) -> None:
-        """Have Placement show what is desired."""
-        memory = self._memory
-        if memory.desired is not None and memory.epoch is not None:
-            memory.desired = self._providers.publish(
-                memory.desired, memory.epoch, known_before=known_before
-            )
+    def _is_due(self, step: _Step, interval: float) -> bool:
+        ended_at = self._ended_at.get(step)
+        return ended_at is None or self._clock() - ended_at >= interval
 
-    def _due(self, since: float | None, interval: float) -> bool:
-        return since is None or self._clock() - since >= interval
+    def _end(self, step: _Step) -> None:
+        self._ended_at[step] = self._clock()
+
+    def _rerun(self, event: _Event) -> None:
+        """Make the steps that an event affects due."""
+        for step in _RERUN[event]:
+            if step is _Step.CHECK_PLACEMENT:
+                self._providers.require_check()
+            else:
+                self._ended_at.pop(step, None)

@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 from cyborg import exception
-from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
 from cyborg.agent.serial_executor import KeyedSerialExecutor
 from cyborg.agent.state_store import OperationJournal
 from cyborg.clients.glance import Glance
@@ -28,51 +28,26 @@ from cyborg.model.work import (
     WorkKind,
 )
 
-_VERB = "install"
-
-
-def set_up(driver: Driver, device_key: str, driver_calls: DriverCalls) -> str | None:
-    """Look at a device after its set-up; answers what the operator should know, if anything.
-
-    Raises DriverFailed when it is not there, or still not ready.
-    """
-    found = driver_calls(driver.name, "hardware", driver.hardware)
-    entry = next((one for one in found if one.key == device_key), None)
-    if entry is None:
-        raise _failed(driver, "the device is not there any more")
-    if entry.setup_required:
-        reason = entry.reason or "it still has to be set up"
-        if entry.reboot_required:
-            reason = f"the host has to be rebooted before it is ready ({reason})"
-        raise _failed(driver, reason)
-    if entry.reboot_required:
-        return "Its host has to be rebooted" + (f": {entry.reason}" if entry.reason else ".")
-    return None
-
-
-def _failed(driver: Driver, reason: str) -> exception.DriverFailed:
-    return exception.DriverFailed(driver=driver.name, verb=_VERB, reason=reason)
-
-
 LOG = logging.getLogger(__name__)
 
 Task = HandleTask | InstallTask | ProgramTask
 
 
-def _unknown(_driver: str, _key: str) -> DeviceHealth | None:
-    """For a host whose drivers are not asked about health."""
+def _no_health(_driver: str, _key: str) -> DeviceHealth | None:
+    """Return no health: the drivers are not polled for it."""
     return None
 
 
 class Operations:
-    """Runs tasks.
+    """Run tasks, those of one device in order and one at a time.
 
-    ``patience`` is how long, in seconds, one question waits for the end of a task; ``images`` is
-    the directory for images on their way into a device: it is this agent's alone, and images that
-    an earlier agent left there are removed. ``threads`` is how many devices may be worked on at a
-    time. ``look_again`` is called when what the host shows may have changed. ``health`` returns the
-    health of a device that was just set up, by driver and key, if known.
-    ``remembered`` is how many operations are kept by id; a conductor asks again within seconds.
+    ``timeout`` is how long, in seconds, a call waits for the end of its task. ``images`` is the
+    directory for images on their way into a device: it belongs to this agent alone, and images that
+    an earlier agent process left there are removed. ``threads`` is how many devices may be worked
+    on at a time. ``request_scan`` is called when the hardware of the host may have changed.
+    ``health`` returns the health of a device that was just set up, by driver and key, if known.
+    ``max_operations`` is how many operations are remembered by id; the conductor repeats a request
+    within seconds.
     """
 
     def __init__(
@@ -82,103 +57,103 @@ class Operations:
         journal: OperationJournal,
         glance: Callable[[], Glance],
         images: Path,
-        patience: float,
-        look_again: Callable[[], None],
+        timeout: float,
+        request_scan: Callable[[], None],
         threads: int = 32,
-        remembered: int = 1000,
-        driver_calls: DriverCalls = guarded,
-        health: Callable[[str, str], DeviceHealth | None] = _unknown,
+        max_operations: int = 1000,
+        driver_calls: DriverCalls = UNCOUNTED,
+        health: Callable[[str, str], DeviceHealth | None] = _no_health,
     ) -> None:
         self._drivers = drivers
         self._journal = journal
         self._glance = glance
         self._images = images
         shutil.rmtree(images, ignore_errors=True)
-        self._patience = patience
-        self._look_again = look_again
-        self._remembered = remembered
+        self._timeout = timeout
+        self._request_scan = request_scan
+        self._max_operations = max_operations
         self._driver_calls = driver_calls
         self._health = health
         self._executor = KeyedSerialExecutor(threads)
         self._lock = threading.Lock()
-        self._running: OrderedDict[str, Future[Outcome]] = OrderedDict()
+        self._operations: OrderedDict[str, Future[Outcome]] = OrderedDict()
         self._repairs: dict[Unit, Future[None]] = {}
-        #: Order and moment of issue of what was last ordered for each unit.
+        #: Order and time of issue (ms) of the last task of each unit.
         self._orders: dict[Unit, tuple[int, int]] = {}
-        # When something was last done to a unit, counted over all units.
-        self._moment = 0
+        self._change_count = 0
+        #: The change count after the last change of each unit.
         self._changed_at: dict[Unit, int] = {}
 
-    def prepare(self, task: HandleTask, image: ImageOrder | None = None) -> Outcome:
-        """Make a handle ready for its guest, with this image in its deployable.
+    def prepare(self, task: HandleTask, image_order: ImageOrder | None = None) -> Outcome:
+        """Load the image into the deployable, if any, and make a handle ready for its guest.
 
         Raises what ``program`` raises.
         """
         driver = self._driver(task.driver)
 
-        def call() -> Outcome:
-            loaded = None
-            if image is not None:
-                # Before the download, too: a bind that was called off needs no image.
-                self._check_turn(task, "prepare")
-                loaded = self._load_for(driver, task, image)
-            if image is None or image.prepare:
-                self._in_turn(task, "prepare", lambda: driver.prepare(task))
-            return Outcome(task.operation, image=loaded)
+        def run() -> Outcome:
+            image_uuid = None
+            if image_order is not None:
+                # Before the download: a bind that was cancelled needs no image.
+                self._check_order(task, "prepare")
+                image_uuid = self._load_image(driver, task, image_order)
+            if image_order is None or image_order.prepare:
+                self._call_in_order(task, "prepare", lambda: driver.prepare(task))
+            return Outcome(task.operation, image=image_uuid)
 
-        return self._run(task, "prepare", call)
+        return self._run(task, "prepare", run)
 
     def release(self, task: HandleTask) -> Outcome:
         """Take a handle back from its guest, and clean up."""
         driver = self._driver(task.driver)
 
-        def call() -> Outcome:
-            self._in_turn(task, "release", lambda: driver.release(task))
+        def run() -> Outcome:
+            self._call_in_order(task, "release", lambda: driver.release(task))
             return Outcome(task.operation)
 
-        return self._run(task, "release", call)
+        return self._run(task, "release", run)
 
     def program(self, task: ProgramTask) -> Outcome:
-        """Fetch an image with the service's own credentials and load it.
+        """Download an image with the service's own credentials and load it into a deployable.
 
-        Raises Unavailable while Glance cannot be asked, or the image finds no room on the disk:
-        ask again later.
+        Raises Unavailable if Glance is not available, or the disk has no space for the image. The
+        caller tries again later.
         """
         driver = self._driver(task.driver)
 
-        def call() -> Outcome:
+        def run() -> Outcome:
             self._program(driver, task)
             return Outcome(task.operation)
 
-        return self._run(task, "program", call)
+        return self._run(task, "program", run)
 
     def install(self, task: InstallTask) -> Outcome:
-        """Set a device up; succeeds only when the driver finds it ready after that."""
+        """Set a device up; it succeeds only if the driver lists the device as ready afterwards."""
         driver = self._driver(task.driver)
         return self._run(task, "install", lambda: self._install(driver, task))
 
     @property
-    def moment(self) -> int:
-        """Now, in the order of the operations; see ``repair``."""
-        return self._moment
+    def change_count(self) -> int:
+        """How many times a unit has changed in this process; see ``repair``."""
+        return self._change_count
 
     def repair(self, verb: WorkKind, task: HandleTask, *, since: int) -> None:
-        """Begin to prepare or release a unit that was found not to be as wanted; returns at once.
+        """Start to prepare or release a unit that is not in its required state; return at once.
 
-        What was found was true at the moment ``since``: if anything has been done to the unit
-        after that, the repair is left out. What the conductor orders later comes later.
+        ``since`` is the change count before the unit's state was read. The repair is skipped if the
+        unit has changed after that. Later requests of the conductor for the device run after it.
         """
         driver = self._driver(task.driver)
         call = driver.prepare if verb is WorkKind.PREPARE else driver.release
         with self._lock:
-            before = self._repairs.get(task.unit)
-            if before is None or before.done():
+            previous = self._repairs.get(task.unit)
+            if previous is None or previous.done():
                 self._repairs[task.unit] = self._executor.submit(
                     (task.driver, task.device_key), lambda: self._repair(verb, task, since, call)
                 )
 
     def stop(self) -> None:
-        """Finish what is in hand."""
+        """Wait for the tasks that are running; the others are never started."""
         self._executor.stop()
 
     def _driver(self, name: str) -> Driver:
@@ -188,73 +163,94 @@ class Operations:
         return driver
 
     def _run(self, task: Task, verb: str, call: Callable[[], Outcome]) -> Outcome:
+        """Return the outcome of a task; ``done`` is False if it has not ended in time."""
         with self._lock:
-            future = self._running.get(task.operation)
+            future = self._operations.get(task.operation)
             if future is None:
                 future = self._executor.submit((task.driver, task.device_key), call)
-                self._running[task.operation] = future
-                while len(self._running) > self._remembered:
-                    self._running.popitem(last=False)
+                self._operations[task.operation] = future
+                while len(self._operations) > self._max_operations:
+                    self._operations.popitem(last=False)
         try:
-            return future.result(self._patience)
+            return future.result(self._timeout)
         except FutureTimeout:
             return Outcome(task.operation, done=False)
         except exception.Unavailable:
             self._forget(task.operation)
             raise
         except exception.CyborgError as error:
-            what = task.device_key if isinstance(task, InstallTask) else task.deployable
-            LOG.warning("%s of %s failed: %s", verb, what, error)
+            target = task.device_key if isinstance(task, InstallTask) else task.deployable
+            LOG.warning("%s of %s failed (operation %s): %s", verb, target, task.operation, error)
             self._forget(task.operation)
             return Outcome(task.operation, fault=str(error))
 
-    def _in_turn(self, task: HandleTask | ProgramTask, verb: str, call: Callable[[], None]) -> None:
-        """Call the driver, unless something later has been done to the unit already."""
-        self._check_turn(task, verb)
+    def _forget(self, operation: str) -> None:
+        """Allow the conductor to try a failed operation again under the same id."""
+        with self._lock:
+            self._operations.pop(operation, None)
+
+    def _call_in_order(
+        self, task: HandleTask | ProgramTask, verb: str, call: Callable[[], None]
+    ) -> None:
+        """Call the driver; raise Conflict if a later task of the unit was run already."""
+        self._check_order(task, verb)
         self._orders[task.unit] = task.order, task.issued_ms
-        self._mark(task.unit)
+        self._count_change(task.unit)
         try:
-            self._touch(task, verb, call)
+            self._call_driver(task, verb, call)
         finally:
-            # Who looks in between sees something that is neither before nor after it.
-            self._mark(task.unit)
-        LOG.info("%s of %s is done", verb, task.deployable)
+            # A comparison that read the unit during the call saw neither the old nor the new state.
+            self._count_change(task.unit)
+        LOG.info("%s of %s completed (operation %s)", verb, task.deployable, task.operation)
 
-    def _check_turn(self, task: HandleTask | ProgramTask, verb: str) -> None:
-        """Raise Conflict when something later has been done to the unit.
+    def _check_order(self, task: HandleTask | ProgramTask, verb: str) -> None:
+        """Raise Conflict if a later task of the unit was run already.
 
-        A request may be on its way for long, and nothing would undo it. A lower order that was
-        issued later is no such request: the database was restored.
+        The bus may deliver a request late, and nothing would revert it. A lower order with a later
+        time of issue is not late: the database was restored from a backup.
         """
         order, issued = self._orders.get(task.unit, (0, 0))
         restored = 0 < issued < task.issued_ms
         if task.order < order and not restored:
             raise exception.Conflict(reason=f"a later order than this {verb} has been carried out")
 
-    def _mark(self, unit: Unit) -> None:
+    def _count_change(self, unit: Unit) -> None:
         with self._lock:
-            self._moment += 1
-            self._changed_at[unit] = self._moment
+            self._change_count += 1
+            self._changed_at[unit] = self._change_count
 
     def _repair(
         self, verb: WorkKind, task: HandleTask, since: int, call: Callable[[HandleTask], None]
     ) -> None:
-        place = f"{task.handle_key} of {task.deployable}"
         if self._changed_at.get(task.unit, 0) > since:
-            LOG.info("%s is left as it is: something has been done to it meanwhile", place)
+            LOG.info(
+                "Repair (%s) of handle %s of deployable %s skipped: the handle has changed since "
+                "it was compared",
+                verb.value,
+                task.handle_key,
+                task.deployable,
+            )
             return
+        required = "a guest has it" if verb is WorkKind.PREPARE else "no guest has it"
         try:
-            self._touch(task, verb.value, lambda: call(task))
+            self._call_driver(task, verb.value, lambda: call(task))
         except exception.CyborgError as error:
-            LOG.warning("%s is not as wanted, and %s failed: %s", place, verb.value, error)
+            result, reason, level = "failed", str(error), logging.WARNING
         else:
-            prepared = verb is WorkKind.PREPARE
-            what = ("Prepared", "again: a guest has it") if prepared else ("Released", "for nobody")
-            LOG.info("%s %s %s", what[0], place, what[1])
-        self._mark(task.unit)
+            result, reason, level = "completed", required, logging.INFO
+        LOG.log(
+            level,
+            "Repair (%s) of handle %s of deployable %s %s: %s",
+            verb.value,
+            task.handle_key,
+            task.deployable,
+            result,
+            reason,
+        )
+        self._count_change(task.unit)
 
-    def _touch(self, task: Task, verb: str, call: Callable[[], None]) -> None:
-        """Call the driver between two records of the journal; a process that dies writes one."""
+    def _call_driver(self, task: Task, verb: str, call: Callable[[], None]) -> None:
+        """Call the driver between the begin record and the end record of the journal."""
         self._journal.begin(verb, task)
         try:
             self._driver_calls(task.driver, verb, call)
@@ -263,53 +259,70 @@ class Operations:
             raise
         self._journal.end(task.operation)
 
-    def _forget(self, operation: str) -> None:
-        """A failed operation may be tried again under its own id."""
-        with self._lock:
-            self._running.pop(operation, None)
-
     def _install(self, driver: Driver, task: InstallTask) -> Outcome:
         try:
-            self._touch(task, "install", lambda: driver.install(task.device_key, task.operation))
-            note = set_up(driver, task.device_key, self._driver_calls)
-            # Before the conductor enables the device: a faulty one must not be offered meanwhile.
+            self._call_driver(
+                task, "install", lambda: driver.install(task.device_key, task.operation)
+            )
+            note = self._check_set_up(driver, task.device_key)
+            # Read it before the conductor enables the device, so that a faulty device is not
+            # offered until the next poll.
             health = self._health(task.driver, task.device_key)
             return Outcome(task.operation, note=note, health=health)
         finally:
-            self._look_again()
+            self._request_scan()
 
-    def _load_for(self, driver: Driver, task: HandleTask, image: ImageOrder) -> str:
-        """Have the image that a bind asks for in its deployable; return the image's UUID."""
-        uuid = image.bitstream_id
-        if uuid is None:
-            uuid = self._glance().with_function(image.function_id or "")
-        if uuid == image.loaded:
-            return uuid
-        if not image.alone:
+    def _check_set_up(self, driver: Driver, device_key: str) -> str | None:
+        """Return a note for the operator about a device that was set up, if there is any.
+
+        Raises DriverFailed if the driver does not list the device, or lists it as not ready.
+        """
+        hardware = self._driver_calls(driver.name, "hardware", driver.hardware)
+        entry = next((entry for entry in hardware if entry.key == device_key), None)
+        if entry is None:
+            reason = "the driver does not list the device any more"
+        elif entry.setup_required:
+            reason = entry.reason or "it still has to be set up"
+            if entry.reboot_required:
+                reason = f"the host has to be rebooted before it is ready ({reason})"
+        elif entry.reboot_required:
+            return "Its host has to be rebooted" + (f": {entry.reason}" if entry.reason else ".")
+        else:
+            return None
+        raise exception.DriverFailed(driver=driver.name, verb="install", reason=reason)
+
+    def _load_image(self, driver: Driver, task: HandleTask, image_order: ImageOrder) -> str:
+        """Load the image of a bind into its deployable, if it is not there; return its UUID."""
+        image_uuid = image_order.bitstream_id
+        if image_uuid is None:
+            image_uuid = self._glance().with_function(image_order.function_id or "")
+        if image_uuid == image_order.loaded:
+            return image_uuid
+        if not image_order.alone:
             raise exception.Conflict(
-                reason=f"{task.deployable} is in use with image {image.loaded or 'unknown'}, and "
-                f"image {uuid} is asked for"
+                reason=f"{task.deployable} is in use with image {image_order.loaded or 'unknown'}, "
+                f"and image {image_uuid} is requested"
             )
-        order = ProgramTask(
+        program_task = ProgramTask(
             operation=task.operation,
             driver=task.driver,
             device_key=task.device_key,
             deployable=task.deployable,
-            image_uuid=uuid,
+            image_uuid=image_uuid,
             agent_epoch=task.agent_epoch,
             order=task.order,
             issued_ms=task.issued_ms,
         )
-        self._program(driver, order)
-        return uuid
+        self._program(driver, program_task)
+        return image_uuid
 
     def _program(self, driver: Driver, task: ProgramTask) -> None:
-        """Load an image from a file that nobody else can read and that is gone afterwards."""
+        """Load an image from a temporary file that no other user can read."""
         try:
             self._images.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._images) as place:
-                path = Path(place, "image")
+            with tempfile.TemporaryDirectory(dir=self._images) as directory:
+                path = Path(directory, "image")
                 self._glance().download(task.image_uuid, path)
-                self._in_turn(task, "program", lambda: driver.program(task, str(path)))
+                self._call_in_order(task, "program", lambda: driver.program(task, str(path)))
         except OSError as error:
             raise exception.Unavailable(peer=str(self._images), reason=str(error)) from error

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host has prepared against what guests have: made again, or taken back."""
+"""Compare the units that are prepared on the host with what the conductor requires; repair them."""
 
 import logging
 from collections.abc import Mapping
 
 from cyborg import exception
-from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal
 from cyborg.drivers.base import Driver
@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 class PreparedUnitsSync:
-    """Begins repairs; units that the conductor does not know are somebody else's."""
+    """Start repairs of units; units that the conductor has no record of are left alone."""
 
     def __init__(
         self,
@@ -25,66 +25,70 @@ class PreparedUnitsSync:
         operations: Operations,
         journal: OperationJournal,
         conductor: ReportClient,
-        driver_calls: DriverCalls = guarded,
+        driver_calls: DriverCalls = UNCOUNTED,
     ) -> None:
         self._drivers = drivers
         self._operations = operations
         self._journal = journal
         self._conductor = conductor
         self._driver_calls = driver_calls
-        self._strangers: frozenset[Unit] = frozenset()
+        #: Prepared units without a record in the conductor that were logged already.
+        self._logged: frozenset[Unit] = frozenset()
 
-    def tend(self, host: str, epoch: int) -> None:
-        """Compare all units of the host, and begin what makes them right; waits for none of it.
+    def sync(self, host: str, epoch: int) -> None:
+        """Compare all units of the host and start their repairs; do not wait for the repairs.
 
-        Units that the conductor's own work is about are left to that. Nothing is asked where no
-        driver can tell what is prepared, unless an earlier agent ended in the middle of something.
+        Units on which the conductor has work in progress are left to that work. The conductor is
+        not called if no driver can list its prepared units and no operation was interrupted.
         """
-        since = self._operations.moment
-        shown = self._shown()
-        if not shown and not self._journal.unsettled:
+        since = self._operations.change_count
+        prepared = self._prepared()
+        if not prepared and not self._journal.has_interrupted:
             return
-        suspects = self._journal.suspects
+        interrupted = self._journal.interrupted_units
         holdings = self._conductor.holdings(host, epoch)
-        for one in holdings.units:
-            verb = _remedy(one, shown.get(one.task.driver), suspect=one.task.unit in suspects)
-            if verb is not None and one.task.driver in self._drivers:
-                self._operations.repair(verb, one.task, since=since)
-        self._journal.settle()
-        self._tell_strangers(shown, {one.task.unit for one in holdings.units})
+        for holding in holdings.units:
+            task = holding.task
+            verb = _repair(holding, prepared.get(task.driver), interrupted=task.unit in interrupted)
+            if verb is not None and task.driver in self._drivers:
+                self._operations.repair(verb, task, since=since)
+        self._journal.resolve_interrupted()
+        recorded = {holding.task.unit for holding in holdings.units}
+        unrecorded = frozenset().union(*prepared.values()) - recorded
+        for unit in sorted(unrecorded - self._logged):
+            LOG.warning(
+                "Handle %s of deployable %s is prepared, but the conductor has no record of it: it "
+                "is left alone",
+                unit.handle_key,
+                unit.deployable,
+            )
+        self._logged = unrecorded
 
-    def _shown(self) -> dict[str, frozenset[Unit]]:
-        """What is prepared, by driver; those that cannot tell are left out."""
-        shown = {}
+    def _prepared(self) -> dict[str, frozenset[Unit]]:
+        """Return the prepared units of each driver that can list them."""
+        prepared = {}
         for name, driver in self._drivers.items():
             try:
-                shown[name] = frozenset(self._driver_calls(name, "prepared", driver.prepared))
+                prepared[name] = frozenset(self._driver_calls(name, "prepared", driver.prepared))
             except exception.DriverCannot:
                 continue
             except exception.DriverFailed as error:
-                LOG.warning("What %s has prepared is not known: %s", name, error)
-        return shown
-
-    def _tell_strangers(self, shown: Mapping[str, frozenset[Unit]], known: set[Unit]) -> None:
-        strangers = frozenset().union(*shown.values()) - known
-        for one in sorted(strangers - self._strangers):
-            LOG.warning(
-                "%s of %s is prepared, but the conductor does not know it: it is left alone",
-                one.handle_key,
-                one.deployable,
-            )
-        self._strangers = strangers
+                LOG.warning("Driver %s did not list its prepared units: %s", name, error)
+        return prepared
 
 
-def _remedy(holding: Holding, shown: frozenset[Unit] | None, *, suspect: bool) -> WorkKind | None:
-    """What makes a unit as it should be.
+def _repair(
+    holding: Holding, prepared: frozenset[Unit] | None, *, interrupted: bool
+) -> WorkKind | None:
+    """Return the verb that brings a unit into its required state; None if it is in that state.
 
-    ``shown`` is None where the driver cannot tell. Of a ``suspect`` nobody knows how far it got:
-    verbs are idempotent, so it is done once more.
+    ``prepared`` is None where the driver cannot list its units. How far an ``interrupted``
+    operation got is unknown. The verbs are idempotent, so the agent repeats the required one.
     """
     unit = holding.task.unit
-    if holding.use is Use.PREPARED and (suspect or (shown is not None and unit not in shown)):
-        return WorkKind.PREPARE
-    if holding.use is Use.FREE and (suspect or (shown is not None and unit in shown)):
+    if holding.use is Use.PREPARED:
+        if interrupted or (prepared is not None and unit not in prepared):
+            return WorkKind.PREPARE
+    elif holding.use is Use.FREE and (interrupted or (prepared is not None and unit in prepared)):
         return WorkKind.RELEASE
     return None

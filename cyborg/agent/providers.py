@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The providers of this host in Placement: kept as the conductor wants them, while it answers.
+"""The resource providers of this host in Placement, kept as the conductor requires them.
 
-Placement may be away, or not know the compute yet; each round tries again.
+If Placement is not available, or does not know the compute yet, the next run tries again.
 """
 
 import logging
@@ -20,10 +20,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Providers:
-    """What the agent knows of them from its last rounds; a restart forgets it, and asks.
+    """Publish the providers of this host; a restart forgets their state and reads it again.
 
-    ``host`` is the agent's name on the bus, ``names`` are what Placement may call its compute.
-    ``full_check`` is how often all of Placement is looked at, in seconds of ``clock``.
+    ``host`` is the agent's name on the bus; ``names`` are the names that Placement may have for its
+    compute. ``full_check`` is the interval of full checks of Placement, in seconds of ``clock``.
     """
 
     def __init__(
@@ -45,36 +45,36 @@ class Providers:
         self._publisher = publisher
         self._clock = clock
         self._root: tuple[str, str] | None = None
-        self._published: int | None = None
-        self._checked: float | None = None
+        self._published_generation: int | None = None
+        self._checked_at: float | None = None
         self._refused: dict[str, str] = {}
-        #: The compute's tree in Placement, in a round that checks all of it.
+        #: The compute's tree in Placement, read in a run with a full check.
         self._tree: dict[str, Node] | None = None
-        self._withheld: set[str] = set()
-        #: The PCI addresses that Nova offers by itself, with the reason not to.
+        self._reserved: set[str] = set()
+        #: The PCI addresses that Nova offers itself → the reason why a driver must not offer them.
         self.claims: dict[str, str] = {}
 
     @property
-    def found(self) -> bool:
-        """Whether Placement knows the compute."""
+    def located(self) -> bool:
+        """Whether the compute's provider was found in Placement."""
         return self._root is not None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What Placement calls the compute; all that it may, before it was found."""
+        """The compute's name in Placement; all possible names until its provider was found."""
         return (self._root[1],) if self._root else self._names
 
-    def look_again(self) -> None:
-        """Have the next round check all of Placement."""
-        self._checked = None
+    def require_check(self) -> None:
+        """Do a full check of Placement in the next run."""
+        self._checked_at = None
 
-    def look_around(self) -> exception.CyborgError | None:
-        """Find the compute's provider, and what Nova claims below it; answers why it cannot."""
+    def locate(self) -> exception.CyborgError | None:
+        """Find the compute's provider, and Nova's claims below it; return the error, if any."""
         self._tree = None
         try:
             if self._root is None:
                 self._root = self._publisher.find_root(self._names)
-                LOG.info("Devices of this host go below %s in Placement", self._root[1])
+                LOG.info("Compute of host %s found in Placement as %s", self._host, self._root[1])
             if self._is_check_due():
                 self._tree = self._placement.tree(self._root[0])
                 self.claims = _claims(self._tree, self._root[1])
@@ -82,91 +82,111 @@ class Providers:
             return error
         return None
 
-    def believe(self, desired: Desired) -> None:
-        """Take it that the conductor knows of these refusals, and of no others.
+    def load(self, desired: Desired) -> None:
+        """Take over the refusals that the conductor knows of, and what Placement shows.
 
-        After a restart this is still what the last report led to, and so what Placement shows.
+        After a restart this is the result of the last report, and so the state of Placement.
         """
         self._refused = dict(desired.refused)
         self._publisher.recall(desired.tree)
 
-    def withhold(self, desired: Desired, seen: Set[str]) -> None:
-        """Reserve, once, what is not ``seen`` any more; offer nothing.
+    def reserve_missing(self, desired: Desired, present: Set[str]) -> None:
+        """Reserve, once, every desired provider that is not ``present`` on the host any more.
 
-        What comes back meanwhile is offered when the conductor has heard of it.
+        The units stay reserved if it returns, until the conductor answers and gets a report.
         """
-        there = seen | desired.refused.keys() | self._refused.keys()
-        gone = {one.uuid: one.name for one in desired.tree.providers if one.name not in there}
+        keep = present | desired.refused.keys() | self._refused.keys()
+        missing = {
+            provider.uuid: provider.name
+            for provider in desired.tree.providers
+            if provider.name not in keep
+        }
         try:
-            for uuid in self._publisher.withhold(sorted(gone.keys() - self._withheld)):
-                LOG.warning("%s is not there any more: Placement offers none of it", gone[uuid])
+            for uuid in self._publisher.withhold(sorted(missing.keys() - self._reserved)):
+                LOG.warning(
+                    "Provider %s (%s) reserved in Placement: the host does not have it any more",
+                    missing[uuid],
+                    uuid,
+                )
         except exception.CyborgError as error:
-            LOG.debug("Nothing is taken back in Placement yet: %s", error)
+            LOG.debug("Missing providers are not reserved in Placement yet: %s", error)
         else:
-            self._withheld |= gone.keys()
+            self._reserved |= missing.keys()
 
-    def trust(self) -> None:
-        """The conductor answers again: nothing is withheld, and all of Placement is checked."""
-        self._withheld = set()
-        self._checked = None
+    def forget_reserved(self) -> None:
+        """Forget which providers were reserved: the conductor answers again and decides."""
+        self._reserved = set()
 
     def publish(self, desired: Desired, epoch: int, *, known_before: bool) -> Desired:
-        """Make Placement show what is desired, and tell which providers it refuses.
+        """Write the desired tree to Placement; tell the conductor which providers are refused.
 
-        ``known_before``: the host has reported at some time. Answers what is still desired.
+        ``known_before``: the conductor has a report of the host. Return what is still desired.
         """
         if self._is_check_due():
-            # A host that nobody has seen before has nothing in Placement to compare with.
-            fresh = self._checked is None and not known_before
+            # A host without any report has nothing in Placement to compare with.
+            fresh = self._checked_at is None and not known_before
             full = True
-        elif self._published != desired.generation:
+        elif self._published_generation != desired.generation:
             fresh, full = True, False
         else:
             return desired
-        self._published = None
+        self._published_generation = None
         if fresh:
             result = self._publisher.publish(desired.tree)
         else:
             result = self._publisher.check(desired.tree, listing=self._tree)
-        self._checked = self._clock() if full else self._checked
+        self._checked_at = self._clock() if full else self._checked_at
         outcomes = result.outcomes
-        refused = {one.name: one.reason for one in outcomes if one.verdict is Verdict.REFUSED}
-        staying = self._retire(desired, epoch, result.root_uuid)
+        refused = {
+            outcome.name: outcome.reason
+            for outcome in outcomes
+            if outcome.verdict is Verdict.REFUSED
+        }
+        staying = self._remove(desired, epoch, result.root_uuid)
         refused |= staying
         if refused != self._refused:
             self._conductor.published(self._host, epoch, refused)
             self._refused = refused
-        if not any(one.verdict is Verdict.FAILED for one in outcomes):
-            self._published = desired.generation
+        if not any(outcome.verdict is Verdict.FAILED for outcome in outcomes):
+            self._published_generation = desired.generation
         return desired if staying else replace(desired, retired=())
 
-    def _retire(self, desired: Desired, epoch: int, root: str) -> dict[str, str]:
-        """Remove providers that are given up, and tell; answers which have to stay, and why."""
-        gone: list[str] = []
+    def _remove(self, desired: Desired, epoch: int, root: str) -> dict[str, str]:
+        """Remove the providers of removed devices and tell the conductor.
+
+        Return the providers that cannot be removed: name → reason.
+        """
+        removed: list[str] = []
         staying: dict[str, str] = {}
-        for one in desired.retired:
+        for provider in desired.retired:
             try:
-                self._publisher.retire(one.uuid, root=root)
-                gone.append(one.name)
+                self._publisher.retire(provider.uuid, root=root)
+                removed.append(provider.name)
             except (exception.Conflict, exception.Unavailable) as error:
-                # A 500 is what this one request did to Placement; anything else meets all of them.
+                # A 500 concerns this request only; any other error concerns all of Placement.
                 if error.fields.get("http", 500) != 500:
                     raise
-                staying[one.name] = f"it cannot be removed: {error}"
-                if self._refused.get(one.name) != staying[one.name]:
-                    LOG.warning("Provider %s: %s", one.name, staying[one.name])
-        if gone:
-            self._conductor.retired(self._host, epoch, gone)
+                staying[provider.name] = f"it cannot be removed: {error}"
+                if self._refused.get(provider.name) != staying[provider.name]:
+                    LOG.warning(
+                        "Provider %s (%s) stays in Placement: %s",
+                        provider.name,
+                        provider.uuid,
+                        staying[provider.name],
+                    )
+        if removed:
+            self._conductor.retired(self._host, epoch, removed)
         return staying
 
     def _is_check_due(self) -> bool:
-        return self._checked is None or self._clock() - self._checked >= self._full_check
+        return self._checked_at is None or self._clock() - self._checked_at >= self._full_check
 
 
 def _claims(tree: Mapping[str, Node], root_name: str) -> dict[str, str]:
-    """The PCI addresses that Nova offers by itself (its providers are ``<compute>_<address>``).
+    """Return the PCI addresses that Nova offers itself, with the reason not to offer them.
 
-    Ours may be called alike, but their uuids follow from their names.
+    Nova names its providers ``<compute>_<address>``. Cyborg's may have such names too, but their
+    uuids are derived from their names.
     """
     claims = {}
     for node in tree.values():

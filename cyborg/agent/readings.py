@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How busy, hot and hungry the accelerators are: asked of the drivers, and told.
+"""Utilisation, temperature and power draw of the accelerators: read, and sent out.
 
-To whoever listens on the bus, and to a conductor, for its metrics; nobody stores it.
+They go out as a notification on the bus, and to a conductor for its metrics; they are not stored.
 """
 
 import functools
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver
 from cyborg.model import notification
 from cyborg.model.device import Device
@@ -22,14 +22,14 @@ from cyborg.rpc.notifications import Notifier
 
 LOG = logging.getLogger(__name__)
 
-#: How long all drivers together, and the bus of notifications, are waited for, in seconds.
-_PATIENCE: Final = 10.0
+#: The timeout of all drivers together, and of the notification bus, in seconds.
+_TIMEOUT: Final = 10.0
 
 
-class _Question:
-    """One driver, asked for all its devices in a thread of its own.
+class _Poll:
+    """Read the devices of one driver in a thread of its own; ``readings`` grows meanwhile.
 
-    ``readings`` grows meanwhile. The thread is nobody's who waits: a driver may hang for ever.
+    The thread is a daemon thread: a driver that hangs does not keep the agent from stopping.
     """
 
     def __init__(
@@ -37,39 +37,37 @@ class _Question:
         driver: Driver,
         keys: Sequence[str],
         driver_calls: DriverCalls,
-        fault: Callable[[str, str], None],
+        on_fault: Callable[[str, str], None],
     ) -> None:
         self.readings: list[Reading] = []
-        self._driver, self._keys, self._driver_calls, self._fault = (
-            driver,
-            keys,
-            driver_calls,
-            fault,
-        )
-        self.thread = threading.Thread(target=self._ask, name=f"stats-{driver.name}", daemon=True)
+        self._driver = driver
+        self._keys = keys
+        self._driver_calls = driver_calls
+        self._on_fault = on_fault
+        self.thread = threading.Thread(target=self._run, name=f"stats-{driver.name}", daemon=True)
         self.thread.start()
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         name = self._driver.name
         for key in self._keys:
             try:
-                figures = self._driver_calls(name, "stats", functools.partial(self._measure, key))
+                figures = self._driver_calls(name, "stats", functools.partial(self._figures, key))
             except exception.DriverCannot:
                 continue
             except exception.DriverFailed as error:
-                self._fault(f"{name} {key}", str(error))
+                self._on_fault(f"device {key} of driver {name}", str(error))
                 continue
             self.readings.append(Reading(name, key, figures))
 
-    def _measure(self, key: str) -> dict[str, float]:
+    def _figures(self, key: str) -> dict[str, float]:
         return sound(self._driver.stats(key))
 
 
 class Readings:
-    """Asks and tells once per call of ``run_once``.
+    """Read and send once in each call of ``run_once``.
 
-    ``devices`` are those found last, by driver; ``epoch`` is that of this agent, None before the
-    conductor has greeted it.
+    ``devices`` returns the devices of the last scan with their drivers, ``epoch`` the epoch of this
+    agent, which is None until the conductor has answered its first hello.
     """
 
     def __init__(
@@ -81,8 +79,8 @@ class Readings:
         epoch: Callable[[], int | None],
         conductor: ReportClient,
         notifier: Notifier,
-        driver_calls: DriverCalls = guarded,
-        patience: float = _PATIENCE,
+        driver_calls: DriverCalls = UNCOUNTED,
+        timeout: float = _TIMEOUT,
     ) -> None:
         self._host = host
         self._drivers = drivers
@@ -91,22 +89,22 @@ class Readings:
         self._conductor = conductor
         self._notifier = notifier
         self._driver_calls = driver_calls
-        self._patience = patience
-        self._questions: dict[str, _Question] = {}
-        self._complaints: dict[str, str] = {}
-        self._told_nowhere = False
+        self._timeout = timeout
+        self._polls: dict[str, _Poll] = {}
+        self._faults: dict[str, str] = {}
+        self._logged_disabled = False
 
     def run_once(self) -> None:
-        """Ask and tell; raises what kept it from being told, after telling whom it could.
+        """Read all devices and send the readings; raise the error of the conductor at the end.
 
-        A driver whose last answer has not come yet is not asked again, and the others are. An agent
-        that has been superseded tells nobody.
+        A driver that has not answered the previous poll is left out of this one. An agent that has
+        been superseded sends nothing.
         """
         devices = self._devices()
-        readings = self._ask(devices)
+        readings = self._poll(devices)
         if not readings:
             return
-        trouble: exception.CyborgError | None = None
+        conductor_error: exception.CyborgError | None = None
         epoch = self._epoch()
         if epoch is not None:
             try:
@@ -114,48 +112,42 @@ class Readings:
             except exception.StaleEpoch:
                 raise
             except exception.CyborgError as error:
-                trouble = error
-        self._broadcast(readings, devices)
-        if trouble is not None:
-            raise trouble
+                conductor_error = error
+        if self._notifier.enabled:
+            usage = notification.usage(self._host, int(time.time() * 1000), readings, devices)
+            self._notifier.send([usage], within=self._timeout)
+        elif not self._logged_disabled:
+            self._logged_disabled = True
+            LOG.info(
+                "Usage notifications are off: [oslo_messaging_notifications] driver is not set or "
+                "is noop; conductors still get the usage for their metrics"
+            )
+        if conductor_error is not None:
+            raise conductor_error
 
-    def _broadcast(
-        self, readings: Sequence[Reading], devices: Sequence[tuple[str, Device]]
-    ) -> None:
-        if not self._notifier.enabled:
-            if not self._told_nowhere:
-                self._told_nowhere = True
-                LOG.info(
-                    "The usage of accelerators is broadcast to nobody, for [oslo_messaging_"
-                    "notifications] driver names none but noop; conductors have it for metrics"
-                )
-            return
-        told = notification.usage(self._host, int(time.time() * 1000), readings, devices)
-        self._notifier.send([told], within=self._patience)
-
-    def _ask(self, devices: Sequence[tuple[str, Device]]) -> list[Reading]:
+    def _poll(self, devices: Sequence[tuple[str, Device]]) -> list[Reading]:
         keys: dict[str, list[str]] = {}
         for name, device in devices:
             keys.setdefault(name, []).append(device.key)
         drivers = dict(self._drivers)
-        asked = {}
+        polls = {}
         for name in sorted(keys.keys() & drivers.keys()):
-            before = self._questions.get(name)
-            if before is not None and before.thread.is_alive():
-                self._fault(name, "it has not answered yet what it was asked before")
+            previous = self._polls.get(name)
+            if previous is not None and previous.thread.is_alive():
+                self._log_fault(f"driver {name}", "it has not answered the previous poll yet")
                 continue
-            self._complaints.pop(name, None)
-            asked[name] = _Question(drivers[name], keys[name], self._driver_calls, self._fault)
-        self._questions |= asked
-        deadline = time.monotonic() + self._patience
-        found = []
-        for question in asked.values():
-            question.thread.join(max(0.0, deadline - time.monotonic()))
-            found += list(question.readings)
-        return found
+            self._faults.pop(f"driver {name}", None)
+            polls[name] = _Poll(drivers[name], keys[name], self._driver_calls, self._log_fault)
+        self._polls |= polls
+        deadline = time.monotonic() + self._timeout
+        readings = []
+        for poll in polls.values():
+            poll.thread.join(max(0.0, deadline - time.monotonic()))
+            readings += list(poll.readings)
+        return readings
 
-    def _fault(self, what: str, reason: str) -> None:
-        """Say why something cannot be measured, once."""
-        if self._complaints.get(what) != reason:
-            self._complaints[what] = reason
-            LOG.warning("The usage of %s is not known: %s", what, reason)
+    def _log_fault(self, source: str, reason: str) -> None:
+        """Log, once for each reason, why a driver or device has no reading."""
+        if self._faults.get(source) != reason:
+            self._faults[source] = reason
+            LOG.warning("Usage of %s is not known: %s", source, reason)

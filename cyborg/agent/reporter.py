@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at the host: every driver is asked by itself, and one that fails stops no other."""
+"""Scan the host: call every driver by itself, so that a driver that fails stops no other driver."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
 from cyborg import exception
-from cyborg.agent.driver_calls import DriverCalls, guarded
+from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
 from cyborg.agent.driver_manager import DriverManager
 from cyborg.drivers.base import Driver, DriverContext
 from cyborg.model import wire
@@ -17,60 +17,62 @@ T = TypeVar("T", Device, Hardware, Backend)
 
 
 class Reporter:
-    """Asks the drivers of this host.
+    """Call the drivers of this host.
 
-    Those that are installed and not in force are asked once, and again when somebody wants to know,
-    for the hardware that they know; what they find is offered to nobody.
+    Idle drivers (installed, not enabled) are called once for the hardware that they support, and
+    again after ``forget_idle``; none of that hardware is offered.
     """
 
-    def __init__(self, driver_manager: DriverManager, driver_calls: DriverCalls = guarded) -> None:
+    def __init__(
+        self, driver_manager: DriverManager, driver_calls: DriverCalls = UNCOUNTED
+    ) -> None:
         self._driver_manager = driver_manager
         self._driver_calls = driver_calls
-        self._stopped: dict[str, DriverReport] = {}
+        self._idle: dict[str, DriverReport] = {}
 
     def scan(self, context: DriverContext) -> Report:
-        """What the host has now, as its drivers see it."""
-        driver_manager = self._driver_manager
-        found = [
-            self._ask(name, driver, context) for name, driver in driver_manager.drivers.items()
+        """Return the current hardware of the host, as its drivers report it."""
+        manager = self._driver_manager
+        loaded = [
+            self._scan_driver(name, driver, context) for name, driver in manager.drivers.items()
         ]
-        failed = [
-            DriverReport(name, self._without_driver(name), error=reason)
-            for name, reason in driver_manager.failures.items()
-        ]
-        self._stopped = {
-            name: self._stopped.get(name) or _idle(self._ask(name, driver, context))
-            for name, driver in driver_manager.idle.items()
+        failed = []
+        for name, reason in manager.failures.items():
+            # Only a driver that is enabled can fail; the hello of any other says STOPPED.
+            hello = manager.hellos.get(name)
+            state = DriverState.FAILED if hello is None else hello.status
+            failed.append(DriverReport(name, state, error=reason))
+        self._idle = {
+            name: self._idle.get(name) or _without_devices(self._scan_driver(name, driver, context))
+            for name, driver in manager.idle.items()
         }
-        return Report(tuple(map(self._introduced, (*found, *failed, *self._stopped.values()))))
+        reports = (*loaded, *failed, *self._idle.values())
+        return Report(tuple(map(self._with_hello, reports)))
 
     def forget_idle(self) -> None:
-        """Ask those that are not in force again with the next scan."""
-        self._stopped = {}
+        """Call the idle drivers again in the next scan."""
+        self._idle = {}
 
-    def _ask(self, name: str, driver: Driver, context: DriverContext) -> DriverReport:
+    def _scan_driver(self, name: str, driver: Driver, context: DriverContext) -> DriverReport:
         try:
-            devices = self._taken(name, "discover", lambda: driver.discover(context), Device)
+            devices = self._call(name, "discover", lambda: driver.discover(context), Device)
         except (exception.DriverFailed, exception.DriverCannot) as error:
             return DriverReport(name, DriverState.FAILED, error=str(error))
         report = DriverReport(name, DriverState.READY, devices)
         try:
-            return replace(
-                report,
-                hardware=self._hardware(name, driver, context, devices),
-                backends=self._taken(name, "backends", driver.backends, Backend),
-            )
+            if getattr(driver.hardware, "__func__", None) is Driver.hardware:
+                # The driver has no list of its own: its devices are all its hardware.
+                hardware = tuple(map(Hardware.of, devices))
+            else:
+                hardware = self._call(name, "hardware", lambda: driver.hardware(context), Hardware)
+            backends = self._call(name, "backends", driver.backends, Backend)
+            return replace(report, hardware=hardware, backends=backends)
         except (exception.DriverFailed, exception.DriverCannot) as error:
-            # The devices stand: guests may have them.
+            # The devices stay in the report: guests may use them.
             return replace(report, error=str(error))
 
-    def _without_driver(self, name: str) -> DriverState:
-        """The state of a name that could not be loaded: only what is enabled can fail."""
-        hello = self._driver_manager.hellos.get(name)
-        return DriverState.FAILED if hello is None else hello.status
-
-    def _introduced(self, report: DriverReport) -> DriverReport:
-        """The report with what the driver said of itself."""
+    def _with_hello(self, report: DriverReport) -> DriverReport:
+        """Return the report with the type, version and options of its driver."""
         hello = self._driver_manager.hellos.get(report.driver)
         if hello is None:
             return report
@@ -82,32 +84,26 @@ class Reporter:
             accepts=self._driver_manager.accepts.get(report.driver, ()),
         )
 
-    def _hardware(
-        self, name: str, driver: Driver, context: DriverContext, devices: Iterable[Device]
-    ) -> tuple[Hardware, ...]:
-        """All hardware that the driver knows; nothing is read again where devices are all."""
-        if getattr(driver.hardware, "__func__", None) is Driver.hardware:
-            return tuple(Hardware.of(one) for one in devices)
-        return self._taken(name, "hardware", lambda: driver.hardware(context), Hardware)
-
-    def _taken(
+    def _call(
         self, name: str, verb: str, call: Callable[[], Iterable[T]], kind: type[T]
     ) -> tuple[T, ...]:
-        """What a driver found, in the form in which the conductor will read it.
+        """Return the values of a driver, dumped and loaded as on the way to the conductor.
 
-        One driver's odd values must not keep the conductor from reading the others' devices.
+        Invalid values of one driver must not keep the conductor from reading the other drivers'
+        devices.
         """
         return self._driver_calls(
-            name, verb, lambda: tuple(wire.load(kind, wire.dump(one)) for one in call())
+            name, verb, lambda: tuple(wire.load(kind, wire.dump(value)) for value in call())
         )
 
 
-def _idle(report: DriverReport) -> DriverReport:
-    """What a driver that is not enabled tells: hardware, none of which is offered."""
-    known = report.hardware
-    if known is not None:
-        why = f"{report.driver} is not enabled"
-        known = tuple(
-            replace(one, offered=False, reason=why) if one.offered else one for one in known
+def _without_devices(report: DriverReport) -> DriverReport:
+    """Return the report of an idle driver: its hardware, none of which is offered."""
+    hardware = report.hardware
+    if hardware is not None:
+        reason = f"{report.driver} is not enabled"
+        hardware = tuple(
+            replace(entry, offered=False, reason=reason) if entry.offered else entry
+            for entry in hardware
         )
-    return replace(report, state=DriverState.STOPPED, devices=(), hardware=known)
+    return replace(report, state=DriverState.STOPPED, devices=(), hardware=hardware)

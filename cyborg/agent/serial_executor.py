@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads in lanes: what belongs to one lane runs in order and one at a time."""
+"""A thread pool that runs the calls of one key in order and one at a time."""
 
 import threading
 from collections import deque
@@ -13,44 +13,44 @@ T = TypeVar("T")
 
 
 class KeyedSerialExecutor:
-    """Runs calls. However much waits in a lane, it keeps one thread busy at most.
+    """Run calls in at most ``threads`` threads, of which each key occupies at most one.
 
-    So a device that hangs takes one of the ``threads``, and not all of them.
+    A device that hangs therefore blocks one thread, however many calls wait for the device.
     """
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="operation")
         self._lock = threading.Lock()
-        self._waiting: dict[Hashable, deque[tuple[Future[Any], Callable[[], Any]]]] = {}
+        self._queues: dict[Hashable, deque[tuple[Future[Any], Callable[[], Any]]]] = {}
         self._stopped = False
 
-    def submit(self, lane: Hashable, call: Callable[[], T]) -> Future[T]:
-        """Have ``call`` run, for the same request, after everything that waits in its lane."""
+    def submit(self, key: Hashable, call: Callable[[], T]) -> Future[T]:
+        """Run ``call`` after all earlier calls of this key, in the context of this request."""
         future: Future[T] = Future()
         with self._lock:
-            served = lane in self._waiting
-            self._waiting.setdefault(lane, deque()).append((future, carried(call)))
-            if not served:
-                self._pool.submit(self._serve, lane)
+            has_thread = key in self._queues
+            self._queues.setdefault(key, deque()).append((future, carried(call)))
+            if not has_thread:
+                self._pool.submit(self._run_queue, key)
         return future
 
     def stop(self) -> None:
-        """Finish what is running; what waits is never begun."""
+        """Wait for the running calls; calls that still wait are never started."""
         with self._lock:
             self._stopped = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _serve(self, lane: Hashable) -> None:
+    def _run_queue(self, key: Hashable) -> None:
         while True:
             with self._lock:
-                waiting = self._waiting[lane]
-                if self._stopped or not waiting:
-                    del self._waiting[lane]
+                queue = self._queues[key]
+                if self._stopped or not queue:
+                    del self._queues[key]
                     return
-                future, call = waiting.popleft()
+                future, call = queue.popleft()
             try:
-                answer = call()
-            except BaseException as error:  # noqa: BLE001 - it belongs to who waits, as in a pool
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
                 future.set_exception(error)
             else:
-                future.set_result(answer)
+                future.set_result(result)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files below the state path of an agent: the cache of desired state, and the journal.
+"""Files below the state path of an agent: the cache of desired state, and the operation journal.
 
-The agent works without them: a disk that fails is logged once and ignored.
+The agent works without them: a disk that fails is logged once and then ignored.
 """
 
 import contextlib
@@ -24,92 +24,105 @@ from cyborg.model.work import HandleTask, InstallTask, ProgramTask, Unit
 
 LOG = logging.getLogger(__name__)
 
-#: A file that is longer was not written by us; reading it would fill the memory.
-_LONGEST = 64 * 1024 * 1024
+#: A longer file was not written by an agent, and reading it would fill the memory.
+_MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class StateFiles:
-    """A directory of files with one record a line, each behind its checksum.
+    """A directory of files with one record in each line, after its checksum.
 
-    No method raises what the disk brings up: the first trouble is logged, and that it is over.
+    No method raises an error of the disk. The first error is logged, and the first success after
+    it.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._troubled = False
+        self._failing = False
 
     def read(self, name: str) -> list[Any]:
-        """The records of a file up to its end or the first one that is damaged; none without it.
+        """Return the records of a file up to its end or the first damaged record.
 
-        A damaged file is kept beside as ``<name>.damaged`` and said so.
+        A file that does not exist has no records. A damaged file is renamed to ``<name>.damaged``,
+        with a warning.
         """
         path = self._directory / name
         try:
-            if path.stat().st_size > _LONGEST:
-                self.put_aside(name)
+            if path.stat().st_size > _MAX_FILE_BYTES:
+                self.set_aside(name)
                 return []
             lines = path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
         except OSError as error:
-            self._trouble(error)
+            self._log_failure(error)
             return []
         records = []
         for line in lines:
-            record = _parse(line)
+            record = _decode(line)
             if record is None:
-                self.put_aside(name)
+                self.set_aside(name)
                 break
             records.append(record)
         return records
 
     def append(self, name: str, record: Any) -> bool:
-        """Add one record to a file that is there and have it on the disk; False: it is not."""
+        """Append one record to a file that exists; return whether it is on the disk."""
         try:
             with self._lock:
-                _append(self._directory / name, _line(record))
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+                descriptor = os.open(self._directory / name, flags)
+                try:
+                    _write(descriptor, _encode(record))
+                finally:
+                    os.close(descriptor)
         except OSError as error:
-            self._trouble(error)
+            self._log_failure(error)
             return False
         return True
 
     def replace(self, name: str, records: Iterable[Any]) -> bool:
-        """Make a file hold these records, all or as before; False: it is as before."""
+        """Replace the records of a file; return False if the file is as before."""
         try:
             with self._lock:
                 self._directory.mkdir(parents=True, exist_ok=True)
-                _replace(self._directory / name, b"".join(map(_line, records)))
+                _replace(self._directory / name, b"".join(map(_encode, records)))
         except OSError as error:
-            self._trouble(error)
+            self._log_failure(error)
             return False
-        if self._troubled:
-            self._troubled = False
-            LOG.info("%s can be written again", self._directory)
+        if self._failing:
+            self._failing = False
+            LOG.info("State directory %s can be written again", self._directory)
         return True
 
-    def put_aside(self, name: str) -> None:
-        """Keep a file that cannot be understood for whoever wants to look at it."""
+    def set_aside(self, name: str) -> None:
+        """Rename a file that cannot be read, so that an operator can look at it."""
         path = self._directory / name
-        LOG.warning("%s is damaged or not ours; it is kept as %s.damaged", path, name)
+        LOG.warning(
+            "State file %s is damaged or not written by an agent: it is kept as %s.damaged",
+            path,
+            name,
+        )
         with contextlib.suppress(OSError):
             path.replace(path.with_name(f"{name}.damaged"))
 
-    def _trouble(self, error: OSError) -> None:
-        if not self._troubled:
-            self._troubled = True
+    def _log_failure(self, error: OSError) -> None:
+        if not self._failing:
+            self._failing = True
             LOG.warning(
-                "%s cannot be used, the agent works on without it: %s", self._directory, error
+                "State directory %s cannot be used, the agent works without it: %s",
+                self._directory,
+                error,
             )
 
 
-def _line(record: Any) -> bytes:
+def _encode(record: Any) -> bytes:
     text = json.dumps(record, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _parse(line: bytes) -> Any:
-    """A line's record; None when it is not what was written."""
+def _decode(line: bytes) -> Any:
+    """Return the record of a line; None if the line is damaged."""
     checksum, _, text = line.removesuffix(b"\n").partition(b" ")
     if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
         return None
@@ -119,30 +132,23 @@ def _parse(line: bytes) -> Any:
         return None
 
 
-def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        _write(descriptor, line)
-    finally:
-        os.close(descriptor)
-
-
 def _replace(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f"{path.name}.new")
+    new_path = path.with_name(f"{path.name}.new")
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(new_path, flags, 0o600)
         try:
             _write(descriptor, content)
         finally:
             os.close(descriptor)
-        fresh.replace(path)
+        new_path.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
-            fresh.unlink()
+            new_path.unlink()
         raise
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # Else the new name may be gone after a power cut.
+        # Without this the new name may be gone after a power failure.
         os.fsync(directory)
     finally:
         os.close(directory)
@@ -155,53 +161,59 @@ def _write(descriptor: int, content: bytes) -> None:
     os.fsync(descriptor)
 
 
-#: How many records of ended operations are kept for whoever wants to read them.
-_KEPT = 400
-#: How many records a file may have before it is written anew without the oldest.
-_MOST_LINES = 2000
+#: How many records of ended operations are kept for an operator to read.
+_MAX_ENDED = 400
+#: How many records a file may have before it is rewritten without the oldest.
+_MAX_LINES = 2000
 
 
 class OperationJournal:
-    """Kept on a files, bounded in size; what an earlier agent left there is read at once."""
+    """A begin record and an end record for each call that changes hardware, bounded in size.
+
+    A begin record without an end record marks an operation that was in progress when the previous
+    agent process stopped: it is interrupted.
+    """
 
     def __init__(self, files: StateFiles, host: str) -> None:
         self._files = files
         self._name = f"agent-{quote(host, safe='')}.journal"
         self._lock = threading.Lock()
-        self._ended: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self._ended: deque[dict[str, Any]] = deque(maxlen=_MAX_ENDED)
         self._open: dict[str, dict[str, Any]] = {}
         for record in files.read(self._name):
-            self._take(record)
-        self._left = dict(self._open)
+            self._add(record)
+        self._interrupted = dict(self._open)
         self._lines = 0
-        self._appending = False
-        self._write_anew()
+        self._can_append = False
+        self._rewrite()
 
     @property
-    def unsettled(self) -> bool:
-        """Whether an earlier agent was at work when it ended, and that is not seen to yet."""
-        return bool(self._left)
+    def has_interrupted(self) -> bool:
+        """Whether there are interrupted operations whose units are not repaired yet."""
+        return bool(self._interrupted)
 
     @property
-    def suspects(self) -> frozenset[Unit]:
-        """The units on which an earlier agent was at work when it ended."""
+    def interrupted_units(self) -> frozenset[Unit]:
+        """The units of interrupted operations; their state on the host is not certain."""
         with self._lock:
-            found = [(one.get("deployable"), one.get("handle")) for one in self._left.values()]
+            records = list(self._interrupted.values())
         return frozenset(
-            Unit(str(deployable), str(handle)) for deployable, handle in found if handle is not None
+            Unit(str(record.get("deployable")), str(record.get("handle")))
+            for record in records
+            if record.get("handle") is not None
         )
 
-    def tell(self) -> None:
-        """Log what an earlier agent was at when it ended."""
-        for one in self._left.values():
+    def log_interrupted(self) -> None:
+        """Log each interrupted operation."""
+        for record in self._interrupted.values():
             LOG.warning(
-                "The agent ended in the middle of %s of %s (%s, begun %s): it is done again or "
-                "undone, as the conductor wants it now",
-                *(one.get(name, "?") for name in ("verb", "deployable", "operation", "at")),
+                "The previous agent process stopped in the middle of %s of %s (operation %s, begun "
+                "%s): the agent repeats or reverts it, as the conductor requires",
+                *(record.get(name, "?") for name in ("verb", "deployable", "operation", "at")),
             )
 
     def begin(self, verb: str, task: HandleTask | InstallTask | ProgramTask) -> None:
-        """Before hardware is touched."""
+        """Write a begin record, before the driver is called."""
         handle = task.handle_key if isinstance(task, HandleTask) else None
         record = {
             "at": _now(),
@@ -212,45 +224,45 @@ class OperationJournal:
             "handle": handle,
         }
         with self._lock:
-            # Asked for again under the same id: from now on it is our own.
-            self._left.pop(task.operation, None)
-        self._note(record)
+            # The conductor repeats the operation under its id: it is this process's own now.
+            self._interrupted.pop(task.operation, None)
+        self._write_record(record)
 
     def end(self, operation: str, fault: str | None = None) -> None:
-        """When the driver has answered; ``fault`` is what went wrong."""
-        self._note({"at": _now(), "ended": operation, "fault": fault})
+        """Write an end record, after the driver's call; ``fault`` is the error of the call."""
+        self._write_record({"at": _now(), "ended": operation, "fault": fault})
 
-    def settle(self) -> None:
-        """What an earlier agent was at has been seen to."""
+    def resolve_interrupted(self) -> None:
+        """End all interrupted operations: their units were compared with the conductor's state."""
         with self._lock:
-            left, self._left = list(self._left), {}
-        for operation in left:
-            self.end(operation, "left by an agent that ended")
+            operations, self._interrupted = list(self._interrupted), {}
+        for operation in operations:
+            self.end(operation, "interrupted by a stop of the agent")
 
-    def _note(self, record: dict[str, Any]) -> None:
+    def _write_record(self, record: dict[str, Any]) -> None:
         with self._lock:
-            self._take(record)
-            if self._appending and self._lines < _MOST_LINES:
+            self._add(record)
+            if self._can_append and self._lines < _MAX_LINES:
                 self._lines += 1
-                self._appending = self._files.append(self._name, record)
-                if self._appending:
+                self._can_append = self._files.append(self._name, record)
+                if self._can_append:
                     return
-            self._write_anew()
+            self._rewrite()
 
-    def _take(self, record: Any) -> None:
-        """Keep a record, in the place that follows from what it says."""
+    def _add(self, record: Any) -> None:
+        """Keep a record; an end record closes its begin record."""
         if not isinstance(record, dict):
             return
         if "ended" in record:
-            begun = self._open.pop(record["ended"], None)
-            self._ended.extend([begun, record] if begun is not None else [record])
+            begin = self._open.pop(record["ended"], None)
+            self._ended.extend([begin, record] if begin is not None else [record])
         elif "operation" in record:
             self._open[record["operation"]] = record
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         records = [*self._ended, *self._open.values()]
         self._lines = len(records)
-        self._appending = self._files.replace(self._name, records)
+        self._can_append = self._files.replace(self._name, records)
 
 
 def _now() -> str:
@@ -258,9 +270,9 @@ def _now() -> str:
 
 
 class DesiredStateCache:
-    """Kept on a files; ``desired`` and ``report`` are None until there were any.
+    """The last desired state and the last report of a host, on the disk; None if there was none.
 
-    It bridges the time until the conductor answers, and is believed no longer than that.
+    After a restart the agent uses it until the conductor answers.
     """
 
     def __init__(self, files: StateFiles, host: str) -> None:
@@ -268,32 +280,29 @@ class DesiredStateCache:
         self._name = f"agent-{quote(host, safe='')}.cache"
         self.desired: Desired | None = None
         self.report: Report | None = None
-        self._load()
+        records = files.read(self._name)
+        if not records:
+            return
+        try:
+            (record,) = records
+            desired = _load(Desired, record["desired"])
+            report = _load(Report, record["report"])
+        except (exception.Invalid, ValueError, TypeError, KeyError):
+            files.set_aside(self._name)
+            return
+        self.desired, self.report = desired, report
 
-    def keep(self, *, desired: Desired | None = None, report: Report | None = None) -> None:
-        """Remember what is given; writes only what is news."""
-        wanted = desired or self.desired, report or self.report
-        if wanted != (self.desired, self.report):
-            self.desired, self.report = wanted
+    def store(self, *, desired: Desired | None = None, report: Report | None = None) -> None:
+        """Store the given values; write the file only if a value has changed."""
+        values = desired or self.desired, report or self.report
+        if values != (self.desired, self.report):
+            self.desired, self.report = values
             record = {
                 "desired": None if self.desired is None else wire.dump(self.desired),
                 "report": None if self.report is None else wire.dump(self.report),
             }
             self._files.replace(self._name, [record])
 
-    def _load(self) -> None:
-        records = self._files.read(self._name)
-        if not records:
-            return
-        try:
-            (record,) = records
-            desired = _read(Desired, record["desired"])
-            report = _read(Report, record["report"])
-        except (exception.Invalid, ValueError, TypeError, KeyError):
-            self._files.put_aside(self._name)
-            return
-        self.desired, self.report = desired, report
 
-
-def _read(kind: Any, envelope: Any) -> Any:
+def _load(kind: Any, envelope: Any) -> Any:
     return None if envelope is None else wire.load(kind, envelope)

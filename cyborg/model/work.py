@@ -26,7 +26,7 @@ class WorkKind(StrEnum):
     INSTALL = "install"
     CREATE = "create"
     #: Following the history to tell of it; it never ends.
-    PUBLISH_NOTIFICATIONS = "publish_notifications"
+    PUBLISH_NOTIFICATIONS = "announce"
 
 
 class Unit(NamedTuple):
@@ -144,9 +144,9 @@ class Use(StrEnum):
     work of the conductor is under way or to come, or it is lost: nobody else may touch it.
     """
 
-    PREPARED = "prepared"
-    FREE = "free"
-    IN_TRANSITION = "in_transition"
+    PREPARED = "wanted"
+    FREE = "idle"
+    IN_TRANSITION = "busy"
 
 
 @dataclass(frozen=True)

@@ -157,4 +157,4 @@ def test_without_a_state_path_it_works_all_the_same(
     finally:
         own.stop()
     said = [one.getMessage() for one in caplog.records]
-    assert len([one for one in said if "works on without it" in one]) == 1
+    assert len([one for one in said if "works without it" in one]) == 1

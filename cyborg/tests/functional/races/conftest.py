@@ -15,7 +15,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.driver_manager import DriverManager, none_else
+from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.operations import Operations
 from cyborg.agent.reporter import Reporter
@@ -132,7 +132,7 @@ def dice(seed: int, request: pytest.FixtureRequest) -> random.Random:
 def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> Rack:
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
-    driver_manager = DriverManager([LoadResult(rack.driver.name, rack.driver)], none_else)
+    driver_manager = DriverManager([LoadResult(rack.driver.name, rack.driver)], load_nothing)
     stage.report(rack.compute, Reporter(driver_manager).scan(EMPTY_CONTEXT))
 
     def no_glance() -> Glance:
@@ -144,12 +144,12 @@ def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFa
         journal=OperationJournal(StateFiles(state_path), rack.compute),
         glance=no_glance,
         images=state_path,
-        patience=10.0,
-        look_again=lambda: None,
+        timeout=10.0,
+        request_scan=lambda: None,
     )
     endpoint = Endpoint(
         operations,
-        discoveries=DiscoveryRequests(patience=10.0),
+        discoveries=DiscoveryRequests(timeout=10.0),
         on_poke=lambda: None,
         check=lambda _epoch: None,
     )

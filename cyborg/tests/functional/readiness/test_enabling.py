@@ -166,7 +166,7 @@ def test_a_device_that_is_gone_fails(site: Sites) -> None:
     eventually(lambda: work_left(here.database) == [])
     here.plug(CARD, 2)
     here.becomes("failed")
-    assert "not there" in here.device["status_reason"]
+    assert "does not list the device" in here.device["status_reason"]
 
 
 def test_disable_calls_the_set_up_off(site: Sites, placement: PlacementService) -> None:

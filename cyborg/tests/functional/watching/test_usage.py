@@ -136,7 +136,7 @@ def test_without_listeners_the_agent_says_so_once_and_conductors_know(
         soon(lambda: page.samples("cyborg_accelerator_power_watts") != [])
         asked = rack.driver.asked
         soon(lambda: rack.driver.asked > asked + 3)
-    said = [one for one in caplog.messages if "broadcast to nobody" in one]
+    said = [one for one in caplog.messages if "Usage notifications are off" in one]
     assert len(said) == 1
     assert measuring.ear.heard == []
 

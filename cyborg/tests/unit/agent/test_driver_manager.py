@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers come and go as operators want them; what is in force is not touched without need."""
+"""The driver manager loads and unloads drivers as operators request it, and only then."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from cyborg.testing.fake_host import FakeHost
 
 
 class Plain(Driver):
-    """Finds nothing."""
+    """A driver without devices."""
 
     name = "plain"
 
@@ -26,85 +26,92 @@ class Plain(Driver):
         return []
 
 
-class Shop:
-    """Where driver_manager are loaded from; those that are ``out`` cannot be, with the reason."""
+class FakeLoader:
+    """Loads any driver, except those in ``errors``, with the reason."""
 
     def __init__(self) -> None:
-        self.out: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
         self.loads: list[tuple[str, Mapping[str, str]]] = []
 
     def load(self, name: str, options: Mapping[str, str]) -> LoadResult:
         self.loads.append((name, options))
-        if name in self.out or "bad" in options:
-            return LoadResult(name, error=self.out.get(name, "bad option"))
+        if name in self.errors or "bad" in options:
+            return LoadResult(name, error=self.errors.get(name, "bad option"))
         return LoadResult(name, Plain())
 
 
 @pytest.fixture
-def shop() -> Shop:
-    return Shop()
+def loader() -> FakeLoader:
+    return FakeLoader()
 
 
 @pytest.fixture
-def driver_manager(shop: Shop) -> DriverManager:
-    """One driver of the configuration that works, and one that does not."""
+def driver_manager(loader: FakeLoader) -> DriverManager:
+    """The configuration has one driver that works, and one that does not."""
     return DriverManager(
-        [LoadResult("mine", Plain()), LoadResult("broken", error="no firmware")], shop.load
+        [LoadResult("mine", Plain()), LoadResult("broken", error="no firmware")], loader.load
     )
 
 
-def test_without_a_wish_it_is_as_configured(driver_manager: DriverManager, shop: Shop) -> None:
-    shop.out["broken"] = "no firmware"
+def test_without_requests_the_drivers_are_as_configured(
+    driver_manager: DriverManager, loader: FakeLoader
+) -> None:
+    loader.errors["broken"] = "no firmware"
     mine = driver_manager.drivers["mine"]
     assert not driver_manager.apply([])
     assert driver_manager.drivers == {"mine": mine}
     assert driver_manager.failures == {"broken": "no firmware"}
 
 
-def test_what_could_not_be_loaded_is_tried_again(driver_manager: DriverManager, shop: Shop) -> None:
+def test_a_driver_that_failed_to_load_is_tried_again(
+    driver_manager: DriverManager, loader: FakeLoader
+) -> None:
     assert driver_manager.apply([])
     assert set(driver_manager.drivers) == {"mine", "broken"}
     assert (driver_manager.failures, driver_manager.refusals) == ({}, {})
 
 
 @pytest.mark.parametrize(
-    "wish", [RequestedDriver("mine", wanted=False), RequestedDriver("mine", enabled=False)]
+    "requested", [RequestedDriver("mine", wanted=False), RequestedDriver("mine", enabled=False)]
 )
-def test_a_configured_driver_that_is_not_wanted_goes(
-    driver_manager: DriverManager, wish: RequestedDriver
+def test_a_configured_driver_is_unloaded_when_it_is_not_requested(
+    driver_manager: DriverManager, requested: RequestedDriver
 ) -> None:
     mine = driver_manager.drivers["mine"]
-    assert driver_manager.apply([wish])
+    assert driver_manager.apply([requested])
     assert "mine" not in driver_manager.drivers
     assert driver_manager.apply([])
     assert driver_manager.drivers["mine"] is mine
 
 
-def test_what_is_in_force_is_not_loaded_again(driver_manager: DriverManager, shop: Shop) -> None:
-    wish = RequestedDriver("new", wanted=True, options={"k": "v"})
-    assert driver_manager.apply([wish])
+def test_a_loaded_driver_is_not_loaded_again(
+    driver_manager: DriverManager, loader: FakeLoader
+) -> None:
+    requested = [RequestedDriver("new", wanted=True, options={"k": "v"})]
+    assert driver_manager.apply(requested)
     new = driver_manager.drivers["new"]
-    assert not driver_manager.apply([wish])
+    assert not driver_manager.apply(requested)
     assert driver_manager.drivers["new"] is new
-    assert [one for one in shop.loads if one[0] == "new"] == [("new", {"k": "v"})]
+    assert [load for load in loader.loads if load[0] == "new"] == [("new", {"k": "v"})]
     assert driver_manager.apply([])
     assert "new" not in driver_manager.drivers
 
 
-def test_refused_options_leave_the_driver_that_is_there(driver_manager: DriverManager) -> None:
+def test_a_driver_keeps_its_options_when_the_new_ones_are_refused(
+    driver_manager: DriverManager,
+) -> None:
     mine = driver_manager.drivers["mine"]
-    wish = RequestedDriver("mine", options={"bad": ""})
-    driver_manager.apply([wish])
+    driver_manager.apply([RequestedDriver("mine", options={"bad": ""})])
     assert driver_manager.drivers["mine"] is mine
     assert (driver_manager.refusals, driver_manager.failures) == ({"mine": "bad option"}, {})
     driver_manager.apply([])
     assert (driver_manager.drivers["mine"], driver_manager.refusals) == (mine, {})
 
 
-def test_a_wanted_driver_that_cannot_be_loaded_has_failed(
-    driver_manager: DriverManager, shop: Shop
+def test_a_requested_driver_that_cannot_be_loaded_is_a_failure(
+    driver_manager: DriverManager, loader: FakeLoader
 ) -> None:
-    shop.out["new"] = "not installed"
+    loader.errors["new"] = "not installed"
     driver_manager.apply([RequestedDriver("new", wanted=True)])
     assert driver_manager.failures["new"] == driver_manager.refusals["new"] == "not installed"
     driver_manager.apply([])
@@ -112,9 +119,9 @@ def test_a_wanted_driver_that_cannot_be_loaded_has_failed(
     assert "new" not in driver_manager.refusals
 
 
-def test_what_is_installed_and_not_in_force_still_knows_its_hardware(shop: Shop) -> None:
+def test_an_installed_driver_is_idle_until_it_is_requested(loader: FakeLoader) -> None:
     other = LoadResult("other", Plain(), enabled=False)
-    driver_manager = DriverManager([other], shop.load)
+    driver_manager = DriverManager([other], loader.load)
     assert (driver_manager.drivers, set(driver_manager.idle)) == ({}, {"other"})
     assert driver_manager.hellos["other"].status == "STOPPED"
     driver_manager.apply([RequestedDriver("other", wanted=True)])
@@ -125,9 +132,11 @@ def test_what_is_installed_and_not_in_force_still_knows_its_hardware(shop: Shop)
     assert driver_manager.hellos["other"].status == "STOPPED"
 
 
-def test_a_driver_that_cannot_be_had_as_wanted_is_idle_again(shop: Shop) -> None:
+def test_an_idle_driver_that_refused_options_is_idle_again(loader: FakeLoader) -> None:
     broken = LoadResult("broken", error="no firmware", enabled=False)
-    driver_manager = DriverManager([LoadResult("other", Plain(), enabled=False), broken], shop.load)
+    driver_manager = DriverManager(
+        [LoadResult("other", Plain(), enabled=False), broken], loader.load
+    )
     bad = {"bad": ""}
     driver_manager.apply(
         [RequestedDriver(name, wanted=True, options=bad) for name in ("other", "broken")]

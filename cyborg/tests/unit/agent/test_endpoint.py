@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's door: who has been superseded touches no hardware."""
+"""The agent's RPC endpoint: an agent that was superseded does not call its drivers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,16 +20,16 @@ from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.direct import DirectBus, Exchange
-from cyborg.tests.unit.agent.world import World
+from cyborg.tests.unit.agent.fake_peers import FakePeers
 
-HANDLE = HandleTask("o1", "noting", "0", "unit", "k", "h")
-IMAGE = ProgramTask("o2", "noting", "0", "unit", "image")
+HANDLE = HandleTask("o1", "recording", "0", "unit", "k", "h")
+IMAGE = ProgramTask("o2", "recording", "0", "unit", "image")
 
 
-class NotingDriver(Driver):
-    """Notes what it is asked to do."""
+class RecordingDriver(Driver):
+    """A driver that records its calls."""
 
-    name = "noting"
+    name = "recording"
 
     def __init__(self) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
@@ -46,34 +46,34 @@ class NotingDriver(Driver):
 
 
 @pytest.fixture
-def driver() -> NotingDriver:
-    return NotingDriver()
+def driver() -> RecordingDriver:
+    return RecordingDriver()
 
 
 @pytest.fixture
-def world() -> World:
-    return World(epoch=2)
+def peers() -> FakePeers:
+    return FakePeers(epoch=2)
 
 
 @pytest.fixture
-def agent(driver: NotingDriver, world: World, tmp_path: Path) -> Iterator[AgentClient]:
-    """The verbs of an agent whose first round is over: it is of epoch 2."""
+def agent(driver: RecordingDriver, peers: FakePeers, tmp_path: Path) -> Iterator[AgentClient]:
+    """A client of an agent with epoch 2."""
 
     def no_glance() -> Glance:
-        raise exception.Unavailable(peer="Glance", reason="nobody has it here")
+        raise exception.Unavailable(peer="Glance", reason="not available here")
 
     operations = Operations(
         drivers={driver.name: driver},
         journal=OperationJournal(StateFiles(tmp_path), "host"),
         glance=no_glance,
         images=tmp_path,
-        patience=10.0,
-        look_again=lambda: None,
+        timeout=10.0,
+        request_scan=lambda: None,
     )
-    loop = world.loop()
+    loop = peers.loop()
     exchange = Exchange()
     endpoint = Endpoint(
-        operations, discoveries=world.discoveries, on_poke=loop.run_once, check=loop.check
+        operations, discoveries=peers.discoveries, on_poke=loop.run_once, check=loop.check
     )
     DirectBus(exchange).server(AGENT_TOPIC, "host", endpoint).start()
     client = AgentClient(DirectBus(exchange), timeout=10.0)
@@ -86,16 +86,18 @@ def agent(driver: NotingDriver, world: World, tmp_path: Path) -> Iterator[AgentC
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_its_own_work_is_done(agent: AgentClient, driver: NotingDriver, epoch: int) -> None:
+def test_a_task_of_this_agent_is_run(
+    agent: AgentClient, driver: RecordingDriver, epoch: int
+) -> None:
     task = replace(HANDLE, operation="o3", agent_epoch=epoch)
     assert agent.release("host", task) == Outcome("o3")
     assert driver.calls == ["release"]
 
 
-def test_that_of_its_successor_is_refused(
-    agent: AgentClient, driver: NotingDriver, world: World
+def test_a_task_of_a_later_agent_is_refused(
+    agent: AgentClient, driver: RecordingDriver, peers: FakePeers
 ) -> None:
-    assert world.hellos
+    assert peers.hellos
     later = replace(HANDLE, operation="o3", agent_epoch=3)
     with pytest.raises(
         exception.StaleEpoch, match=r"\(epoch 3\); the process with epoch 2 is replaced"

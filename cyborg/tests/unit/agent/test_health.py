@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of health: one question at a time, answers in the report, faults beside them."""
+"""Health checks: one poll of a driver at a time; answers and faults are in the report."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ DEVICES = (DEVICE, replace(DEVICE, key="b"))
 OK = (DeviceHealth("a", Condition.OK), DeviceHealth("b", Condition.OK))
 
 
-class Silent(Driver):
-    """A driver that has no health checks."""
+class Unchecked(Driver):
+    """A driver without health checks."""
 
-    name = "silent"
+    name = "unchecked"
 
     def __init__(self) -> None:
         super().__init__(FakeHost(), cfg.ConfigOpts())
@@ -35,29 +35,29 @@ class Silent(Driver):
         return list(DEVICES)
 
 
-class Checked(Silent):
-    """``answers`` by key; the check of a key in ``shut`` does not end before its gate opens."""
+class Checked(Unchecked):
+    """A driver with ``answers`` by key; a check waits for the event of its key in ``gates``."""
 
     name = "checked"
 
     def __init__(self, **answers: Any) -> None:
         super().__init__()
         self.answers = answers
-        self.shut: dict[str, threading.Event] = {}
-        self.asked: list[str] = []
+        self.gates: dict[str, threading.Event] = {}
+        self.polled: list[str] = []
 
     def health(self, device_key: str) -> Health:
         """See Driver."""
-        self.asked.append(device_key)
-        if device_key in self.shut:
-            assert self.shut[device_key].wait(60), "a test forgot"
+        self.polled.append(device_key)
+        if device_key in self.gates:
+            assert self.gates[device_key].wait(60), "a test did not set the event"
         if device_key not in self.answers:
             self._cannot(f"tell the health of {device_key}")
         answer = self.answers[device_key]
         if isinstance(answer, Exception):
             raise answer
-        found: Health = answer
-        return found
+        health: Health = answer
+        return health
 
 
 def healthy() -> Checked:
@@ -70,15 +70,15 @@ def report_of(driver: Driver) -> Report:
 
 @pytest.fixture
 def changes() -> list[str]:
-    """One entry for each time that there is something to report."""
+    """One entry for each call of ``on_change``."""
     return []
 
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    made = threading.Event()
-    yield made
-    made.set()
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 Make = Callable[..., HealthChecks]
@@ -86,171 +86,171 @@ Make = Callable[..., HealthChecks]
 
 @pytest.fixture
 def make(changes: list[str]) -> Make:
-    def made(
-        *drivers: Driver, before: Report | None = None, asks: bool = True, patience: float = 30.0
+    def make_checks(
+        *drivers: Driver,
+        last_report: Report | None = None,
+        enabled: bool = True,
+        timeout: float = 30.0,
     ) -> HealthChecks:
         return HealthChecks(
-            drivers={one.name: one for one in drivers},
-            devices=lambda: [(one.name, device) for one in drivers for device in DEVICES],
-            before=before,
-            changed=lambda: changes.append("changed"),
-            asks=asks,
-            patience=patience,
+            drivers={driver.name: driver for driver in drivers},
+            devices=lambda: [(driver.name, device) for driver in drivers for device in DEVICES],
+            last_report=last_report,
+            on_change=lambda: changes.append("changed"),
+            enabled=enabled,
+            timeout=timeout,
         )
 
-    return made
+    return make_checks
 
 
-def applied(checks: HealthChecks, driver: Driver) -> DriverReport:
-    """The report of a driver with what is known of its devices."""
-    (one,) = checks.applied(report_of(driver)).drivers
-    return one
+def with_health(checks: HealthChecks, driver: Driver) -> DriverReport:
+    """Return the report of a driver with the health of its devices."""
+    (report,) = checks.add_health(report_of(driver)).drivers
+    return report
 
 
-def test_devices_are_asked_before_their_first_report_and_only_once(make: Make) -> None:
+def test_devices_are_polled_once_before_their_first_report(make: Make) -> None:
     driver = healthy()
     checks = make(driver)
-    assert applied(checks, driver).health == ()
-    checks.ask_first(report_of(driver))
-    checks.ask_first(report_of(driver))
-    assert applied(checks, driver).health == OK
-    assert driver.asked == ["a", "b"]
+    assert with_health(checks, driver).health == ()
+    checks.poll_new(report_of(driver))
+    checks.poll_new(report_of(driver))
+    assert with_health(checks, driver).health == OK
+    assert driver.polled == ["a", "b"]
 
 
-def test_a_driver_without_checks_is_not_asked_and_adds_nothing(
-    make: Make, changes: list[str]
-) -> None:
-    driver = Silent()
+def test_a_driver_without_checks_adds_no_health(make: Make, changes: list[str]) -> None:
+    driver = Unchecked()
     checks = make(driver)
-    checks.ask_first(report_of(driver))
+    checks.poll_new(report_of(driver))
     checks.run_once()
     assert checks.after_set_up(driver.name, "a") is None
-    assert checks.applied(report_of(driver)) == report_of(driver)
+    assert checks.add_health(report_of(driver)) == report_of(driver)
     assert changes == []
 
 
-def test_a_device_whose_health_cannot_be_told_has_none(make: Make) -> None:
+def test_a_device_that_the_driver_cannot_check_has_no_health(make: Make) -> None:
     driver = Checked(a=Health(healthy=True))
     checks = make(driver)
-    checks.ask_first(report_of(driver))
-    told = applied(checks, driver)
-    assert (told.health, told.error) == ((OK[0], DeviceHealth("b")), None)
+    checks.poll_new(report_of(driver))
+    report = with_health(checks, driver)
+    assert (report.health, report.error) == ((OK[0], DeviceHealth("b")), None)
 
 
-def test_a_fault_without_a_reason_gets_one(make: Make) -> None:
+def test_a_bad_health_without_a_reason_gets_a_default_reason(make: Make) -> None:
     driver = Checked(a=Health(healthy=False), b=Health(healthy=False, reason="two\nlines"))
     checks = make(driver)
-    checks.ask_first(report_of(driver))
-    assert applied(checks, driver).health == (
+    checks.poll_new(report_of(driver))
+    assert with_health(checks, driver).health == (
         DeviceHealth("a", Condition.DRAIN, "Its driver gives no reason."),
         DeviceHealth("b", Condition.DRAIN, "two lines"),
     )
 
 
 @pytest.mark.parametrize("odd", [RuntimeError("broken"), "fine", None, Health("yes")])  # type: ignore[arg-type]
-def test_a_check_that_fails_keeps_the_last_answer_and_shows_its_error(
+def test_a_check_that_fails_keeps_the_last_answer_and_reports_the_error(
     make: Make, odd: Any, changes: list[str]
 ) -> None:
     driver = healthy()
     checks = make(driver)
-    checks.ask_first(report_of(driver))
+    checks.poll_new(report_of(driver))
     driver.answers["b"] = odd
     assert checks.after_set_up(driver.name, "b") is None
-    told = applied(checks, driver)
-    assert told.health == OK
-    assert told.error is not None
-    assert told.error.startswith("The health of a device is not known: b: ")
+    report = with_health(checks, driver)
+    assert report.health == OK
+    assert report.error is not None
+    assert report.error.startswith("The health of a device is not known: b: ")
     before = len(changes)
-    # The same fault again is nothing new.
+    # The same fault again is not a change.
     checks.after_set_up(driver.name, "b")
     assert len(changes) == before
     driver.answers["b"] = Health(healthy=True)
     assert checks.after_set_up(driver.name, "b") == OK[1]
-    assert applied(checks, driver).error is None
+    assert with_health(checks, driver).error is None
     assert len(changes) == before + 1
 
 
-def test_the_error_of_a_driver_that_has_another_one_stands(make: Make) -> None:
+def test_a_fault_of_a_check_does_not_replace_another_error(make: Make) -> None:
     driver = Checked(a=RuntimeError("broken"), b=RuntimeError("broken"))
     checks = make(driver)
-    checks.ask_first(report_of(driver))
-    (one,) = report_of(driver).drivers
-    (told,) = checks.applied(Report((replace(one, error="no backends"),))).drivers
-    assert told.error == "no backends"
-    assert str(applied(checks, driver).error).endswith("(and 1 more)")
+    checks.poll_new(report_of(driver))
+    (plain,) = report_of(driver).drivers
+    (report,) = checks.add_health(Report((replace(plain, error="no backends"),))).drivers
+    assert report.error == "no backends"
+    assert str(with_health(checks, driver).error).endswith("(and 1 more)")
 
 
-def test_a_driver_that_hangs_is_asked_once_and_holds_up_nobody(
+def test_a_driver_that_hangs_is_polled_once_and_blocks_no_other(
     make: Make, gate: threading.Event
 ) -> None:
     stuck, other = healthy(), healthy()
     other.name = "other"  # type: ignore[misc]
-    stuck.shut = {"a": gate}
-    checks = make(stuck, other, patience=0.01)
+    stuck.gates = {"a": gate}
+    checks = make(stuck, other, timeout=0.01)
     both = Report((*report_of(stuck).drivers, *report_of(other).drivers))
-    checks.ask_first(both)
-    checks.ask_first(both)
+    checks.poll_new(both)
+    checks.poll_new(both)
     checks.run_once()
     assert checks.after_set_up(stuck.name, "b") is None
-    assert stuck.asked == ["a"]
-    told = applied(checks, stuck)
-    assert told.health == ()
-    assert told.error == (
+    assert stuck.polled == ["a"]
+    report = with_health(checks, stuck)
+    assert report.health == ()
+    assert report.error == (
         "The health of a device is not known: a: it has not answered yet (and 1 more)"
     )
 
 
-def test_a_driver_that_is_loaded_again_does_not_wait_for_the_one_before(
+def test_a_driver_that_is_loaded_again_does_not_wait_for_its_previous_instance(
     make: Make, gate: threading.Event, changes: list[str]
 ) -> None:
-    stuck, again = healthy(), healthy()
-    stuck.shut = {"a": gate}
+    stuck, reloaded = healthy(), healthy()
+    stuck.gates = {"a": gate}
     drivers: dict[str, Driver] = {stuck.name: stuck}
     checks = HealthChecks(
         drivers=drivers,
         devices=list,
-        before=None,
-        changed=lambda: changes.append("changed"),
-        patience=0.01,
+        last_report=None,
+        on_change=lambda: changes.append("changed"),
+        timeout=0.01,
     )
-    checks.ask_first(report_of(stuck))
-    again.answers["a"] = Health(healthy=False, reason="hot")
-    drivers[again.name] = again
-    told = None
-    while told is None:
-        told = checks.after_set_up(again.name, "a")
-    assert told == DeviceHealth("a", Condition.DRAIN, "hot")
-    # What the driver before says at last is not believed.
+    checks.poll_new(report_of(stuck))
+    reloaded.answers["a"] = Health(healthy=False, reason="hot")
+    drivers[reloaded.name] = reloaded
+    health = None
+    while health is None:
+        health = checks.after_set_up(reloaded.name, "a")
+    assert health == DeviceHealth("a", Condition.DRAIN, "hot")
+    # The late answer of the previous instance is dropped.
     gate.set()
-    for one in threading.enumerate():
-        if one.name == "health-checked":
-            one.join()
-    assert applied(checks, again).health[0] == told
+    for thread in threading.enumerate():
+        if thread.name == "health-checked":
+            thread.join()
+    assert with_health(checks, reloaded).health[0] == health
 
 
-def test_the_answers_of_the_last_report_count_until_there_are_others(make: Make) -> None:
+def test_the_answers_of_the_last_report_count_until_there_are_newer_ones(make: Make) -> None:
     driver = healthy()
     faults = (DeviceHealth("a", Condition.DRAIN, "hot"), DeviceHealth("b", Condition.DEAD, "gone"))
-    (one,) = report_of(driver).drivers
-    before = Report((replace(one, health=faults),))
-    checks = make(driver, before=before)
-    assert applied(checks, driver).health == faults
-    checks.ask_first(report_of(driver))
-    assert applied(checks, driver).health == OK
+    (plain,) = report_of(driver).drivers
+    checks = make(driver, last_report=Report((replace(plain, health=faults),)))
+    assert with_health(checks, driver).health == faults
+    checks.poll_new(report_of(driver))
+    assert with_health(checks, driver).health == OK
 
 
-def test_an_agent_that_asks_nobody_claims_no_health(make: Make) -> None:
+def test_an_agent_with_checks_disabled_reports_no_health(make: Make) -> None:
     driver = healthy()
-    checks = make(driver, asks=False)
-    checks.ask_first(report_of(driver))
+    checks = make(driver, enabled=False)
+    checks.poll_new(report_of(driver))
     checks.run_once()
     assert checks.after_set_up(driver.name, "a") is None
-    assert driver.asked == []
-    assert applied(checks, driver).health == (DeviceHealth("a"), DeviceHealth("b"))
+    assert driver.polled == []
+    assert with_health(checks, driver).health == (DeviceHealth("a"), DeviceHealth("b"))
 
 
-def test_a_driver_that_lost_its_checks_claims_no_health_any_more(make: Make) -> None:
-    driver = Silent()
-    (one,) = report_of(driver).drivers
-    checks = make(driver, before=Report((replace(one, health=OK[:1]),)))
-    assert applied(checks, driver).health == (DeviceHealth("a"),)
+def test_a_driver_that_lost_its_checks_reports_no_health(make: Make) -> None:
+    driver = Unchecked()
+    (plain,) = report_of(driver).drivers
+    checks = make(driver, last_report=Report((replace(plain, health=OK[:1]),)))
+    assert with_health(checks, driver).health == (DeviceHealth("a"),)

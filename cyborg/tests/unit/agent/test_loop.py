@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's rounds: what is sent when, and what happens while somebody is away."""
+"""The runs of the agent's loop: the calls of each run, and what it does while a peer is away."""
 
 import pytest
 
@@ -7,190 +7,194 @@ from cyborg import exception
 from cyborg.clients.placement import Node
 from cyborg.model.provider import Verdict, provider_uuid
 from cyborg.model.report import DriverReport, DriverState, Hello, Report, Welcome
-from cyborg.tests.unit.agent.world import World
+from cyborg.tests.unit.agent.fake_peers import FakePeers
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def peers() -> FakePeers:
+    return FakePeers()
 
 
-def test_the_first_rounds(world: World) -> None:
-    loop = world.loop()
+def test_the_first_run_reports_and_publishes_and_the_second_only_sends_a_heartbeat(
+    peers: FakePeers,
+) -> None:
+    loop = peers.loop()
     loop.run_once()
-    assert world.taken() == ["hello", "desired", "report", "desired", "publish"]
+    assert peers.take_calls() == ["hello", "desired", "report", "desired", "publish"]
     loop.run_once()
-    assert world.taken() == ["hello"]
-    assert [one.epoch for one in world.hellos] == [None, 1]
-    assert {one.provider_names for one in world.hellos} == {("compute",)}
+    assert peers.take_calls() == ["hello"]
+    assert [hello.epoch for hello in peers.hellos] == [None, 1]
+    assert {hello.provider_names for hello in peers.hellos} == {("compute",)}
 
 
-def test_a_restart_checks_what_it_published_in_an_earlier_life(world: World) -> None:
-    world.loop().run_once()
-    world.taken()
-    world.loop().run_once()
-    assert world.taken() == ["hello", "desired", "check"]
+def test_a_restarted_agent_checks_placement(peers: FakePeers) -> None:
+    peers.loop().run_once()
+    peers.take_calls()
+    peers.loop().run_once()
+    assert peers.take_calls() == ["hello", "desired", "check"]
 
 
-def test_it_looks_at_the_hardware_when_that_is_due(world: World) -> None:
-    loop = world.loop()
+def test_the_hardware_is_scanned_when_it_is_due(peers: FakePeers) -> None:
+    loop = peers.loop()
     for now, scans in ((0, 1), (59, 0), (60, 1), (61, 0), (120, 1)):
-        world.now = now
-        world.calls.clear()
+        peers.now = now
+        peers.calls.clear()
         loop.run_once()
-        assert world.calls.count("scan") == scans, now
+        assert peers.calls.count("scan") == scans, now
 
 
-def test_only_news_are_reported(world: World) -> None:
-    loop = world.loop()
+def test_a_report_is_sent_only_when_the_conductor_does_not_have_it(peers: FakePeers) -> None:
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
-    world.now = 60
+    peers.take_calls()
+    peers.now = 60
     loop.run_once()
-    assert world.taken() == ["hello"]
-    world.now, world.found = 120, Report((DriverReport("d", DriverState.READY),))
+    assert peers.take_calls() == ["hello"]
+    peers.now, peers.hardware = 120, Report((DriverReport("d", DriverState.READY),))
     loop.run_once()
-    assert world.taken() == ["hello", "report", "desired", "publish"]
-    world.digest = "of a database that was set back"
+    assert peers.take_calls() == ["hello", "report", "desired", "publish"]
+    peers.digest = "of a restored database"
     loop.run_once()
-    assert world.taken() == ["hello", "report", "desired", "publish"]
+    assert peers.take_calls() == ["hello", "report", "desired", "publish"]
 
 
-def test_what_operators_want_is_fetched_and_published(world: World) -> None:
-    loop = world.loop()
+def test_a_new_desired_state_is_fetched_and_published(peers: FakePeers) -> None:
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
-    world.generation += 1
+    peers.take_calls()
+    peers.generation += 1
     loop.run_once()
-    assert world.taken() == ["hello", "desired", "publish"]
+    assert peers.take_calls() == ["hello", "desired", "publish"]
 
 
-def test_a_wish_that_is_as_before_means_that_placement_is_not(world: World) -> None:
-    world.units = 1
-    loop = world.loop()
+def test_a_new_generation_with_the_same_tree_leads_to_a_check_of_placement(
+    peers: FakePeers,
+) -> None:
+    peers.units = 1
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
-    world.generation += 1
+    peers.take_calls()
+    peers.generation += 1
     loop.run_once()
-    assert world.taken() == ["hello", "desired", "check"]
+    assert peers.take_calls() == ["hello", "desired", "check"]
 
 
-def test_all_of_placement_is_checked_when_that_is_due(world: World) -> None:
-    loop = world.loop()
+def test_placement_is_checked_when_it_is_due(peers: FakePeers) -> None:
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
-    world.now = 599
+    peers.take_calls()
+    peers.now = 599
     loop.run_once()
-    assert world.taken() == ["hello"]
-    world.now = 600
+    assert peers.take_calls() == ["hello"]
+    peers.now = 600
     loop.run_once()
-    assert world.taken() == ["hello", "check"]
+    assert peers.take_calls() == ["hello", "check"]
 
 
-def test_without_placement_it_reports(world: World) -> None:
-    world.away = {"find_root"}
-    loop = world.loop()
+def test_the_report_is_sent_while_placement_is_away(peers: FakePeers) -> None:
+    peers.away = {"find_root"}
+    loop = peers.loop()
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    assert world.taken() == ["hello", "desired", "report", "desired"]
-    assert list(world.hellos[-1].provider_names) == ["fqdn", "host"]
-    world.away = set()
+    assert peers.take_calls() == ["hello", "desired", "report", "desired"]
+    assert list(peers.hellos[-1].provider_names) == ["fqdn", "host"]
+    peers.away = set()
     loop.run_once()
-    assert world.taken() == ["hello", "check"]
-    assert list(world.hellos[-1].provider_names) == ["compute"]
+    assert peers.take_calls() == ["hello", "check"]
+    assert list(peers.hellos[-1].provider_names) == ["compute"]
 
 
-def test_placement_that_goes_away_is_published_to_when_it_is_back(world: World) -> None:
-    loop = world.loop()
+def test_the_desired_state_is_published_when_placement_is_back(peers: FakePeers) -> None:
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
-    world.away, world.generation = {"publish"}, world.generation + 1
+    peers.take_calls()
+    peers.away, peers.generation = {"publish"}, peers.generation + 1
     for _ in range(2):
         with pytest.raises(exception.Unavailable):
             loop.run_once()
-    world.away = set()
-    world.taken()
+    peers.away = set()
+    peers.take_calls()
     loop.run_once()
-    assert world.taken() == ["hello", "publish"]
+    assert peers.take_calls() == ["hello", "publish"]
 
 
-def test_without_a_conductor_nothing_is_published(world: World) -> None:
-    loop = world.loop()
+def test_nothing_is_published_while_the_conductor_is_away(peers: FakePeers) -> None:
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
-    world.away, world.now = {"hello"}, 700
+    peers.take_calls()
+    peers.away, peers.now = {"hello"}, 700
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    assert world.taken() == ["hello"]
-    world.away = set()
+    assert peers.take_calls() == ["hello"]
+    peers.away = set()
     loop.run_once()
-    assert world.taken() == ["hello", "check"]
+    assert peers.take_calls() == ["hello", "check"]
 
 
-def test_a_report_that_got_lost_is_sent_again(world: World) -> None:
-    world.away = {"report"}
-    loop = world.loop()
+def test_a_report_that_was_not_answered_is_sent_again(peers: FakePeers) -> None:
+    peers.away = {"report"}
+    loop = peers.loop()
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    world.away = set()
-    world.taken()
+    peers.away = set()
+    peers.take_calls()
     loop.run_once()
-    assert world.taken()[:2] == ["hello", "report"]
+    assert peers.take_calls()[:2] == ["hello", "report"]
 
 
-def test_what_placement_refuses_is_told_once(world: World) -> None:
-    world.verdict(Verdict.REFUSED, "claimed by another")
-    loop = world.loop()
+def test_a_refusal_of_placement_is_sent_to_the_conductor_once(peers: FakePeers) -> None:
+    peers.set_verdict(Verdict.REFUSED, "claimed by another")
+    loop = peers.loop()
     loop.run_once()
     loop.run_once()
-    assert world.told == [{"unit": "claimed by another"}]
-    world.verdicts.clear()
-    world.generation += 1
+    assert peers.published_refusals == [{"unit": "claimed by another"}]
+    peers.verdicts.clear()
+    peers.generation += 1
     loop.run_once()
-    assert world.told == [{"unit": "claimed by another"}, {}]
+    assert peers.published_refusals == [{"unit": "claimed by another"}, {}]
 
 
-def test_what_was_refused_in_an_earlier_life_is_told_when_it_is_over(world: World) -> None:
-    world.verdict(Verdict.REFUSED, "claimed by another")
-    world.loop().run_once()
-    world.loop().run_once()
-    assert world.told == [{"unit": "claimed by another"}]
-    world.verdicts.clear()
-    world.loop().run_once()
-    assert world.told[1:] == [{}]
+def test_a_restarted_agent_sends_the_end_of_a_refusal(peers: FakePeers) -> None:
+    peers.set_verdict(Verdict.REFUSED, "claimed by another")
+    peers.loop().run_once()
+    peers.loop().run_once()
+    assert peers.published_refusals == [{"unit": "claimed by another"}]
+    peers.verdicts.clear()
+    peers.loop().run_once()
+    assert peers.published_refusals[1:] == [{}]
 
 
-def test_what_placement_could_not_do_is_tried_each_time(world: World) -> None:
-    world.verdict(Verdict.FAILED, "for now")
-    loop = world.loop()
+def test_a_provider_that_failed_is_published_in_each_run(peers: FakePeers) -> None:
+    peers.set_verdict(Verdict.FAILED, "for now")
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
+    peers.take_calls()
     loop.run_once()
-    assert world.taken() == ["hello", "publish"]
-    assert world.told == []
+    assert peers.take_calls() == ["hello", "publish"]
+    assert peers.published_refusals == []
 
 
-def test_an_epoch_that_is_over_is_not_published_for(world: World) -> None:
-    loop = world.loop()
+def test_a_superseded_agent_publishes_nothing(peers: FakePeers) -> None:
+    loop = peers.loop()
     loop.run_once()
-    world.taken()
-    world.generation += 1
+    peers.take_calls()
+    peers.generation += 1
     stale = exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
 
     def refuse(hello: Hello) -> Welcome:
         raise stale
 
-    object.__setattr__(world, "hello", refuse)
+    object.__setattr__(peers, "hello", refuse)
     with pytest.raises(exception.StaleEpoch):
         loop.run_once()
-    assert world.taken() == []
+    assert peers.take_calls() == []
 
 
-def test_drivers_hear_what_nova_claims_and_what_is_kept(world: World) -> None:
+def test_drivers_get_the_claims_of_nova_and_the_desired_providers(peers: FakePeers) -> None:
     ours = "compute_0000:82:00.0"
-    world.tree_nodes = {
-        one.uuid: one
-        for one in (
+    peers.tree_nodes = {
+        node.uuid: node
+        for node in (
             Node("n1", "compute", 1, None, "n1"),
             Node("n2", "compute_0000:81:00.0", 1, "n1", "n1"),
             Node(provider_uuid(ours), ours, 1, "n1", "n1"),
@@ -198,29 +202,31 @@ def test_drivers_hear_what_nova_claims_and_what_is_kept(world: World) -> None:
             Node("n5", "other_0000:83:00.0", 1, "n1", "n1"),
         )
     }
-    world.loop().run_once()
-    assert world.context is not None
-    assert list(world.context.claims) == ["0000:81:00.0"]
-    assert "Nova" in world.context.claims["0000:81:00.0"]
-    assert world.context.managed_deployables == {"unit"}
+    peers.loop().run_once()
+    assert peers.context is not None
+    assert list(peers.context.claims) == ["0000:81:00.0"]
+    assert "Nova" in peers.context.claims["0000:81:00.0"]
+    assert peers.context.managed_deployables == {"unit"}
 
 
-def test_what_the_conductor_does_not_keep_is_said(
-    world: World, caplog: pytest.LogCaptureFixture
+def test_a_deployable_that_the_conductor_refuses_is_logged(
+    peers: FakePeers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.refused_by_conductor = {"unit": "it is another host's"}
-    world.loop().run_once()
-    assert "unit: it is another host's" in caplog.text
+    peers.rejected = {"unit": "it is another host's"}
+    peers.loop().run_once()
+    assert (
+        "Deployable unit of host host refused by the conductor: it is another host's" in caplog.text
+    )
 
 
-def test_what_is_given_up_leaves_placement_and_is_told(world: World) -> None:
-    loop = world.loop()
-    world.retiring = "child", "parent"
+def test_retired_providers_are_removed_and_sent_to_the_conductor(peers: FakePeers) -> None:
+    loop = peers.loop()
+    peers.retiring = "child", "parent"
     loop.run_once()
-    assert world.taken()[-4:] == ["publish", "retire child", "retire parent", "retired"]
-    world.now = 600
+    assert peers.take_calls()[-4:] == ["publish", "retire child", "retire parent", "retired"]
+    peers.now = 600
     loop.run_once()
-    assert world.taken() == ["hello", "check"]
+    assert peers.take_calls() == ["hello", "check"]
 
 
 @pytest.mark.parametrize(
@@ -231,49 +237,51 @@ def test_what_is_given_up_leaves_placement_and_is_told(world: World) -> None:
     ],
     ids=["allocated", "fault"],
 )
-def test_what_cannot_leave_keeps_nothing_else(world: World, reason: Exception) -> None:
-    loop = world.loop()
-    world.retiring, world.stays = ("one", "two"), {"one": reason}
+def test_a_provider_that_cannot_be_removed_does_not_keep_the_others(
+    peers: FakePeers, reason: Exception
+) -> None:
+    loop = peers.loop()
+    peers.retiring, peers.removal_errors = ("first", "second"), {"first": reason}
     loop.run_once()
-    assert world.taken()[-4:] == ["retire one", "retire two", "retired", "published"]
-    assert world.told == [{"one": f"it cannot be removed: {reason}"}]
+    assert peers.take_calls()[-4:] == ["retire first", "retire second", "retired", "published"]
+    assert peers.published_refusals == [{"first": f"it cannot be removed: {reason}"}]
     loop.run_once()
-    assert world.taken() == ["hello"]
-    world.now, world.stays, world.retiring = 600, {}, ("one", "two")
+    assert peers.take_calls() == ["hello"]
+    peers.now, peers.removal_errors, peers.retiring = 600, {}, ("first", "second")
     loop.run_once()
-    assert "retired" in world.taken()
-    assert world.told[1:] == [{}]
+    assert "retired" in peers.take_calls()
+    assert peers.published_refusals[1:] == [{}]
 
 
-def test_what_was_not_heard_is_told_again(world: World) -> None:
-    loop = world.loop()
-    world.retiring, world.away = ("one",), {"retired"}
+def test_a_removal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePeers) -> None:
+    loop = peers.loop()
+    peers.retiring, peers.away = ("first",), {"retired"}
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    world.away = set()
-    world.taken()
+    peers.away = set()
+    peers.take_calls()
     loop.run_once()
-    assert world.taken() == ["hello", "publish", "retire one", "retired"]
-    assert not world.retiring
+    assert peers.take_calls() == ["hello", "publish", "retire first", "retired"]
+    assert not peers.retiring
 
 
-def test_a_refusal_that_was_not_heard_is_told_again(world: World) -> None:
-    world.verdict(Verdict.REFUSED, "claimed by another")
-    world.away = {"published"}
-    loop = world.loop()
+def test_a_refusal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePeers) -> None:
+    peers.set_verdict(Verdict.REFUSED, "claimed by another")
+    peers.away = {"published"}
+    loop = peers.loop()
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    world.away = set()
+    peers.away = set()
     loop.run_once()
-    assert world.told == [{"unit": "claimed by another"}]
+    assert peers.published_refusals == [{"unit": "claimed by another"}]
 
 
-def test_a_placement_that_goes_away_keeps_what_is_given_up(world: World) -> None:
-    loop = world.loop()
+def test_retired_providers_are_removed_when_placement_is_back(peers: FakePeers) -> None:
+    loop = peers.loop()
     away = exception.Unavailable(peer="Placement", reason="away", http=503)
-    world.retiring, world.stays = ("one",), {"one": away}
+    peers.retiring, peers.removal_errors = ("first",), {"first": away}
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    world.stays = {}
+    peers.removal_errors = {}
     loop.run_once()
-    assert not world.retiring
+    assert not peers.retiring

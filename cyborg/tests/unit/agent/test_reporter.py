@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at the host: one driver's trouble, of whatever kind, is no other's."""
+"""The scan of the host: an error of one driver does not concern the other drivers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.agent.driver_manager import DriverManager, none_else
+from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.reporter import Reporter
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import LoadResult
@@ -27,8 +27,8 @@ from cyborg.model.report import DriverState
 from cyborg.testing.fake_host import FakeHost
 
 
-def asking(*loaded: LoadResult) -> Reporter:
-    return Reporter(DriverManager(loaded, none_else))
+def reporter_of(*loaded: LoadResult) -> Reporter:
+    return Reporter(DriverManager(loaded, load_nothing))
 
 
 UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, {"bus": "81"}),))
@@ -36,7 +36,7 @@ DEVICE = Device("key", DeviceType.FPGA, "vendor", "model", {"bus": "81"}, (UNIT,
 
 
 class Scripted(Driver):
-    """A driver that answers as a test says."""
+    """A driver that returns the devices of a test."""
 
     name = "scripted"
 
@@ -55,7 +55,7 @@ def raising(error: Exception) -> Callable[[DriverContext], Any]:
     return discover
 
 
-def breaking_off(_context: DriverContext) -> Iterator[Device]:
+def failing_later(_context: DriverContext) -> Iterator[Device]:
     yield DEVICE
     raise RuntimeError("in the middle")
 
@@ -69,13 +69,13 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         (raising(KeyError("vendor")), "KeyError: 'vendor'"),
         (raising(exception.HostError(action="reading", reason="EIO")), "reading failed: EIO"),
-        (raising(exception.DriverCannot(driver="bad", verb="see")), "bad does not support see"),
+        (raising(exception.DriverCannot(driver="bad", verb="see")), "bad cannot see"),
         (raising(NotImplementedError()), "NotImplementedError"),
-        (breaking_off, "in the middle"),
+        (failing_later, "in the middle"),
         (lambda _: None, "TypeError"),
         (lambda _: [None], "Device is needed"),
         (lambda _: ["device"], "Device is needed"),
@@ -87,37 +87,43 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
         (lambda _: [Device("k", DeviceType.FPGA, cast(str, None), "m", {}, (UNIT,))], "vendor"),
     ],
 )
-def test_a_driver_in_trouble_shows_as_failed(
-    answer: Callable[[DriverContext], Any], says: str
+def test_a_driver_with_an_error_is_reported_as_failed(
+    answer: Callable[[DriverContext], Any], message: str
 ) -> None:
-    drivers = {"one": Scripted(good), "bad": Scripted(answer), "two": Scripted(good)}
-    report = asking(*(LoadResult(*one) for one in drivers.items())).scan(EMPTY_CONTEXT)
-    by_name = {one.driver: one for one in report.drivers}
+    drivers = {"first": Scripted(good), "bad": Scripted(answer), "second": Scripted(good)}
+    report = reporter_of(*(LoadResult(*item) for item in drivers.items())).scan(EMPTY_CONTEXT)
+    by_name = {driver.driver: driver for driver in report.drivers}
     assert by_name["bad"].state is DriverState.FAILED
     assert by_name["bad"].devices == ()
-    assert says in str(by_name["bad"].error)
-    for name in ("one", "two"):
+    assert message in str(by_name["bad"].error)
+    for name in ("first", "second"):
         assert (by_name[name].state, by_name[name].devices) == (DriverState.READY, (DEVICE,))
     assert report.digest()
 
 
-def test_names_that_could_not_be_loaded_show_as_failed() -> None:
-    reporter = asking(LoadResult("one", Scripted(good)), LoadResult("none", error="not installed"))
-    (one, none) = reporter.scan(EMPTY_CONTEXT).drivers
-    assert (one.driver, one.state) == ("one", DriverState.READY)
-    assert (none.driver, none.state, none.error) == ("none", DriverState.FAILED, "not installed")
+def test_a_driver_that_failed_to_load_is_reported_as_failed() -> None:
+    reporter = reporter_of(
+        LoadResult("good", Scripted(good)), LoadResult("none", error="not installed")
+    )
+    (loaded, missing) = reporter.scan(EMPTY_CONTEXT).drivers
+    assert (loaded.driver, loaded.state) == ("good", DriverState.READY)
+    assert (missing.driver, missing.state, missing.error) == (
+        "none",
+        DriverState.FAILED,
+        "not installed",
+    )
 
 
-def test_drivers_hear_of_the_surroundings() -> None:
-    heard: list[DriverContext] = []
-    around = DriverContext(claims={"a": "b"}, managed_deployables=frozenset({"c"}))
+def test_drivers_get_the_surroundings() -> None:
+    received: list[DriverContext] = []
+    context = DriverContext(claims={"a": "b"}, managed_deployables=frozenset({"c"}))
 
-    def listening(context: DriverContext) -> list[Device]:
-        heard.append(context)
+    def discover(argument: DriverContext) -> list[Device]:
+        received.append(argument)
         return []
 
-    asking(LoadResult("one", Scripted(listening))).scan(around)
-    assert heard == [around]
+    reporter_of(LoadResult("driver", Scripted(discover))).scan(context)
+    assert received == [context]
 
 
 ENTRY = Hardware("other", "CRYPTO", "v", "m", offered=False, reason="no firmware", num=3)
@@ -129,66 +135,66 @@ BACKEND = Backend(
 )
 
 
-class Knowing(Scripted):
-    """A driver that knows more than it offers; ``trouble`` is what listing that throws."""
+class WithHardware(Scripted):
+    """A driver that lists hardware without devices, or raises ``error``."""
 
-    name = "knowing"
+    name = "hardware"
     device_type = "CRYPTO"
-    trouble: Exception | None = None
+    error: Exception | None = None
 
     def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return [Hardware.of(DEVICE), ENTRY]
 
     def backends(self) -> list[Backend]:
         return [BACKEND]
 
 
-def test_a_report_tells_hardware_and_backends_and_what_the_driver_is() -> None:
-    loaded = LoadResult("knowing", Knowing(good), endpoint="vendor:Knowing", version="1.2")
-    reporter = asking(loaded)
-    (one,) = reporter.scan(EMPTY_CONTEXT).drivers
-    assert one.hardware == (Hardware.of(DEVICE), ENTRY)
-    assert one.backends == (BACKEND,)
-    assert (one.type, one.endpoint, one.version) == ("CRYPTO", "vendor:Knowing", "1.2")
+def test_a_report_has_hardware_backends_and_the_description_of_the_driver() -> None:
+    loaded = LoadResult("hardware", WithHardware(good), endpoint="vendor:Driver", version="1.2")
+    reporter = reporter_of(loaded)
+    (driver,) = reporter.scan(EMPTY_CONTEXT).drivers
+    assert driver.hardware == (Hardware.of(DEVICE), ENTRY)
+    assert driver.backends == (BACKEND,)
+    assert (driver.type, driver.endpoint, driver.version) == ("CRYPTO", "vendor:Driver", "1.2")
 
 
-def test_a_driver_without_a_list_of_hardware_is_looked_at_once() -> None:
-    looks: list[DriverContext] = []
-
-    def counted(context: DriverContext) -> list[Device]:
-        looks.append(context)
-        return [DEVICE]
-
-    (one,) = asking(LoadResult("one", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
-    assert one.hardware == (Hardware.of(DEVICE),)
-    assert one.backends == ()
-    assert len(looks) == 1
-
-
-def test_hardware_that_cannot_be_listed_takes_no_device_away() -> None:
-    driver = Knowing(good)
-    driver.trouble = RuntimeError("no bus")
-    (one,) = asking(LoadResult("knowing", driver)).scan(EMPTY_CONTEXT).drivers
-    assert (one.state, one.devices) == (DriverState.READY, (DEVICE,))
-    assert one.hardware is None
-    assert "no bus" in str(one.error)
-
-
-def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> None:
-    looks: list[DriverContext] = []
+def test_a_driver_without_a_list_of_hardware_is_scanned_once() -> None:
+    scans: list[DriverContext] = []
 
     def counted(context: DriverContext) -> list[Device]:
-        looks.append(context)
+        scans.append(context)
         return [DEVICE]
 
-    reporter = asking(
+    (driver,) = reporter_of(LoadResult("driver", Scripted(counted))).scan(EMPTY_CONTEXT).drivers
+    assert driver.hardware == (Hardware.of(DEVICE),)
+    assert driver.backends == ()
+    assert len(scans) == 1
+
+
+def test_devices_stay_in_the_report_when_the_hardware_cannot_be_listed() -> None:
+    driver = WithHardware(good)
+    driver.error = RuntimeError("no bus")
+    (report,) = reporter_of(LoadResult("hardware", driver)).scan(EMPTY_CONTEXT).drivers
+    assert (report.state, report.devices) == (DriverState.READY, (DEVICE,))
+    assert report.hardware is None
+    assert "no bus" in str(report.error)
+
+
+def test_an_idle_driver_is_scanned_once_and_offers_nothing() -> None:
+    scans: list[DriverContext] = []
+
+    def counted(context: DriverContext) -> list[Device]:
+        scans.append(context)
+        return [DEVICE]
+
+    reporter = reporter_of(
         LoadResult("idle", Scripted(counted), enabled=False),
         LoadResult("broken", error="no library", enabled=False),
     )
     first, second = reporter.scan(EMPTY_CONTEXT), reporter.scan(EMPTY_CONTEXT)
-    by_name = {one.driver: one for one in first.drivers}
+    by_name = {driver.driver: driver for driver in first.drivers}
     idle = by_name["idle"]
     assert (idle.state, idle.devices) == (DriverState.STOPPED, ())
     assert idle.hardware is not None
@@ -199,17 +205,17 @@ def test_what_is_not_enabled_tells_its_hardware_once_and_offers_nothing() -> Non
         "no library",
     )
     assert first.digest() == second.digest()
-    assert len(looks) == 1
+    assert len(scans) == 1
     reporter.forget_idle()
     assert reporter.scan(EMPTY_CONTEXT).digest() == first.digest()
-    assert len(looks) == 2
+    assert len(scans) == 2
 
 
-def test_a_capability_that_is_no_json_is_the_drivers_trouble() -> None:
-    class Odd(Knowing):
+def test_a_capability_that_is_not_json_is_an_error_of_its_driver() -> None:
+    class Odd(WithHardware):
         def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
             return [replace(ENTRY, capability={"speed": {1, 2}})]
 
-    (one,) = asking(LoadResult("odd", Odd(good))).scan(EMPTY_CONTEXT).drivers
-    assert one.hardware is None
-    assert "capability.speed" in str(one.error)
+    (report,) = reporter_of(LoadResult("odd", Odd(good))).scan(EMPTY_CONTEXT).drivers
+    assert report.hardware is None
+    assert "capability.speed" in str(report.error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world for an agent's loop: whoever it talks to, in one object that does as a test says."""
+"""One fake for all peers of an agent's loop: conductor, Placement, drivers and clock."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from cyborg import exception
 from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.driver_manager import DriverManager, none_else
+from cyborg.agent.driver_manager import DriverManager, load_nothing
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.loop import AgentLoop, Identity, Intervals
 from cyborg.agent.prepared_sync import PreparedUnitsSync
@@ -38,150 +38,158 @@ from cyborg.model.report import (
 )
 from cyborg.rpc.conductor import ReportClient
 
-AWAY = exception.Unavailable(peer="somebody", reason="away")
+AWAY = exception.Unavailable(peer="peer", reason="away")
 
 
 #: The one provider that is desired.
 UNIT = "unit"
 
 
-def seen(*names: str) -> Report:
-    """A report of a card with these deployables."""
+def report_of(*names: str) -> Report:
+    """Return the report of a host with one card that has these deployables."""
     address = {"domain": "0", "bus": "0", "device": "0", "function": "0"}
     handle = AttachHandle("0000:00:00.0", AttachType.PCI, address)
-    deployables = tuple(Deployable(one, "FPGA", "card", (handle,)) for one in names)
+    deployables = tuple(Deployable(name, "FPGA", "card", (handle,)) for name in names)
     card = Device("0000:00:00.0", DeviceType.FPGA, "v", "m", address, deployables)
     return Report((DriverReport("d", DriverState.READY, (card,)),))
 
 
 @dataclass
-class World:
-    """Conductor, Placement, drivers and clock in one; ``calls`` are in the order they came."""
+class FakePeers:
+    """Conductor, Placement, drivers and clock in one object; ``calls`` are in order."""
 
     calls: list[str] = field(default_factory=list)
     now: float = 0.0
-    #: What is away: hello, report, desired, find_root, tree, publish.
+    #: The calls that fail: hello, report, desired, find_root, tree, publish …
     away: set[str] = field(default_factory=set)
     epoch: int = 1
     digest: str | None = None
     generation: int = 1
-    #: How many units are desired; None: other ones in each generation.
+    #: How many units are desired; None: a different number in each generation.
     units: int | None = None
-    believed: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, ProviderOutcome] = field(default_factory=dict)
-    found: Report = field(default_factory=lambda: seen(UNIT))
+    hardware: Report = field(default_factory=lambda: report_of(UNIT))
     tree_nodes: dict[str, Node] = field(default_factory=dict)
-    #: What shall leave Placement, and what keeps it there, by name.
+    #: The names of providers to remove, and the errors of their removal.
     retiring: tuple[str, ...] = ()
-    stays: dict[str, Exception] = field(default_factory=dict)
+    removal_errors: dict[str, Exception] = field(default_factory=dict)
     context: DriverContext | None = None
     hellos: list[Hello] = field(default_factory=list)
-    told: list[dict[str, str]] = field(default_factory=list)
-    withheld: list[str] = field(default_factory=list)
+    published_refusals: list[dict[str, str]] = field(default_factory=list)
+    reserved: list[str] = field(default_factory=list)
     files: StateFiles = field(default_factory=lambda: StateFiles(Path("/dev/null/nowhere")))
-    discoveries: DiscoveryRequests = field(default_factory=lambda: DiscoveryRequests(patience=0.0))
-    refused_by_conductor: dict[str, str] = field(default_factory=dict)
+    discoveries: DiscoveryRequests = field(default_factory=lambda: DiscoveryRequests(timeout=0.0))
+    rejected: dict[str, str] = field(default_factory=dict)
 
-    def note(self, call: str) -> None:
+    def record(self, call: str) -> None:
         self.calls.append(call)
         if call in self.away:
             raise AWAY
 
-    def taken(self) -> list[str]:
-        """The calls since the last look, those that only read Placement left out."""
+    def take_calls(self) -> list[str]:
+        """Return and forget the calls, without scans, syncs and those that read Placement."""
         calls, self.calls = self.calls, []
-        return [one for one in calls if one not in ("find_root", "tree", "scan", "tend")]
+        return [call for call in calls if call not in ("find_root", "tree", "scan", "sync")]
 
     # The conductor.
 
     def hello(self, hello: Hello) -> Welcome:
         self.hellos.append(hello)
-        self.note("hello")
+        self.record("hello")
         return Welcome(self.epoch, self.digest, self.generation)
 
     def report(self, host: str, epoch: int, report: Report) -> Acknowledged:
         assert (host, epoch) == ("host", self.epoch)
-        self.note("report")
+        self.record("report")
         self.digest = report.digest()
         self.generation += 1
-        return Acknowledged(self.generation, self.refused_by_conductor)
+        return Acknowledged(self.generation, self.rejected)
 
     def desired(self, host: str, epoch: int) -> Desired:
         assert (host, epoch) == ("host", self.epoch)
-        self.note("desired")
+        self.record("desired")
         total = self.generation if self.units is None else self.units
         unit = Provider(provider_uuid(UNIT), UNIT, "FPGA", total, 0, frozenset())
-        gone = tuple(Retired(provider_uuid(one), one) for one in self.retiring)
-        return Desired(self.generation, ProviderTree("compute", (unit,)), self.believed, gone)
+        retired = tuple(Retired(provider_uuid(name), name) for name in self.retiring)
+        return Desired(self.generation, ProviderTree("compute", (unit,)), self.refused, retired)
 
     def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
-        self.note("published")
-        self.told.append(refused)
-        self.believed = refused
+        self.record("published")
+        self.published_refusals.append(refused)
+        self.refused = refused
 
     def retired(self, host: str, epoch: int, names: list[str]) -> None:
-        self.note("retired")
-        self.retiring = tuple(one for one in self.retiring if one not in names)
+        self.record("retired")
+        self.retiring = tuple(name for name in self.retiring if name not in names)
 
     # Placement.
 
     def retire(self, uuid: str, *, root: str) -> None:
         assert root == "root"
-        (name,) = [one for one in self.retiring if provider_uuid(one) == uuid]
+        (name,) = [name for name in self.retiring if provider_uuid(name) == uuid]
         self.calls.append(f"retire {name}")
-        if name in self.stays:
-            raise self.stays[name]
+        if name in self.removal_errors:
+            raise self.removal_errors[name]
 
     def find_root(self, names: Any) -> tuple[str, str]:
-        self.note("find_root")
+        self.record("find_root")
         return "root", "compute"
 
     def tree(self, root: str) -> dict[str, Node]:
-        self.note("tree")
+        self.record("tree")
         return self.tree_nodes
 
     def recall(self, tree: ProviderTree) -> None:
-        """It remembers nothing."""
+        """Do nothing."""
 
     def publish(self, tree: ProviderTree) -> PublishResult:
-        self.note("publish")
+        self.record("publish")
         return self._result(tree)
 
     def check(self, tree: ProviderTree, listing: Mapping[str, Node] | None = None) -> PublishResult:
-        self.note("check")
+        self.record("check")
         return self._result(tree)
 
     def withhold(self, uuids: Iterable[str]) -> list[str]:
-        wanted = list(uuids)
-        if wanted:
-            self.note("withhold")
-            self.withheld += wanted
-        return wanted
+        requested = list(uuids)
+        if requested:
+            self.record("withhold")
+            self.reserved += requested
+        return requested
 
     def _result(self, tree: ProviderTree) -> PublishResult:
-        good = (ProviderOutcome(one.uuid, one.name, Verdict.PUBLISHED) for one in tree.providers)
-        return PublishResult("root", tuple(self.verdicts.get(one.name, one) for one in good))
+        published = (
+            ProviderOutcome(provider.uuid, provider.name, Verdict.PUBLISHED)
+            for provider in tree.providers
+        )
+        outcomes = (self.verdicts.get(outcome.name, outcome) for outcome in published)
+        return PublishResult("root", tuple(outcomes))
 
     # The drivers.
 
     def scan(self, context: DriverContext) -> Report:
         self.calls.append("scan")
         self.context = context
-        return self.found
+        return self.hardware
 
-    def tend(self, host: str, epoch: int) -> None:
+    def sync(self, host: str, epoch: int) -> None:
         assert (host, epoch) == ("host", self.epoch)
-        self.note("tend")
+        self.record("sync")
 
     def loop(self) -> AgentLoop:
-        """A new agent in this world."""
+        """Return the loop of a new agent with these peers."""
         return AgentLoop(
             identity=Identity("host", ("fqdn", "host"), "1", "topic@host"),
             intervals=Intervals(scan=60, full_check=600),
-            driver_manager=DriverManager((), none_else),
+            driver_manager=DriverManager((), load_nothing),
             reporter=cast(Reporter, self),
             checks=HealthChecks(
-                drivers={}, devices=lambda: (), before=None, changed=lambda: None, asks=False
+                drivers={},
+                devices=lambda: (),
+                last_report=None,
+                on_change=lambda: None,
+                enabled=False,
             ),
             prepared_sync=cast(PreparedUnitsSync, self),
             discoveries=self.discoveries,
@@ -192,6 +200,6 @@ class World:
             clock=lambda: self.now,
         )
 
-    def verdict(self, verdict: Verdict, reason: str) -> None:
-        """What Placement says of the unit from now on."""
+    def set_verdict(self, verdict: Verdict, reason: str) -> None:
+        """Set the outcome of publishing the unit."""
         self.verdicts[UNIT] = ProviderOutcome("u", UNIT, verdict, reason)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The repair of each unit, by its state on the host, in the conductor and in the journal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+from oslo_config import cfg
+
+from cyborg import exception
+from cyborg.agent.operations import Operations
+from cyborg.agent.prepared_sync import PreparedUnitsSync
+from cyborg.agent.state_store import OperationJournal, StateFiles
+from cyborg.clients.glance import Glance
+from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
+from cyborg.model.device import Device
+from cyborg.model.work import HandleTask, Holding, Holdings, Unit, Use
+from cyborg.rpc.conductor import ReportClient
+from cyborg.testing.fake_host import FakeHost
+
+UNIT = Unit("u", "k")
+
+
+class Listing(Driver):
+    """A driver that lists the units in ``units``, or raises the error there."""
+
+    name = "listing"
+
+    def __init__(self) -> None:
+        super().__init__(FakeHost(), cfg.ConfigOpts())
+        self.units: Sequence[Unit] | Exception = ()
+        self.calls: list[str] = []
+
+    def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
+        return []
+
+    def prepared(self) -> Sequence[Unit]:
+        if isinstance(self.units, Exception):
+            raise self.units
+        return self.units
+
+    def prepare(self, task: HandleTask) -> None:
+        self.calls += [] if task.handle_key == "last" else ["prepare"]
+
+    def release(self, task: HandleTask) -> None:
+        self.calls.append("release")
+
+
+class NotListing(Listing):
+    """A driver that cannot list its prepared units."""
+
+    name = "not_listing"
+
+    def prepared(self) -> Sequence[Unit]:
+        self._cannot("list its prepared units")
+
+
+@dataclass
+class Conductor:
+    """A conductor with one unit, and the number of its calls."""
+
+    use: Use = Use.FREE
+    driver: str = "listing"
+    calls: int = 0
+    error: Exception | None = None
+
+    def holdings(self, host: str, epoch: int) -> Holdings:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        task = HandleTask("o", self.driver, "d", UNIT.deployable, UNIT.handle_key, "uuid")
+        return Holdings((Holding(task, self.use),))
+
+
+@dataclass
+class Environment:
+    """A driver, a conductor and the state directory of an agent."""
+
+    directory: Path
+    driver: Listing = field(default_factory=Listing)
+    conductor: Conductor = field(default_factory=Conductor)
+
+    def sync(self) -> list[str]:
+        """Compare with a new agent; return the calls of the driver."""
+        journal = OperationJournal(StateFiles(self.directory), "host")
+        drivers = {self.driver.name: self.driver}
+        operations = Operations(
+            drivers=drivers,
+            journal=journal,
+            glance=lambda: cast(Glance, None),
+            images=self.directory,
+            timeout=5,
+            request_scan=lambda: None,
+        )
+        prepared_sync = PreparedUnitsSync(
+            drivers=drivers,
+            operations=operations,
+            journal=journal,
+            conductor=cast(ReportClient, self.conductor),
+        )
+        try:
+            prepared_sync.sync("host", 1)
+        finally:
+            # It runs after all repairs of the device.
+            operations.prepare(HandleTask("last", self.driver.name, "d", "u", "last", "uuid"))
+            operations.stop()
+        calls, self.driver.calls = self.driver.calls, []
+        return calls
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path)
+
+
+def crash(environment: Environment) -> None:
+    """Leave the journal of an agent that stopped in the middle of an operation."""
+    journal = OperationJournal(StateFiles(environment.directory), "host")
+    journal.begin("prepare", HandleTask("crashed", environment.driver.name, "d", *UNIT, "uuid"))
+
+
+@pytest.mark.parametrize(
+    ("use", "prepared", "calls"),
+    [
+        (Use.PREPARED, True, []),
+        (Use.PREPARED, False, ["prepare"]),
+        (Use.FREE, True, ["release"]),
+        (Use.FREE, False, []),
+        (Use.IN_TRANSITION, True, []),
+        (Use.IN_TRANSITION, False, []),
+    ],
+)
+def test_a_unit_that_is_not_as_required_is_repaired(
+    environment: Environment, use: Use, prepared: bool, calls: list[str]
+) -> None:
+    environment.conductor.use, environment.driver.units = use, [UNIT] if prepared else []
+    assert environment.sync() == calls
+
+
+@pytest.mark.parametrize("kind", [Listing, NotListing])
+@pytest.mark.parametrize(
+    ("use", "calls"),
+    [(Use.PREPARED, ["prepare"]), (Use.FREE, ["release"]), (Use.IN_TRANSITION, [])],
+)
+def test_an_interrupted_operation_is_repeated_or_reverted_once(
+    environment: Environment, kind: type[Listing], use: Use, calls: list[str]
+) -> None:
+    """How far the operation got is unknown, whatever the driver lists."""
+    environment.driver, environment.conductor = kind(), Conductor(use, kind.name)
+    environment.driver.units = [UNIT] if use is Use.PREPARED else []
+    crash(environment)
+    assert environment.sync() == calls
+    assert environment.sync() == []
+
+
+def test_the_repair_is_done_when_the_conductor_is_back(environment: Environment) -> None:
+    crash(environment)
+    environment.conductor.error = exception.Unavailable(peer="conductor", reason="away")
+    with pytest.raises(exception.Unavailable):
+        environment.sync()
+    environment.conductor.error = None
+    assert environment.sync() == ["release"]
+
+
+def test_the_conductor_is_not_called_when_no_driver_lists_units(environment: Environment) -> None:
+    environment.driver = NotListing()
+    assert environment.sync() == []
+    assert environment.conductor.calls == 0
+
+
+def test_a_driver_that_fails_to_list_its_units_is_not_called(
+    environment: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.driver.units = RuntimeError("the library crashed")
+    environment.conductor.use = Use.PREPARED
+    assert environment.sync() == []
+    assert "Driver listing did not list its prepared units" in caplog.text
+
+
+def test_a_unit_of_a_driver_that_is_not_loaded_is_skipped(environment: Environment) -> None:
+    environment.conductor = Conductor(Use.PREPARED, "gone")
+    assert environment.sync() == []
+
+
+def test_a_unit_without_a_record_is_left_alone_and_logged(
+    environment: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.driver.units = [Unit("another", "x"), UNIT]
+    environment.conductor.use = Use.PREPARED
+    assert environment.sync() == []
+    assert (
+        "Handle x of deployable another is prepared, but the conductor has no record" in caplog.text
+    )
