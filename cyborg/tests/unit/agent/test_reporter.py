@@ -73,7 +73,7 @@ BAD_UNIT = Deployable("unit", "FPGA", "d", (AttachHandle("k", AttachType.PCI, BA
     [
         (raising(KeyError("vendor")), "KeyError: 'vendor'"),
         (raising(exception.HostError(action="reading", reason="EIO")), "reading failed: EIO"),
-        (raising(exception.DriverCannot(driver="bad", verb="see")), "bad cannot see"),
+        (raising(exception.DriverCannot(driver="bad", verb="see")), "bad does not support see"),
         (raising(NotImplementedError()), "NotImplementedError"),
         (failing_later, "in the middle"),
         (lambda _: None, "TypeError"),
