@@ -36,7 +36,7 @@ from cyborg.conductor.reports.desired_state import DesiredStates, PreparedUnits
 from cyborg.conductor.tasks.nova_events import NovaEvents
 from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Worker, WorkQueue
 from cyborg.conductor.tasks.set_up import DeviceSetUp
-from cyborg.conductor.tasks.units import UnitTasks, nobody
+from cyborg.conductor.tasks.units import UnitTasks, ignore
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import Listening, Meters
@@ -105,7 +105,7 @@ def assemble(
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.serve(meters.listener(cloud, Listening(lambda: daemon.bus_error)))
     daemon.every(renewal(settings, lease, lambda: daemon.bus_error))
-    daemon.every(worker.turns(settings.heartbeat))
+    daemon.every(worker.periodic(settings.heartbeat))
     daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
     daemon.every(keep_house(settings, db, lease, cases.retirement))
     if settings.instance_refresh:
@@ -197,7 +197,7 @@ def make_worker(
     peers: Peers,
     lease: ConductorLease,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
-    bound: Callable[[State, float], None] = nobody,
+    bound: Callable[[State, float], None] = ignore,
 ) -> Worker:
     """What a conductor does after its commits, with a handler for every kind of work.
 
