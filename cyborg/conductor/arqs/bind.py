@@ -106,12 +106,13 @@ class ArqBinder:
         *,
         wait: bool,
     ) -> Sequence[_Claim]:
-        claims: Sequence[_Claim] | None = ()
+        claims: Sequence[_Claim] = ()
         with self._db.writer() as tx:
             if bindings:
-                claims = self._bind(tx, caller, request_key, bindings, wait=wait)
-                if claims is None:
+                new = self._bind(tx, caller, request_key, bindings, wait=wait)
+                if new is None:
                     return ()
+                claims = new
             if unbindings:
                 release.unbind(tx, self._db.now, caller, unbindings, request_key=request_key)
         return claims
@@ -146,9 +147,7 @@ class ArqBinder:
             arqs.check(row, Event.BIND)
         for binding in bindings:
             _check(rows[binding.arq_uuid], binding, providers)
-        owners = {
-            binding.arq_uuid: _owner(caller, binding, rows, existing) for binding in bindings
-        }
+        owners = {binding.arq_uuid: _owner(caller, binding, rows, existing) for binding in bindings}
         values = _instance_values(request_key, bindings, owners)
         instances.bind(tx, self._db.now, existing, values)
         claims = _claim(tx, rows, bindings, providers, wait=wait)
@@ -166,8 +165,7 @@ class ArqBinder:
     ) -> None:
         attach_handles.hold(tx, [claim.handle_id for claim in claims if not claim.waits])
         moves = {
-            claim.row.id: (claim.state, _arq_values(claim, request_key, owners))
-            for claim in claims
+            claim.row.id: (claim.state, _arq_values(claim, request_key, owners)) for claim in claims
         }
         arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
         work.add(tx, self._db.now, [self._work(claim, request_key) for claim in claims])
@@ -204,9 +202,7 @@ class ArqBinder:
         return values
 
 
-def _lock_arqs(
-    tx: sa.Connection, caller: Caller, bindings: Sequence[Binding]
-) -> dict[str, Record]:
+def _lock_arqs(tx: sa.Connection, caller: Caller, bindings: Sequence[Binding]) -> dict[str, Record]:
     uuids = [binding.arq_uuid for binding in bindings]
     scope = arqs.of_caller(caller)
     rows = {row.uuid: row for row in arqs.lock(tx, Arq.uuid.in_(uuids), *scope)}

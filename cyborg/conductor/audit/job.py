@@ -53,7 +53,7 @@ class AuditJob:
         self._log(verdict.findings)
         if verdict.unasked:
             raise exception.Unavailable(
-                peer="What the reconciler compares with", reason=" ".join(verdict.unasked)
+                peer="A service that the audit reads", reason=" ".join(verdict.unasked)
             )
         for answer in self._repairs.repair(verdict.findings, self._limit):
             if answer.reason:

@@ -70,7 +70,7 @@ class Divided:
         return [one.name for one in self.desired().retired]
 
     def answer(self, *names: str) -> None:
-        self.retirement.retired(self.name, self.cloud.epochs[self.name], names)
+        self.retirement.confirm_removal(self.name, self.cloud.epochs[self.name], names)
 
     def part(self, index: int) -> str:
         return f"{self.name}_0_{index}"

@@ -169,7 +169,7 @@ class Aged:
         return [one.name for one in self.desired().retired]
 
     def answer(self, *names: str) -> None:
-        self.retirement.retired(self.name, self.cloud.epochs[self.name], names)
+        self.retirement.confirm_removal(self.name, self.cloud.epochs[self.name], names)
 
     @property
     def card(self) -> str:
@@ -324,7 +324,7 @@ def test_a_device_without_any_provider_just_goes(aged: Aged) -> None:
 
 def test_an_agent_that_was_superseded_retires_nothing(aged: Aged) -> None:
     with pytest.raises(exception.StaleEpoch):
-        aged.retirement.retired(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.card])
+        aged.retirement.confirm_removal(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.card])
     assert len(uuids(aged.cloud.db)) == 1
 
 

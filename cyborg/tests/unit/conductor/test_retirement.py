@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cyborg.conductor.hosts.lost_devices import _bare
+from cyborg.conductor.hosts.lost_devices import _without_provider
 
 
 def row(id_: int | None, name: str | None, device: int, *, whole: bool) -> Any:
@@ -37,4 +37,4 @@ EMPTY = [row(None, None, 12, whole=True)]
     ],
 )
 def test_what_has_no_provider_left(lost: list[Any], names: set[str], bare: list[int]) -> None:
-    assert [one.id for one in _bare(iter(lost), frozenset(names))] == bare
+    assert [one.id for one in _without_provider(iter(lost), frozenset(names))] == bare
