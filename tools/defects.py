@@ -450,8 +450,8 @@ DEFECTS = (
     _unlocked(
         "profile_moves.lock",
         "cyborg/db/device_profiles.py",
-        "        .order_by(DeviceProfile.id)" + _FOR_UPDATE,
-        "        .order_by(DeviceProfile.id)",
+        "        .order_by(models.DeviceProfile.id)" + _FOR_UPDATE,
+        "        .order_by(models.DeviceProfile.id)",
     ),
     _unlocked(
         "operations._lock",
