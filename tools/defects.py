@@ -88,8 +88,8 @@ DEFECTS = (
         "lost-deployable-is-bound",
         "a lost deployable of a device that is there cannot be bound",
         "cyborg/conductor/arqs/bind.py",
-        "if offer.lost_ms is not None or offer.device_lost_ms is not None:",
-        "if offer.device_lost_ms is not None:",
+        "if deployable.lost_ms is not None or deployable.device_lost_ms is not None:",
+        "if deployable.device_lost_ms is not None:",
         (f"{_UNIT}/conductor/test_offers.py",),
     ),
     Defect(
@@ -172,8 +172,8 @@ DEFECTS = (
         "nova-told-of-hidden-arqs",
         "Nova is not told of the ARQs that an attach prepares",
         "cyborg/conductor/arqs/bind.py",
-        "if one.instance_uuid is not None and not one.hidden",
-        "if one.instance_uuid is not None",
+        "if row.instance_uuid is not None and not row.hidden",
+        "if row.instance_uuid is not None",
         (f"{_RULES}/test_binds.py",),
     ),
     Defect(
@@ -188,8 +188,8 @@ DEFECTS = (
         "unretired-siblings-go",
         "a lost device goes when all of its providers are gone, and not before",
         "cyborg/conductor/hosts/lost_devices.py",
-        "one.device_id not in shown if one.whole else one.name in names",
-        "one.whole or one.name in names",
+        "row.device_id not in shown if row.whole else row.name in names",
+        "row.whole or row.name in names",
         (f"{_UNIT}/conductor/test_retirement.py",),
     ),
     Defect(
@@ -228,7 +228,8 @@ DEFECTS = (
         "ended-conductors-stay",
         "rows of former processes of a conductor go after a day",
         "cyborg/conductor/leases.py",
-        "            services.forget_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)",
+        "            services.forget_silent("
+        "tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)",
         "            pass",
         (f"{_UNIT}/conductor/test_work.py",),
     ),
@@ -358,8 +359,8 @@ DEFECTS = (
             f"every-bind-refused-{test}",
             "a bind finds the units that are there",
             "cyborg/conductor/arqs/bind.py",
-            "            if len(handles) < len(wanted):\n                if not wait:\n",
-            "            if True:\n                if not wait:\n",
+            "        if len(handles) < len(group):\n            if not wait:\n",
+            "        if True:\n            if not wait:\n",
             (f"{_RACES}/{file}::{test}",),
         )
         for file, test in (

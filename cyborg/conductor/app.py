@@ -36,7 +36,7 @@ from cyborg.conductor.reports.desired_state import DesiredStates, PreparedUnits
 from cyborg.conductor.tasks.nova_events import NovaEvents
 from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Worker, WorkQueue
 from cyborg.conductor.tasks.set_up import DeviceSetUp
-from cyborg.conductor.tasks.units import UnitTasks, nobody
+from cyborg.conductor.tasks.units import UnitTasks, ignore
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import BusListening, Meters
@@ -82,13 +82,13 @@ def assemble(
     worker = make_worker(
         settings=settings, db=db, agents=agents, peers=peers, lease=lease, bound=bound
     )
-    forgetter = HostRemover(
+    host_remover = HostRemover(
         db=db,
         queue=WorkQueue(db=db),
         publisher=publisher,
         down_after=settings.down_after,
     )
-    worker.handle(WorkKind.FORGET, forgetter.forget)
+    worker.handle(WorkKind.FORGET, host_remover.remove)
     cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
@@ -96,7 +96,9 @@ def assemble(
     # After the worker has ended: work is a conductor's for as long as it has a row.
     daemon.at_end(lease.end)
     daemon.at_end(worker.stop)
-    _tell(daemon, worker, _herald(settings, db, notifier), listened=notifier.enabled)
+    _tell(
+        daemon, worker, _notification_publisher(settings, db, notifier), listened=notifier.enabled
+    )
     # First: work that waits for a host's answer is given back, not waited for.
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
@@ -105,9 +107,9 @@ def assemble(
         cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.add_server(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
     daemon.add_task(renewal(settings, lease, lambda: daemon.bus_error))
-    daemon.add_task(worker.turns(settings.heartbeat))
+    daemon.add_task(worker.periodic(settings.heartbeat))
     daemon.add_task(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
-    daemon.add_task(keep_house(settings, db, lease, cases.retirement))
+    daemon.add_task(keep_house(settings, db, lease, cases.lost_devices))
     if settings.instance_refresh:
         daemon.add_task(look_instances_up(settings, db, lease, peers.nova))
     if settings.agent_grace:
@@ -115,9 +117,7 @@ def assemble(
     return daemon
 
 
-def renewal(
-    settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]
-) -> PeriodicTask:
+def renewal(settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]) -> PeriodicTask:
     """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
     return PeriodicTask(
         "lease",
@@ -132,20 +132,24 @@ def _process(settings: Settings) -> Process:
     return Process(settings.host, CONDUCTOR, settings.version, endpoint, settings.process)
 
 
-def _herald(settings: Settings, db: Database, notifier: Notifier) -> NotificationPublisher:
+def _notification_publisher(
+    settings: Settings, db: Database, notifier: Notifier
+) -> NotificationPublisher:
     """What tells the bus of what has been committed."""
     return NotificationPublisher(
         db=db, queue=WorkQueue(db=db), notifier=notifier, down_after=settings.down_after
     )
 
 
-def _tell(daemon: Daemon, worker: Worker, herald: NotificationPublisher, *, listened: bool) -> None:
+def _tell(
+    daemon: Daemon, worker: Worker, publisher: NotificationPublisher, *, listened: bool
+) -> None:
     """Have notifications follow the history; where nobody listens, have that end."""
-    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, herald.follow)
+    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, publisher.follow)
     # Before the worker, which waits for it.
-    daemon.at_end(herald.stop)
+    daemon.at_end(publisher.stop)
     if listened:
-        daemon.add_task(herald.beginnings())
+        daemon.add_task(publisher.beginnings())
 
 
 def use_cases(
@@ -158,13 +162,13 @@ def use_cases(
 ) -> UseCases:
     """What a conductor answers with; ``wake`` is called when work waits after a commit."""
     operations = Operations(db=db, wake=wake, down_after=settings.agent_down_ms)
-    retirement = LostDevices(
+    lost_devices = LostDevices(
         db=db, lost_retention=settings.lost_ms, down_after=settings.agent_down_ms
     )
     return UseCases(
-        maker=ArqCreator(db=db),
-        binder=ArqBinder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
-        deleter=ArqReleaser(db=db, wake=wake),
+        arq_creator=ArqCreator(db=db),
+        arq_binder=ArqBinder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
+        arq_releaser=ArqReleaser(db=db, wake=wake),
         attacher=Attacher(
             db=db,
             nova=peers.nova,
@@ -174,16 +178,16 @@ def use_cases(
             down_after=settings.agent_down_ms,
         ),
         profiles=Profiles(db=db),
-        operator=DeviceAdmin(db=db, agents=agents, retirement=retirement, wake=wake),
+        device_admin=DeviceAdmin(db=db, agents=agents, lost_devices=lost_devices, wake=wake),
         attributes=Attributes(db=db),
-        greeter=Heartbeats(db=db, down_after=settings.agent_down_ms),
-        discovery=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
-        wishes=DesiredStates(db=db, lost_retention=settings.lost_ms),
-        retirement=retirement,
-        custodian=PreparedUnits(db=db),
-        explorer=DiscoveryAPI(operations=operations),
+        heartbeats=Heartbeats(db=db, down_after=settings.agent_down_ms),
+        report_applier=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
+        desired_states=DesiredStates(db=db, lost_retention=settings.lost_ms),
+        lost_devices=lost_devices,
+        prepared_units=PreparedUnits(db=db),
+        discovery_api=DiscoveryAPI(operations=operations),
         drivers=Drivers(db=db, operations=operations),
-        creator=AcceleratorCreator(db=db, operations=operations),
+        accelerator_creator=AcceleratorCreator(db=db, operations=operations),
         readings=Readings(db=db),
         processes=Processes(
             db=db, agents=agents, operations=operations, down_after=settings.down_after
@@ -199,7 +203,7 @@ def make_worker(
     peers: Peers,
     lease: ConductorLease,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
-    bound: Callable[[State, float], None] = nobody,
+    bound: Callable[[State, float], None] = ignore,
 ) -> Worker:
     """What a conductor does after its commits, with a handler for every kind of work.
 
@@ -215,12 +219,12 @@ def make_worker(
         threads=settings.threads,
         pool=pool,
     )
-    outbox = NovaEvents(db=db, queue=queue, nova=peers.nova)
-    hostwork = UnitTasks(db=db, queue=queue, agents=agents, wake=worker.wake, bound=bound)
-    worker.handle(WorkKind.NOTIFY, outbox.notify)
-    worker.handle(WorkKind.PREPARE, hostwork.prepare)
-    worker.handle(WorkKind.RELEASE, hostwork.release)
-    worker.handle(WorkKind.PROGRAM, hostwork.program)
+    nova_events = NovaEvents(db=db, queue=queue, nova=peers.nova)
+    unit_tasks = UnitTasks(db=db, queue=queue, agents=agents, wake=worker.wake, bound=bound)
+    worker.handle(WorkKind.NOTIFY, nova_events.notify)
+    worker.handle(WorkKind.PREPARE, unit_tasks.prepare)
+    worker.handle(WorkKind.RELEASE, unit_tasks.release)
+    worker.handle(WorkKind.PROGRAM, unit_tasks.program)
     attachwork = AttachWork(
         db=db,
         queue=queue,

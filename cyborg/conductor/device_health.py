@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of devices, as their agents report it: compared, stored, and told to the history."""
+"""Compare the health of devices with what agents report, and store, record and log changes."""
 
 import logging
 from collections import defaultdict
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Change:
-    """A device whose health or whose reason is another from now on."""
+    """A device whose health changes, or the reason of its health."""
 
     uuid: str
     before: str | None
@@ -28,70 +28,74 @@ class Change:
 
     @property
     def moves_offer(self) -> bool:
-        """Whether units of the device become available, or stop being so."""
+        """Whether units of the device become available, or stop being available."""
         return health.offered(self.before) is not health.offered(self.health)
 
 
 def of_report(
-    report: Report, uuids: Mapping[tuple[str, str], str], known: Sequence[Record]
+    report: Report, uuids: Mapping[tuple[str, str], str], existing: Sequence[Record]
 ) -> list[Change]:
-    """What a report changes; ``uuids`` are those of all devices by driver and key.
+    """Return what a report changes.
 
-    ``known`` are the rows before the report. A device that is not mentioned keeps its health,
-    unless another driver has taken it over.
+    ``uuids`` maps (driver, key) of all devices to their uuids; ``existing`` are the rows before the
+    report. A device that the report does not mention keeps its health, unless another driver has
+    taken it over.
     """
-    rows = {row.uuid: row for row in known}
-    told = {
-        uuids[driver.driver, one.key]: one
+    rows = {row.uuid: row for row in existing}
+    reported = {
+        uuids[driver.driver, device.key]: device
         for driver in report.drivers
-        for one in driver.health
-        if (driver.driver, one.key) in uuids
+        for device in driver.health
+        if (driver.driver, device.key) in uuids
     }
     for (driver, key), uuid in uuids.items():
         if uuid in rows and rows[uuid].driver != driver:
-            told.setdefault(uuid, DeviceHealth(key))
-    found = (of_device(uuid, rows.get(uuid), one) for uuid, one in told.items())
-    return [one for one in found if one is not None]
+            reported.setdefault(uuid, DeviceHealth(key))
+    changes = (of_device(uuid, rows.get(uuid), device) for uuid, device in reported.items())
+    return [change for change in changes if change is not None]
 
 
-def of_device(uuid: str, row: Record | None, told: DeviceHealth) -> Change | None:
-    """What an answer changes of a device; ``row`` is None for a device that is new."""
+def of_device(uuid: str, row: Record | None, reported: DeviceHealth) -> Change | None:
+    """Return the change of one device; ``row`` is None for a new device."""
     before = (None, None) if row is None else (row.health, row.health_reason)
-    after = None if told.condition is None else told.condition.value
-    reason = health.legible(told.reason)
+    after = None if reported.condition is None else reported.condition.value
+    reason = health.legible(reported.reason)
     return None if before == (after, reason) else Change(uuid, before[0], after, reason)
 
 
 def write(tx: sa.Connection, now: sa.ColumnElement[int], changes: Iterable[Change]) -> None:
     """Store the changes: one statement for all devices that have the same health now."""
     groups: dict[tuple[str | None, str | None, bool], list[str]] = defaultdict(list)
-    for one in changes:
-        groups[one.health, one.reason, one.before != one.health].append(one.uuid)
-    for (word, reason, moved), uuids in groups.items():
-        host_inventory.set_health(tx, uuids, word, reason, since=now if moved else None)
+    for change in changes:
+        moved = change.before != change.health
+        groups[change.health, change.reason, moved].append(change.uuid)
+    for (condition, reason, moved), uuids in groups.items():
+        host_inventory.set_health(tx, uuids, condition, reason, since=now if moved else None)
 
 
 def entries(changes: Iterable[Change], hostname: str) -> list[events.Entry]:
-    """The lines of history."""
+    """Return the history entries of notable changes."""
     return [
         events.Entry(
-            "device", one.uuid, health.action(one.health), hostname=hostname, reason=one.reason
+            "device",
+            change.uuid,
+            health.action(change.health),
+            hostname=hostname,
+            reason=change.reason,
         )
-        for one in changes
-        if health.notable(one.before, one.health)
+        for change in changes
+        if health.notable(change.before, change.health)
     ]
 
 
 def log(changes: Iterable[Change], hostname: str) -> None:
-    """Tell the operator, after the commit."""
-    for one in changes:
-        if health.notable(one.before, one.health):
+    """Log the notable changes; call this after the commit."""
+    for change in changes:
+        if health.notable(change.before, change.health):
             LOG.log(
-                logging.INFO if health.offered(one.health) else logging.WARNING,
-                "Device %s on %s: %s, before %s%s",
-                one.uuid,
-                hostname,
-                health.action(one.health),
-                one.before or health.UNKNOWN,
-                f": {one.reason}" if one.reason else "",
+                logging.INFO if health.offered(change.health) else logging.WARNING,
+                "Device %s on host %s: %s, before %s%s",
+                *(change.uuid, hostname, health.action(change.health)),
+                change.before or health.UNKNOWN,
+                f": {change.reason}" if change.reason else "",
             )

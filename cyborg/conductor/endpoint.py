@@ -134,21 +134,21 @@ def _answering(method: Verb) -> Verb:
 class UseCases:
     """Everything that the door hands on to."""
 
-    maker: ArqCreator
-    binder: ArqBinder
-    deleter: ArqReleaser
+    arq_creator: ArqCreator
+    arq_binder: ArqBinder
+    arq_releaser: ArqReleaser
     attacher: Attacher
     profiles: Profiles
-    operator: DeviceAdmin
+    device_admin: DeviceAdmin
     attributes: Attributes
-    greeter: Heartbeats
-    discovery: ReportApplier
-    wishes: DesiredStates
-    retirement: LostDevices
-    custodian: PreparedUnits
-    explorer: DiscoveryAPI
+    heartbeats: Heartbeats
+    report_applier: ReportApplier
+    desired_states: DesiredStates
+    lost_devices: LostDevices
+    prepared_units: PreparedUnits
+    discovery_api: DiscoveryAPI
     drivers: Drivers
-    creator: AcceleratorCreator
+    accelerator_creator: AcceleratorCreator
     processes: Processes
     readings: Readings
 
@@ -169,7 +169,7 @@ class Endpoint:
     def create_arqs(
         self, context: Context, *, caller: Any, operation: str, profile_name: str
     ) -> Any:
-        made = self._cases.maker.create(wire.load(Caller, caller), operation, profile_name)
+        made = self._cases.arq_creator.create(wire.load(Caller, caller), operation, profile_name)
         return [wire.dump(one) for one in made]
 
     @_answering
@@ -177,17 +177,17 @@ class Endpoint:
         self, context: Context, *, caller: Any, operation: str, bindings: Any, unbindings: Any
     ) -> None:
         binds = [wire.load(Binding, one) for one in bindings]
-        self._cases.binder.patch(wire.load(Caller, caller), operation, binds, unbindings)
+        self._cases.arq_binder.patch(wire.load(Caller, caller), operation, binds, unbindings)
 
     @_answering
     def delete_arqs(self, context: Context, *, caller: Any, operation: str, uuids: Any) -> None:
-        self._cases.deleter.by_uuid(wire.load(Caller, caller), operation, uuids)
+        self._cases.arq_releaser.by_uuid(wire.load(Caller, caller), operation, uuids)
 
     @_answering
     def delete_instance_arqs(
         self, context: Context, *, caller: Any, operation: str, instance_uuid: str
     ) -> None:
-        self._cases.deleter.by_instance(wire.load(Caller, caller), operation, instance_uuid)
+        self._cases.arq_releaser.by_instance(wire.load(Caller, caller), operation, instance_uuid)
 
     @_answering
     def attach(
@@ -246,13 +246,13 @@ class Endpoint:
         self, context: Context, *, caller: Any, operation: str, wanted: Any, wait: bool
     ) -> Any:
         order = Order(wire.load(Caller, caller), operation, CREATE, wait)
-        return wire.dump(self._cases.creator.create(order, wire.load(Creation, wanted)))
+        return wire.dump(self._cases.accelerator_creator.create(order, wire.load(Creation, wanted)))
 
     @_answering
     def set_device_status(
         self, context: Context, *, caller: Any, operation: str, uuid: str, status: str
     ) -> None:
-        self._cases.operator.set_status(
+        self._cases.device_admin.set_status(
             wire.load(Caller, caller), operation, uuid, DeviceStatus(status)
         )
 
@@ -270,7 +270,7 @@ class Endpoint:
         facts: Mapping[str, Any],
         reason: str | None = None,
     ) -> None:
-        self._cases.operator.update(
+        self._cases.device_admin.update(
             wire.load(Caller, caller),
             operation,
             uuid,
@@ -283,13 +283,13 @@ class Endpoint:
 
     @_answering
     def delete_device(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.operator.delete(wire.load(Caller, caller), operation, uuid)
+        self._cases.device_admin.delete(wire.load(Caller, caller), operation, uuid)
 
     @_answering
     def program_deployable(
         self, context: Context, *, caller: Any, operation: str, uuid: str, image_uuid: str
     ) -> None:
-        self._cases.operator.program(wire.load(Caller, caller), operation, uuid, image_uuid)
+        self._cases.device_admin.program(wire.load(Caller, caller), operation, uuid, image_uuid)
 
     @_answering
     def create_attribute(
@@ -329,7 +329,7 @@ class Endpoint:
         wait: bool,
         setup: bool | None = None,
     ) -> Any:
-        begun = self._cases.explorer.discover(
+        begun = self._cases.discovery_api.discover(
             Order(wire.load(Caller, caller), operation, DISCOVER, wait),
             hosts=hosts,
             driver=driver,
@@ -399,43 +399,45 @@ class Endpoint:
 
     @_answering
     def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
-        return wire.dump(self._cases.processes.forget(wire.load(Caller, caller), operation, uuid))
+        return wire.dump(
+            self._cases.processes.request_removal(wire.load(Caller, caller), operation, uuid)
+        )
 
     @_answering
     def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
-        self._cases.greeter.api_alive(host, version, endpoint)
+        self._cases.heartbeats.api_alive(host, version, endpoint)
 
     @_answering
     @_hearing
     def hello(self, context: Context, *, hello: Any) -> Any:
-        return wire.dump(self._cases.greeter.hello(wire.load(Hello, hello)))
+        return wire.dump(self._cases.heartbeats.hello(wire.load(Hello, hello)))
 
     @_answering
     @_hearing
     def report(self, context: Context, *, host: str, epoch: int, report: Any) -> Any:
-        return wire.dump(self._cases.discovery.report(host, epoch, wire.load(Report, report)))
+        return wire.dump(self._cases.report_applier.report(host, epoch, wire.load(Report, report)))
 
     @_answering
     @_hearing
     def desired(self, context: Context, *, host: str, epoch: int) -> Any:
-        return wire.dump(self._cases.wishes.desired(host, epoch))
+        return wire.dump(self._cases.desired_states.desired(host, epoch))
 
     @_answering
     @_hearing
     def holdings(self, context: Context, *, host: str, epoch: int) -> Any:
-        return wire.dump(self._cases.custodian.holdings(host, epoch))
+        return wire.dump(self._cases.prepared_units.holdings(host, epoch))
 
     @_answering
     @_hearing
     def published(self, context: Context, *, host: str, epoch: int, refused: Any) -> None:
         names = wire.read(dict[str, str], refused, "refused")
-        self._cases.discovery.published(host, epoch, names)
+        self._cases.report_applier.published(host, epoch, names)
 
     @_answering
     @_hearing
     def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
         gone = wire.read(list[str], names, "names")
-        self._cases.retirement.retired(host, epoch, gone)
+        self._cases.lost_devices.confirm_removal(host, epoch, gone)
 
     @_answering
     @_hearing

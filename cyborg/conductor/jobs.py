@@ -89,13 +89,13 @@ class Housekeeper:
         *,
         db: Database,
         lease: ConductorLease,
-        retirement: LostDevices,
+        lost_devices: LostDevices,
         lease_ms: int,
         history_retention: int,
     ) -> None:
         self._db = db
         self._lease = lease
-        self._retirement = retirement
+        self._lost_devices = lost_devices
         self._lease_ms = lease_ms
         self._history_retention = history_retention
 
@@ -103,7 +103,7 @@ class Housekeeper:
         """One pass; raises exception.Unavailable."""
         if not self._lease.comes_first(self._lease_ms):
             return
-        self._retirement.expire()
+        self._lost_devices.expire()
         if self._history_retention:
             before = history.cutoff(self._db, self._history_retention)
             _tell(history.purge(self._db, before, _PASS))
@@ -123,37 +123,35 @@ def audit(
     settings: Settings, lease: ConductorLease, auditor: Callable[[], Auditor], repairs: Repairs
 ) -> PeriodicTask:
     """The job that compares everything with everything."""
-    reconciler = AuditJob(
+    job = AuditJob(
         lease=lease,
         auditor=auditor,
         repairs=repairs,
         lease_ms=int(settings.lease * 1000),
         limit=settings.audit_changes,
     )
-    return PeriodicTask("audit", reconciler.run_once, interval=settings.audit_interval)
+    return PeriodicTask("audit", job.run_once, interval=settings.audit_interval)
 
 
 def keep_house(
-    settings: Settings, db: Database, lease: ConductorLease, retirement: LostDevices
+    settings: Settings, db: Database, lease: ConductorLease, lost_devices: LostDevices
 ) -> PeriodicTask:
     """The job that gives up what is past its time."""
     housekeeper = Housekeeper(
         db=db,
         lease=lease,
-        retirement=retirement,
+        lost_devices=lost_devices,
         lease_ms=int(settings.lease * 1000),
         history_retention=int(settings.history_retention * 1000),
     )
-    return PeriodicTask(
-        "housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval
-    )
+    return PeriodicTask("housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval)
 
 
 def look_for_agents(
     settings: Settings, db: Database, lease: ConductorLease, publisher: Callable[[], Publisher]
 ) -> PeriodicTask:
     """The job that takes back what dead agents offered."""
-    withholder = AgentFailover(
+    failover = AgentFailover(
         db=db,
         lease=lease,
         publisher=publisher,
@@ -161,7 +159,7 @@ def look_for_agents(
         lease_ms=int(settings.lease * 1000),
     )
     interval = min(_AGENTS_INTERVAL, settings.agent_grace)
-    return PeriodicTask("agents", withholder.run_once, interval=interval)
+    return PeriodicTask("agents", failover.run_once, interval=interval)
 
 
 def look_instances_up(

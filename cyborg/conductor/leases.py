@@ -13,12 +13,15 @@ from cyborg.model.report import DriverState
 
 LOG = logging.getLogger(__name__)
 
-#: Rows of conductors that ended under another process id go after a day.
-_FORGET_MS = 24 * 3600 * 1000
+#: Rows of earlier conductor processes on this host are removed after a day of silence.
+_REMOVE_AFTER_MS = 24 * 3600 * 1000
 
 
 def check_epoch(host: Record, service_host: str, epoch: int) -> None:
-    """Refuse what an agent says that has been superseded; raises StaleEpoch, NotFound."""
+    """Refuse a message of an agent process that has been superseded; raises StaleEpoch, NotFound.
+
+    ``host`` is the row of the agent's host, None when there is none.
+    """
     if host is None:
         raise exception.NotFound(noun="Host of agent", key=service_host)
     if host.epoch != epoch:
@@ -26,7 +29,7 @@ def check_epoch(host: Record, service_host: str, epoch: int) -> None:
 
 
 class ConductorLease:
-    """This conductor's own row: its work belongs to it while the row is fresh."""
+    """The row of this conductor; the conductor owns its work while the heartbeat is recent."""
 
     def __init__(self, *, db: Database, process: Process) -> None:
         self._db = db
@@ -39,10 +42,11 @@ class ConductorLease:
         return self._owner
 
     def comes_first(self, lease_ms: int) -> bool:
-        """Whether this conductor was there before all others that live now.
+        """Return whether this conductor has existed longest of all that are alive now.
 
-        It is the one that does what only one should; that two think so for a moment must do no
-        harm. ``lease_ms`` is how long a silent conductor counts as living.
+        It runs the jobs that only one conductor should run. Two conductors may both be first for a
+        moment, so such a job must tolerate that. A conductor counts as alive for ``lease_ms``
+        milliseconds after its last heartbeat.
         """
         if self._owner is None:
             return False
@@ -68,15 +72,15 @@ class ConductorLease:
             owner = services.register(
                 tx, self._db.now, self._process, DriverState.READY.value, bus_error=bus_error
             )
-            services.forget_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)
+            services.forget_silent(tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)
         self._owner = owner
 
     def end(self) -> None:
-        """Delete the row of this conductor, which ends as it was told to.
+        """Remove the row of this conductor, which stops in an orderly way.
 
-        Only a conductor that failed then shows as down. Other conductors may take work that is
-        still this one's at once. While the database is away the row stays; it is deleted a day
-        after another conductor has started on this host.
+        Without its row it does not show as down, and other conductors may take over its work at
+        once. When the database is not available the row stays; it is removed a day after another
+        conductor has started on this host.
         """
         if self._owner is None:
             return
@@ -85,7 +89,7 @@ class ConductorLease:
                 services.end(tx, self._process, epoch=self._owner[1])
         except exception.CyborgError as error:
             LOG.warning(
-                "%s on %s could not delete its row at its end and will show as down: %s",
+                "%s on host %s could not remove its row when it stopped, and will show as down: %s",
                 *(CONDUCTOR, self._process.host, error),
             )
         self._owner = None

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes that operators add to deployables; reports leave them alone."""
+"""Create and delete the attributes that operators add to deployables.
+
+Reports of agents do not change these attributes.
+"""
 
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
@@ -24,49 +27,51 @@ class Attributes:
     def create(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         *,
         deployable: int | str,
         key: str,
         value: str,
         uuid: str | None,
     ) -> Attribute:
-        """Add an attribute to a deployable, named by its id or uuid.
+        """Add an attribute to a deployable, named by its id or uuid, and return the attribute.
 
         Raises NotFound for an unknown deployable, Duplicate for a uuid that is taken. Without a
-        uuid the attribute gets one that follows from the operation, so that repeating it makes
-        no second one.
+        uuid the attribute gets one that is derived from the request key, so that a repeated
+        request does not create a second attribute.
         """
-        made = uuid or str(uuid5(UUID(operation), _NOUN))
+        new_uuid = uuid or str(uuid5(UUID(request_key), _NOUN))
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         with self._db.reader() as tx:
-            found = attributes.deployable_id(tx, deployable)
-        if found is None:
+            deployable_id = attributes.deployable_id(tx, deployable)
+        if deployable_id is None:
             raise exception.NotFound(noun="Deployable", key=str(deployable))
-        attribute = Attribute(made, found, key, value, now)
+        attribute = Attribute(new_uuid, deployable_id, key, value, now)
         try:
-            self._store(caller, operation, attribute)
+            self._store(caller, request_key, attribute)
         except exception.Conflict:
             with self._db.reader() as tx:
-                if not events.done_by(tx, operation, _CREATED, [made]):
-                    raise exception.Duplicate(noun="Attribute", field="uuid", value=made) from None
-                return attributes.show(tx, made) or attribute
+                if not events.done_by(tx, request_key, _CREATED, [new_uuid]):
+                    raise exception.Duplicate(
+                        noun="Attribute", field="uuid", value=new_uuid
+                    ) from None
+                return attributes.show(tx, new_uuid) or attribute
         return attribute
 
     @retried
-    def _store(self, caller: Caller, operation: str, attribute: Attribute) -> None:
+    def _store(self, caller: Caller, request_key: str, attribute: Attribute) -> None:
         with self._db.writer() as tx:
             attributes.insert(tx, attribute)
             entry = events.Entry(_NOUN, attribute.uuid, _CREATED)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
 
     @retried
-    def delete(self, caller: Caller, operation: str, uuid: str) -> None:
+    def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
         """Remove an attribute; raises NotFound."""
         with self._db.writer() as tx:
             if not attributes.delete(tx, uuid):
-                if events.done_by(tx, operation, _DELETED, [uuid]):
+                if events.done_by(tx, request_key, _DELETED, [uuid]):
                     return
                 raise exception.NotFound(noun="Attribute", key=uuid)
             entry = events.Entry(_NOUN, uuid, _DELETED)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)

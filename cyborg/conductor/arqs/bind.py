@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bind ARQs to instances, and complete a bind once its device is prepared."""
+"""Bind ARQs to instances, and complete a bind after its device is prepared."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -20,94 +20,45 @@ from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.work import WorkKind
 
-
-def resolve(
-    tx: sa.Connection,
-    now: sa.ColumnElement[int],
-    rows: Sequence[Record],
-    event: Event,
-    *,
-    fault: str | None = None,
-    operation: str | None = None,
-    ordered_by: Mapping[str, str] | None = None,
-) -> bool:
-    """Let a bind FINISH or FAIL inside the caller's transaction; ``rows`` are locked ARQs.
-
-    Those that are not being bound any more are left as they are; False when that is all of them.
-    A failed one lets go of its handle, and ``fault`` says why it failed. One that an attach is
-    preparing is bound by that, in its own time, and no Nova waits for it. ``ordered_by`` are the
-    ids of the request that began the bind.
-    """
-    attached = {one.instance_uuid for one in rows if one.hidden}
-    attaching.wake(tx, now, attached)
-    if event is Event.FINISH:
-        rows = [one for one in rows if not one.hidden]
-    started = [one for one in rows if one.state == State.BIND_STARTED]
-    if not started:
-        return False
-    arqs.move(tx, event, [one.id for one in started], fault=fault)
-    if event is Event.FAIL:
-        release.free_handles(tx, now, started, operation=operation)
-        arqs.drop_handle(tx, [one.id for one in started])
-    told = [
-        {
-            "kind": WorkKind.NOTIFY,
-            "instance_uuid": one.instance_uuid,
-            "arq_uuid": one.uuid,
-            "operation_id": operation,
-        }
-        for one in started
-        if one.instance_uuid is not None and not one.hidden
-    ]
-    work.add(tx, now, told)
-    entries = [
-        events.Entry(
-            "arq",
-            one.uuid,
-            MOVES[event].target.value,
-            instance_uuid=one.instance_uuid,
-            hostname=one.hostname,
-            reason=fault,
-            device_uuid=one.device_uuid,
-        )
-        for one in started
-    ]
-    events.record(tx, now, entries, operation=operation, ordered_by=ordered_by)
-    return True
-
-
 LOG = logging.getLogger(__name__)
 
-#: A bind that loses the race for a new instance's row looks again; the winner is there then.
-_LOOKS = 3
+#: Attempts of a bind. A bind that loses the race for the row of a new instance is attempted again;
+#: by then the other bind has committed that row.
+_ATTEMPTS = 3
 
 
-class _Scarce(Exception):
-    """Rivals may have handles locked, as this transaction has: it must not wait for them."""
+class _TooFewHandles(Exception):
+    """Other transactions may have locked handles.
+
+    This transaction holds locks on handles itself, so it must not wait for them.
+    """
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """One ARQ about to be moved: what it asked for, what it gets."""
+    """An ARQ that is about to be moved, its binding, and the unit that it gets."""
 
     row: Record
     binding: Binding
-    offer: Record
+    deployable: Record
     handle_id: int
+    #: Whether the handle is still being released.
     waits: bool
-    #: Whether an image is loaded, or being loaded, before the guest may have it.
+    #: Whether an image must be loaded, or is being loaded, before the instance may use the unit.
     loads: bool
 
     @property
     def state(self) -> State:
-        event = Event.START if self.waits or self.loads or self.offer.prepare else Event.BIND
-        return MOVES[event].target
+        """The state that the ARQ gets now: Bound, or BindStarted when the agent has work to do."""
+        works = self.waits or self.loads or self.deployable.prepare
+        return MOVES[Event.START if works else Event.BIND].target
 
 
 class ArqBinder:
-    """Binds and unbinds; ``wake`` is called when work waits after a commit.
+    """Binds and unbinds ARQs.
 
-    ``bind_timeout`` is the time in milliseconds that a host has for its preparations.
+    It calls ``wake`` after each commit, since there may be new work. ``bind_timeout`` is the time
+    in milliseconds that an agent has to prepare a device.
     """
 
     def __init__(self, *, db: Database, wake: Callable[[], None], bind_timeout: int) -> None:
@@ -118,211 +69,172 @@ class ArqBinder:
     def patch(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         bindings: Sequence[Binding],
         unbindings: Sequence[str],
     ) -> None:
-        """All or none; a repeated operation changes nothing more.
+        """Bind and unbind ARQs, all or none; a repeated request changes nothing more.
 
         Raises what ``ConductorClient.patch_arqs`` lists.
         """
-        looks, wait = _LOOKS, False
-        while looks:
+        attempts, wait = _ATTEMPTS, False
+        claims: Sequence[_Claim] = ()
+        while attempts:
             try:
-                self._patch(caller, operation, bindings, unbindings, wait=wait)
+                claims = self._patch(caller, request_key, bindings, unbindings, wait=wait)
                 break
-            except _Scarce:
-                # Raised once only: who waits holds no handle before, and gets them in order.
+            except _TooFewHandles:
+                # Raised only once: the next attempt waits for the handles. It holds no handle
+                # while it waits, and locks them in order.
                 wait = True
             except exception.Conflict as error:
-                looks -= 1
-                # Only the database's own Conflict: a rival made the instance's row first.
-                if type(error) is not exception.Conflict or not looks:
+                attempts -= 1
+                # Only the database's own Conflict: another bind inserted the instance's row first.
+                if type(error) is not exception.Conflict or not attempts:
                     raise
-        for one in bindings:
-            LOG.info("ARQ %s is for %s on %r", one.arq_uuid, one.instance_uuid, one.hostname)
+        for claim in claims:
+            _log(claim)
         self._wake()
 
     @retried
     def _patch(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         bindings: Sequence[Binding],
         unbindings: Sequence[str],
         *,
         wait: bool,
-    ) -> None:
+    ) -> Sequence[_Claim]:
+        claims: Sequence[_Claim] = ()
         with self._db.writer() as tx:
-            if bindings and not self._bind(tx, caller, operation, bindings, wait=wait):
-                return
+            if bindings:
+                new = self._bind(tx, caller, request_key, bindings, wait=wait)
+                if new is None:
+                    return ()
+                claims = new
             if unbindings:
-                release.unbind(tx, self._db.now, caller, unbindings, operation=operation)
+                release.unbind(tx, self._db.now, caller, unbindings, request_key=request_key)
+        return claims
 
     def _bind(
         self,
         tx: sa.Connection,
         caller: Caller,
-        operation: str,
+        request_key: str,
         bindings: Sequence[Binding],
         *,
         wait: bool,
-    ) -> bool:
-        """False when this very operation is done already."""
-        found = deployables.by_provider(tx, (one.device_rp_uuid for one in bindings))
-        known = instances.lock(tx, (one.instance_uuid for one in bindings))
-        bound = [row for row in known.values() if row.bound]
+    ) -> Sequence[_Claim] | None:
+        """Move the ARQs and return their claims; None when this request has already been done."""
+        providers = deployables.by_provider(tx, (binding.device_rp_uuid for binding in bindings))
+        existing = instances.lock(tx, (binding.instance_uuid for binding in bindings))
+        bound = [row for row in existing.values() if row.bound]
         if bound:
-            if all(row.operation_id == operation for row in bound):
-                return False
+            if all(row.operation_id == request_key for row in bound):
+                return None
             raise exception.InstanceAlreadyBound(instance=bound[0].uuid)
-        rows = self._lock_arqs(tx, caller, bindings)
-        if all(row.operation_id == operation for row in rows.values()):
-            # A new instance has no row to wait for: this operation committed just after the look.
-            return False
+        rows = _lock_arqs(tx, caller, bindings)
+        if all(row.operation_id == request_key for row in rows.values()):
+            # A new instance has no row to wait for: an earlier attempt of this request committed
+            # after the instances were read.
+            return None
         unbound = any(row.state == State.UNBOUND for row in rows.values())
-        if unbound and events.operation_known(tx, operation):
-            # A late repetition does not bind again what has been unbound since.
-            return False
+        if unbound and events.operation_known(tx, request_key):
+            # A late repetition must not bind again what has been unbound in the meantime.
+            return None
         for row in rows.values():
             arqs.check(row, Event.BIND)
-        for one in bindings:
-            _check(rows[one.arq_uuid], one, found)
-        owners = {one.arq_uuid: _owner(caller, one, rows, known) for one in bindings}
-        instances.bind(tx, self._db.now, known, _instance_rows(operation, bindings, owners))
-        claims = self._claim(tx, rows, bindings, found, wait=wait)
-        self._store(tx, caller, operation, claims=claims, owners=owners)
-        return True
-
-    def _lock_arqs(
-        self, tx: sa.Connection, caller: Caller, bindings: Sequence[Binding]
-    ) -> dict[str, Record]:
-        uuids = [one.arq_uuid for one in bindings]
-        scope = arqs.of_caller(caller)
-        rows = {row.uuid: row for row in arqs.lock(tx, Arq.uuid.in_(uuids), *scope)}
-        missing = sorted(set(uuids) - set(rows))
-        if missing:
-            raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
-        return rows
-
-    def _claim(
-        self,
-        tx: sa.Connection,
-        rows: Mapping[str, Record],
-        bindings: Sequence[Binding],
-        found: Mapping[str, Record],
-        *,
-        wait: bool,
-    ) -> list[_Claim]:
-        claims: list[_Claim] = []
-        wishes = {uuid: images.requested_image(row.group_spec) for uuid, row in rows.items()}
-        # Units without a wish come last, so that their work waits for the image.
-        bindings = sorted(bindings, key=lambda one: wishes[one.arq_uuid] is None)
-        offers_by_id = sorted(found.values(), key=lambda one: int(one.id))
-        loading = {
-            offer.id: images.admit(
-                tx,
-                offer,
-                {
-                    one.arq_uuid: wishes[one.arq_uuid]
-                    for one in bindings
-                    if one.device_rp_uuid == offer.rp_uuid
-                },
-            )
-            for offer in offers_by_id
-        }
-        for offer in offers_by_id:
-            wanted = [one for one in bindings if one.device_rp_uuid == offer.rp_uuid]
-            # Placement gave these units away already: one that is being cleaned up is as good.
-            handles = attach_handles.claim(tx, offer.id, len(wanted), wait=wait)
-            if len(handles) < len(wanted):
-                if not wait:
-                    raise _Scarce
-                raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=len(wanted))
-            claims += [
-                _Claim(rows[one.arq_uuid], one, offer, handle.id, handle.waits, loading[offer.id])
-                for one, handle in zip(wanted, handles, strict=True)
-            ]
+        for binding in bindings:
+            _check(rows[binding.arq_uuid], binding, providers)
+        owners = {binding.arq_uuid: _owner(caller, binding, rows, existing) for binding in bindings}
+        values = _instance_values(request_key, bindings, owners)
+        instances.bind(tx, self._db.now, existing, values)
+        claims = _claim(tx, rows, bindings, providers, wait=wait)
+        self._store(tx, caller, request_key, claims=claims, owners=owners)
         return claims
 
     def _store(
         self,
         tx: sa.Connection,
         caller: Caller,
-        operation: str,
+        request_key: str,
         *,
         claims: Sequence[_Claim],
         owners: Mapping[str, str | None],
     ) -> None:
-        attach_handles.hold(tx, [one.handle_id for one in claims if not one.waits])
-        arqs.move_each(
-            tx,
-            {one.row.id: (one.state, _bound_values(one, operation, owners)) for one in claims},
-            set(MOVES[Event.BIND].sources),
-        )
-        work.add(tx, self._db.now, [self._work(one, operation) for one in claims])
+        attach_handles.hold(tx, [claim.handle_id for claim in claims if not claim.waits])
+        moves = {
+            claim.row.id: (claim.state, _arq_values(claim, request_key, owners)) for claim in claims
+        }
+        arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
+        work.add(tx, self._db.now, [self._work(claim, request_key) for claim in claims])
         entries = [
             events.Entry(
                 "arq",
-                one.row.uuid,
-                one.state.value,
-                instance_uuid=one.binding.instance_uuid,
-                hostname=one.binding.hostname,
-                device_uuid=one.offer.device_uuid,
+                claim.row.uuid,
+                claim.state.value,
+                instance_uuid=claim.binding.instance_uuid,
+                hostname=claim.binding.hostname,
+                device_uuid=claim.deployable.device_uuid,
             )
-            for one in claims
+            for claim in claims
         ]
-        events.record(tx, self._db.now, entries, caller=caller, operation=operation)
-        for one in claims:
-            if one.binding.hostname != one.offer.hostname:
-                LOG.debug(
-                    "ARQ %s is bound for %s to a device of %s",
-                    one.row.uuid,
-                    one.binding.hostname,
-                    one.offer.hostname,
-                )
+        events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
 
-    def _work(self, claim: _Claim, operation: str) -> dict[str, Any]:
-        row: dict[str, Any] = {
+    def _work(self, claim: _Claim, request_key: str) -> dict[str, Any]:
+        """Return the work that follows: prepare the unit first, or notify Nova at once."""
+        values: dict[str, Any] = {
             "kind": WorkKind.NOTIFY,
             "instance_uuid": claim.binding.instance_uuid,
             "arq_uuid": claim.row.uuid,
-            "operation_id": operation,
+            "operation_id": request_key,
         }
         if claim.state is State.BIND_STARTED:
-            row |= {
+            values |= {
                 "kind": WorkKind.PREPARE,
-                "host_id": claim.offer.host_id,
-                "deployable_id": claim.offer.id,
+                "host_id": claim.deployable.host_id,
+                "deployable_id": claim.deployable.id,
                 "attach_handle_id": claim.handle_id,
                 "spec": device_profile.wishes(claim.row.group_spec),
                 "deadline_in": self._bind_timeout,
             }
-        return row
+        return values
 
 
-def _check(row: Record, binding: Binding, found: Mapping[str, Record]) -> None:
-    offer = found.get(binding.device_rp_uuid)
-    if offer is None:
+def _lock_arqs(tx: sa.Connection, caller: Caller, bindings: Sequence[Binding]) -> dict[str, Record]:
+    uuids = [binding.arq_uuid for binding in bindings]
+    scope = arqs.of_caller(caller)
+    rows = {row.uuid: row for row in arqs.lock(tx, Arq.uuid.in_(uuids), *scope)}
+    missing = sorted(set(uuids) - set(rows))
+    if missing:
+        raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
+    return rows
+
+
+def _check(row: Record, binding: Binding, providers: Mapping[str, Record]) -> None:
+    """Raise NotFound, Invalid or DeviceUnavailable unless the ARQ may have a unit there."""
+    deployable = providers.get(binding.device_rp_uuid)
+    if deployable is None:
         raise exception.NotFound(noun="Resource provider", key=binding.device_rp_uuid)
-    if offer.resource_class not in device_profile.resource_classes(row.group_spec):
+    if deployable.resource_class not in device_profile.resource_classes(row.group_spec):
         raise exception.Invalid(
             field="device_rp_uuid",
-            reason=f"provider {binding.device_rp_uuid} offers {offer.resource_class}, which "
+            reason=f"provider {binding.device_rp_uuid} offers {deployable.resource_class}, which "
             f"accelerator request {row.uuid} did not ask for",
         )
-    status = offer.status
-    if offer.lost_ms is not None or offer.device_lost_ms is not None:
+    status = deployable.status
+    if deployable.lost_ms is not None or deployable.device_lost_ms is not None:
         status = "lost"
-    elif offer.publish_error is not None:
+    elif deployable.publish_error is not None:
         status = "refused by Placement"
-    elif offer.host_disabled:
+    elif deployable.host_disabled:
         status = "out of service with its host"
-    elif not health.offered(offer.health):
-        status = f"not healthy ({offer.health})"
+    elif not health.offered(deployable.health):
+        status = f"not healthy ({deployable.health})"
     if status != DeviceStatus.ENABLED:
         raise exception.DeviceUnavailable(
-            uuid=offer.device_uuid, provider=binding.device_rp_uuid, status=status
+            uuid=deployable.device_uuid, provider=binding.device_rp_uuid, status=status
         )
 
 
@@ -330,39 +242,92 @@ def _owner(
     caller: Caller,
     binding: Binding,
     rows: Mapping[str, Record],
-    known: Mapping[str, Record],
+    existing: Mapping[str, Record],
 ) -> str | None:
-    """Whose the ARQ is from now on.
+    """Return the project that owns the ARQ after the bind; ``existing`` are rows of instances.
 
-    Who may act everywhere (Nova for an administrator) acts in the name of the owner that the
-    instance had before; a project's own request can only be for itself.
+    A caller with a scope of all projects (Nova for an administrator) acts for the project that
+    owned the instance before. A project can bind only for itself.
     """
     if binding.project_id is not None:
         return binding.project_id
-    remembered = known.get(binding.instance_uuid)
+    remembered = existing.get(binding.instance_uuid)
     if caller.everywhere and remembered is not None and remembered.project_id is not None:
         return str(remembered.project_id)
     owner: str | None = rows[binding.arq_uuid].project_id
     return owner
 
 
-def _instance_rows(
-    operation: str, bindings: Sequence[Binding], owners: Mapping[str, str | None]
+def _instance_values(
+    request_key: str, bindings: Sequence[Binding], owners: Mapping[str, str | None]
 ) -> list[dict[str, str | None]]:
-    rows = {
-        one.instance_uuid: {
-            "uuid": one.instance_uuid,
-            "project_id": owners[one.arq_uuid],
-            "hostname": one.hostname,
-            "operation_id": operation,
+    values = {
+        binding.instance_uuid: {
+            "uuid": binding.instance_uuid,
+            "project_id": owners[binding.arq_uuid],
+            "hostname": binding.hostname,
+            "operation_id": request_key,
         }
-        for one in bindings
+        for binding in bindings
     }
-    return [rows[uuid] for uuid in sorted(rows)]
+    return [values[uuid] for uuid in sorted(values)]
 
 
-def _bound_values(
-    claim: _Claim, operation: str, owners: Mapping[str, str | None]
+def _claim(
+    tx: sa.Connection,
+    rows: Mapping[str, Record],
+    bindings: Sequence[Binding],
+    providers: Mapping[str, Record],
+    *,
+    wait: bool,
+) -> list[_Claim]:
+    """Lock a handle for each binding; raises _TooFewHandles, NoFreeHandle, DeviceUnavailable."""
+    requested = {uuid: images.requested_image(row.group_spec) for uuid, row in rows.items()}
+    # ARQs that request no image come last, so that their work waits for the image.
+    bindings = sorted(bindings, key=lambda binding: requested[binding.arq_uuid] is None)
+    by_id = sorted(providers.values(), key=lambda deployable: int(deployable.id))
+    bindings_of = {
+        deployable.id: [
+            binding for binding in bindings if binding.device_rp_uuid == deployable.rp_uuid
+        ]
+        for deployable in by_id
+    }
+    loading = {
+        deployable.id: images.admit(
+            tx,
+            deployable,
+            {
+                binding.arq_uuid: requested[binding.arq_uuid]
+                for binding in bindings_of[deployable.id]
+            },
+        )
+        for deployable in by_id
+    }
+    claims: list[_Claim] = []
+    for deployable in by_id:
+        group = bindings_of[deployable.id]
+        # Placement has allocated these units, so a handle that is still being released counts too.
+        handles = attach_handles.claim(tx, deployable.id, len(group), wait=wait)
+        if len(handles) < len(group):
+            if not wait:
+                raise _TooFewHandles
+            raise exception.NoFreeHandle(provider=deployable.rp_uuid, wanted=len(group))
+        claims += [
+            _Claim(
+                rows[binding.arq_uuid],
+                binding,
+                deployable,
+                handle.id,
+                handle.waits,
+                loading[deployable.id],
+            )
+            for binding, handle in zip(group, handles, strict=True)
+        ]
+    return claims
+
+
+def _arq_values(
+    claim: _Claim, request_key: str, owners: Mapping[str, str | None]
 ) -> dict[str, Any]:
     return {
         "hostname": claim.binding.hostname,
@@ -370,9 +335,82 @@ def _bound_values(
         "instance_uuid": claim.binding.instance_uuid,
         "project_id": owners[claim.row.uuid],
         "attach_handle_id": claim.handle_id,
-        "deployable_id": claim.offer.id,
-        # Where the last guest's traces are still being removed nothing can have been prepared;
-        # the work sets it before it asks the host.
-        "prepared": bool(claim.offer.prepare) and not claim.waits,
-        "operation_id": operation,
+        "deployable_id": claim.deployable.id,
+        # Nothing can have been prepared while the unit is still being released for its last
+        # instance; the work sets this before it calls the agent.
+        "prepared": bool(claim.deployable.prepare) and not claim.waits,
+        "operation_id": request_key,
     }
+
+
+def _log(claim: _Claim) -> None:
+    binding = claim.binding
+    place = (
+        *(binding.arq_uuid, binding.instance_uuid, binding.hostname),
+        *(claim.deployable.device_uuid, claim.handle_id),
+    )
+    if claim.state is State.BIND_STARTED:
+        LOG.info(
+            "ARQ %s is being prepared for instance %s on host %s (device %s, handle %s)", *place
+        )
+    else:
+        LOG.info("ARQ %s bound to instance %s on host %s (device %s, handle %s)", *place)
+    if binding.hostname != claim.deployable.hostname:
+        LOG.debug(
+            "ARQ %s is bound on host %s to a device of host %s",
+            *(binding.arq_uuid, binding.hostname, claim.deployable.hostname),
+        )
+
+
+def resolve(
+    tx: sa.Connection,
+    now: sa.ColumnElement[int],
+    rows: Sequence[Record],
+    event: Event,
+    *,
+    fault: str | None = None,
+    request_key: str | None = None,
+    ordered_by: Mapping[str, str] | None = None,
+) -> bool:
+    """FINISH or FAIL binds inside the caller's transaction; ``rows`` are locked ARQs.
+
+    Return False when none of the ARQs is in state BindStarted; ARQs in other states are not
+    changed. A failed ARQ releases its handle, and ``fault`` says why it failed. A hidden ARQ
+    belongs to an attach operation: that operation binds it later, and Nova waits for no event of
+    it. ``ordered_by`` holds the ids of the request that began the bind.
+    """
+    attaching.wake(tx, now, {row.instance_uuid for row in rows if row.hidden})
+    if event is Event.FINISH:
+        rows = [row for row in rows if not row.hidden]
+    started = [row for row in rows if row.state == State.BIND_STARTED]
+    if not started:
+        return False
+    arqs.move(tx, event, [row.id for row in started], fault=fault)
+    if event is Event.FAIL:
+        release.release_handles(tx, now, started, request_key=request_key)
+        arqs.drop_handle(tx, [row.id for row in started])
+    notifications = [
+        {
+            "kind": WorkKind.NOTIFY,
+            "instance_uuid": row.instance_uuid,
+            "arq_uuid": row.uuid,
+            "operation_id": request_key,
+        }
+        for row in started
+        if row.instance_uuid is not None and not row.hidden
+    ]
+    work.add(tx, now, notifications)
+    entries = [
+        events.Entry(
+            "arq",
+            row.uuid,
+            MOVES[event].target.value,
+            instance_uuid=row.instance_uuid,
+            hostname=row.hostname,
+            reason=fault,
+            device_uuid=row.device_uuid,
+        )
+        for row in started
+    ]
+    events.record(tx, now, entries, operation=request_key, ordered_by=ordered_by)
+    return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making accelerator requests from a device profile: all of them, or none."""
+"""Create the accelerator requests (ARQs) of a device profile: all of them, or none."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,62 +19,66 @@ class ArqCreator:
     def __init__(self, *, db: Database) -> None:
         self._db = db
 
-    def create(self, caller: Caller, operation: str, profile_name: str) -> list[Arq]:
-        """The ARQs that the profile asks for, in group order; raises NotFound.
+    def create(self, caller: Caller, request_key: str, profile_name: str) -> list[Arq]:
+        """Create the ARQs of a profile and return them in group order; raises NotFound.
 
-        Repeating the operation answers the same ARQs: their uuids follow from its id. However
-        late that is, those that have been deleted since do not come back.
+        A repeated request returns the same ARQs, because their uuids are derived from the request
+        key. It never creates ARQs again that have been deleted in the meantime.
         """
         with self._db.reader() as tx:
-            wanted = device_profiles.wanted(tx, profile_name, operation)
-        if wanted is None:
+            profile = device_profiles.wanted(tx, profile_name, request_key)
+        if profile is None:
             raise exception.NotFound(noun="Device profile", key=profile_name)
-        made = _arqs(caller, operation, profile_name, wanted)
-        if wanted.repeated:
-            since = self._made_at(made)
-            return made if since is None else [replace(one, created_at=since) for one in made]
+        new = _arqs(caller, request_key, profile_name, profile)
+        if profile.repeated:
+            created_at = self._created_at(new)
+            return new if created_at is None else _with_time(new, created_at)
         try:
-            self._store(caller, operation, wanted, made)
+            self._store(caller, request_key, profile, new)
         except exception.Conflict:
-            since = self._made_at(made)
-            if since is None:
+            created_at = self._created_at(new)
+            if created_at is None:
                 raise
-            made = [replace(one, created_at=since) for one in made]
-        return made
+            return _with_time(new, created_at)
+        return new
 
-    def _made_at(self, made: list[Arq]) -> datetime | None:
+    def _created_at(self, new: list[Arq]) -> datetime | None:
         with self._db.reader() as tx:
-            return arqs.made_at(tx, [one.uuid for one in made])
+            return arqs.made_at(tx, [arq.uuid for arq in new])
 
     @retried
     def _store(
-        self, caller: Caller, operation: str, wanted: device_profiles.Wanted, made: list[Arq]
+        self, caller: Caller, request_key: str, profile: device_profiles.Wanted, new: list[Arq]
     ) -> None:
         with self._db.writer() as tx:
-            arqs.insert(tx, [_row(one, wanted, operation) for one in made])
-            entries = [events.Entry("arq", one.uuid, one.state.value) for one in made]
-            events.record(tx, self._db.now, entries, caller=caller, operation=operation)
+            arqs.insert(tx, [_row(arq, profile, request_key) for arq in new])
+            entries = [events.Entry("arq", arq.uuid, arq.state.value) for arq in new]
+            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
 
 
 def _arqs(
-    caller: Caller, operation: str, profile_name: str, wanted: device_profiles.Wanted
+    caller: Caller, request_key: str, profile_name: str, profile: device_profiles.Wanted
 ) -> list[Arq]:
     now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-    groups = [index for index, group in enumerate(wanted.groups) for _ in range(units(group))]
+    groups = [index for index, group in enumerate(profile.groups) for _ in range(units(group))]
     return [
         Arq(uuid, State.INITIAL, profile_name, group, caller.project_id, now)
-        for uuid, group in zip(arq_uuids(operation, len(groups)), groups, strict=True)
+        for uuid, group in zip(arq_uuids(request_key, len(groups)), groups, strict=True)
     ]
 
 
-def _row(one: Arq, wanted: device_profiles.Wanted, operation: str) -> dict[str, Any]:
+def _with_time(new: list[Arq], created_at: datetime) -> list[Arq]:
+    return [replace(arq, created_at=created_at) for arq in new]
+
+
+def _row(arq: Arq, profile: device_profiles.Wanted, request_key: str) -> dict[str, Any]:
     return {
-        "uuid": one.uuid,
-        "state": one.state.value,
-        "project_id": one.project_id,
-        "device_profile_id": wanted.id,
-        "device_profile_group_id": one.device_profile_group_id,
-        "group_spec": wanted.groups[one.device_profile_group_id],
-        "operation_id": operation,
-        "created_at": one.created_at,
+        "uuid": arq.uuid,
+        "state": arq.state.value,
+        "project_id": arq.project_id,
+        "device_profile_id": profile.id,
+        "device_profile_group_id": arq.device_profile_group_id,
+        "group_spec": profile.groups[arq.device_profile_group_id],
+        "operation_id": request_key,
+        "created_at": arq.created_at,
     }

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways out of a bind: unbind, delete by uuid, delete by instance.
+"""End binds: unbind ARQs, delete ARQs by uuid, delete the ARQs of an instance.
 
-None of them waits for an agent: what the database can free is free at once, what the host has to
-clean up becomes ``releasing`` with a work row, in the same transaction.
+No request waits for an agent. A handle that needs no clean-up is free after the commit. A handle
+that the agent must clean up becomes ``releasing``, and its work row is added in the same
+transaction.
 """
 
 import logging
@@ -26,20 +27,97 @@ LOG = logging.getLogger(__name__)
 _DELETED = "deleted"
 
 
+class ArqReleaser:
+    """Deletes ARQs; it calls ``wake`` when a commit has added work."""
+
+    def __init__(self, *, db: Database, wake: Callable[[], None]) -> None:
+        self._db = db
+        self._wake = wake
+
+    def by_uuid(self, caller: Caller, request_key: str, uuids: Sequence[str]) -> None:
+        """Delete the ARQs that exist and may be deleted, then raise for the others.
+
+        Raises BoundArqs for bound ARQs without a service token, else NotFound naming those that
+        do not exist and that an earlier attempt of this request did not delete.
+        """
+        bound, missing, waiting = self._by_uuid(caller, request_key, list(dict.fromkeys(uuids)))
+        if waiting:
+            self._wake()
+        if bound:
+            raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
+        if missing:
+            raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
+
+    def by_instance(self, caller: Caller, request_key: str, instance_uuid: str) -> None:
+        """Delete all ARQs of an instance that are in the caller's scope, if there are any.
+
+        A repeated request does not delete ARQs that were bound after its first attempt.
+        """
+        if self._by_instance(caller, request_key, instance_uuid):
+            self._wake()
+
+    @retried
+    def _by_uuid(
+        self, caller: Caller, request_key: str, uuids: Sequence[str]
+    ) -> tuple[set[str], set[str], bool]:
+        with self._db.writer() as tx:
+            rows = _lock(tx, caller, uuids)
+            missing = set(uuids) - {row.uuid for row in rows}
+            if missing:
+                missing -= events.done_by(tx, request_key, _DELETED, missing)
+            bound = {row.uuid for row in rows if row.instance_uuid and not caller.service}
+            deletable = [row for row in rows if row.uuid not in bound]
+            waiting = self._delete(tx, caller, request_key, deletable)
+            instances.release(tx, self._db.now, _instances(deletable))
+        return bound, missing, waiting
+
+    @retried
+    def _by_instance(self, caller: Caller, request_key: str, instance_uuid: str) -> bool:
+        with self._db.writer() as tx:
+            scope = [*arqs.of_caller(caller), ~events.mark_of(request_key)]
+            # This comes first because it also locks the instance against a bind.
+            opened = instances.release(tx, self._db.now, [instance_uuid], going=scope)
+            rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
+            waiting = self._delete(tx, caller, request_key, rows)
+            entries = _attached_entries(instance_uuid, rows)
+            events.record(tx, self._db.now, entries, caller=caller)
+            if rows and not opened:
+                # There was no row to lock: the first bind of the instance committed afterwards.
+                instances.release(tx, self._db.now, [instance_uuid])
+            if not rows and not events.operation_known(tx, request_key):
+                # This entry marks the request as done, so that a late repetition does not delete
+                # what was bound since.
+                entry = events.Entry("instance", instance_uuid, _DELETED)
+                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            return waiting
+
+    def _delete(
+        self, tx: sa.Connection, caller: Caller, request_key: str, rows: Sequence[Record]
+    ) -> bool:
+        """Delete locked ARQs; return True when an agent has work to do now."""
+        if not rows:
+            return False
+        cancel_and_release(tx, self._db.now, rows, request_key=request_key)
+        arqs.delete(tx, [row.id for row in rows])
+        entries = [_entry(row, _DELETED) for row in rows]
+        events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+        return any(row.prepared for row in rows)
+
+
 def unbind(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
     caller: Caller,
     uuids: Sequence[str],
     *,
-    operation: str,
+    request_key: str,
 ) -> None:
-    """Take ARQs off their instances, inside the caller's transaction; raises NotFound, BadState.
+    """Unbind ARQs inside the caller's transaction; raises NotFound, BadState.
 
-    Those that this very operation has unbound before are left as they are now.
+    ARQs that an earlier attempt of this request has unbound are not changed.
     """
     rows = _lock(tx, caller, uuids)
-    done = events.done_by(tx, operation, State.UNBOUND.value, uuids)
+    done = events.done_by(tx, request_key, State.UNBOUND.value, uuids)
     rows = [row for row in rows if row.uuid not in done]
     missing = sorted(set(uuids) - done - {row.uuid for row in rows})
     if missing:
@@ -48,38 +126,38 @@ def unbind(
         return
     for row in rows:
         arqs.check(row, Event.UNBIND)
-    free(tx, now, rows, operation=operation)
+    cancel_and_release(tx, now, rows, request_key=request_key)
     arqs.unbind(tx, [row.id for row in rows])
     instances.release(tx, now, _instances(rows))
     entries = [_entry(row, State.UNBOUND.value) for row in rows]
-    events.record(tx, now, entries, caller=caller, operation=operation)
+    events.record(tx, now, entries, caller=caller, operation=request_key)
 
 
-def free(
+def cancel_and_release(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
     rows: Sequence[Record],
     *,
-    operation: str | None,
+    request_key: str | None,
 ) -> None:
-    """Let go of the handles of locked ARQs, and call off what was begun for them."""
+    """Cancel the preparation of locked ARQs, and release their handles."""
     started = [row.uuid for row in rows if row.state == State.BIND_STARTED]
     if started:
         work.cancel_prepare(tx, started)
-    free_handles(tx, now, rows, operation=operation)
+    release_handles(tx, now, rows, request_key=request_key)
 
 
-def free_handles(
+def release_handles(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
     rows: Sequence[Record],
     *,
-    operation: str | None,
+    request_key: str | None,
 ) -> None:
-    """Let go of handles; what the host may have prepared it shall release.
+    """Release the handles of ARQs; add work where the agent may have prepared the device.
 
-    A handle that an ARQ was only waiting for stays ``releasing``: its release goes on.
-    ``operation`` is the one that the release belongs to, None when the service acts by itself.
+    A handle that an ARQ was only waiting for stays ``releasing``, and its release goes on.
+    ``request_key`` is None when no request is the reason, as in a repair.
     """
     held = [row for row in rows if row.attach_handle_id is not None]
     prepared = [row for row in held if row.prepared]
@@ -88,120 +166,49 @@ def free_handles(
         clean=[row.attach_handle_id for row in held if not row.prepared],
         used=[row.attach_handle_id for row in prepared],
     )
-    work.add(tx, now, [release_work(row, operation) for row in prepared])
+    work.add(tx, now, [release_work(row, request_key) for row in prepared])
 
 
-def release_work(row: Record, operation: str | None) -> dict[str, Any]:
-    """The work that undoes on the host what was prepared for an ARQ."""
+def release_work(row: Record, request_key: str | None) -> dict[str, Any]:
+    """Return the work in which an agent cleans up what was prepared for an ARQ."""
     return {
         "kind": WorkKind.RELEASE,
         "arq_uuid": row.uuid,
         "instance_uuid": row.instance_uuid,
         "deployable_id": row.deployable_id,
         "attach_handle_id": row.attach_handle_id,
-        "operation_id": operation,
-        "spec": {images.LOADING: True} if images.is_called_off(row) else None,
+        "operation_id": request_key,
+        "spec": {images.LOADING: True} if images.may_be_loading(row) else None,
     }
 
 
-class ArqReleaser:
-    """Deletes ARQs; ``wake`` is called when work waits after a commit."""
+def _attached_entries(instance_uuid: str, rows: Sequence[Record]) -> list[events.Entry]:
+    """Log the attached ARQs among deleted ones, and return the instance's history entry for them.
 
-    def __init__(self, *, db: Database, wake: Callable[[], None]) -> None:
-        self._db = db
-        self._wake = wake
-
-    def by_uuid(self, caller: Caller, operation: str, uuids: Sequence[str]) -> None:
-        """Delete what exists and may be deleted, then say what was not.
-
-        Raises BoundArqs for bound ones without a service token, else NotFound naming those that
-        were not there and that this very operation did not delete before.
-        """
-        bound, missing, waiting = self._by_uuid(caller, operation, list(dict.fromkeys(uuids)))
-        if waiting:
-            self._wake()
-        if bound:
-            raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
-        if missing:
-            raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
-
-    def by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> None:
-        """Delete every ARQ of an instance that the caller reaches; none is fine.
-
-        An operation that is repeated spares those bound since it was carried out.
-        """
-        if self._by_instance(caller, operation, instance_uuid):
-            self._wake()
-
-    @retried
-    def _by_uuid(
-        self, caller: Caller, operation: str, uuids: Sequence[str]
-    ) -> tuple[set[str], set[str], bool]:
-        with self._db.writer() as tx:
-            rows = _lock(tx, caller, uuids)
-            missing = set(uuids) - {row.uuid for row in rows}
-            if missing:
-                missing -= events.done_by(tx, operation, _DELETED, missing)
-            kept = {row.uuid for row in rows if row.instance_uuid and not caller.service}
-            going = [row for row in rows if row.uuid not in kept]
-            waiting = self._delete(tx, caller, operation, going)
-            instances.release(tx, self._db.now, _instances(going))
-        return kept, missing, waiting
-
-    @retried
-    def _by_instance(self, caller: Caller, operation: str, instance_uuid: str) -> bool:
-        with self._db.writer() as tx:
-            scope = [*arqs.of_caller(caller), ~events.mark_of(operation)]
-            # First of all: this also locks the instance against a bind.
-            opened = instances.release(tx, self._db.now, [instance_uuid], going=scope)
-            rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
-            waiting = self._delete(tx, caller, operation, rows)
-            events.record(tx, self._db.now, _told(instance_uuid, rows), caller=caller)
-            if rows and not opened:
-                # There was no row to lock: the first bind of the instance committed just after.
-                instances.release(tx, self._db.now, [instance_uuid])
-            if not rows and not events.operation_known(tx, operation):
-                # Its mark: whoever repeats this late is to spare what was bound since.
-                entry = events.Entry("instance", instance_uuid, _DELETED)
-                events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
-            return waiting
-
-    def _delete(
-        self, tx: sa.Connection, caller: Caller, operation: str, rows: Sequence[Record]
-    ) -> bool:
-        """True when the host has work to do now."""
-        if not rows:
-            return False
-        free(tx, self._db.now, rows, operation=operation)
-        arqs.delete(tx, [row.id for row in rows])
-        entries = [_entry(row, _DELETED) for row in rows]
-        events.record(tx, self._db.now, entries, caller=caller, operation=operation)
-        return any(row.prepared for row in rows)
-
-
-def _told(instance_uuid: str, rows: Sequence[Record]) -> list[events.Entry]:
-    """What an instance that goes on (evacuated, offloaded) will not find again."""
-    gone = sum(1 for one in rows if one.origin == attaching.ATTACHED)
-    if not gone:
+    The instance may go on (evacuated, offloaded), and does not get these accelerators back.
+    """
+    count = sum(1 for row in rows if row.origin == attaching.ATTACHED)
+    if not count:
         return []
-    LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, gone)
+    LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, count)
     reason = (
-        f"{gone} attached accelerator(s) were deleted with all of the instance's; Nova makes only "
-        "its flavor's anew"
+        f"{count} attached accelerator(s) were deleted with all others of the instance; Nova "
+        "creates only those of its flavor again"
     )
     action = "attached ones deleted"
     return [events.Entry("instance", instance_uuid, action, instance_uuid, reason=reason)]
 
 
 def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
-    """Lock ARQs after their instances, though the instances are known from the ARQs only.
+    """Lock the instances of ARQs, then the ARQs, and return the ARQs.
 
-    An ARQ that was bound between the two looks has an instance that is not locked: harmless, since
-    its bind has committed before this lock was granted, and only a delete or unbind (which wait
-    for the ARQ's lock as well) could take it away again.
+    The instances are read from the ARQs without a lock. An ARQ that is bound between this read and
+    its lock has an instance that is not locked. This is harmless: its bind has committed before
+    the lock is granted, and only a delete or unbind could remove the ARQ from the instance. They
+    wait for the lock of the ARQ as well.
     """
-    seen = arqs.peek(tx, caller, uuids)
-    instances.lock(tx, (row.instance_uuid for row in seen if row.instance_uuid))
+    unlocked = arqs.peek(tx, caller, uuids)
+    instances.lock(tx, (row.instance_uuid for row in unlocked if row.instance_uuid))
     return arqs.lock(tx, Arq.uuid.in_(uuids), *arqs.of_caller(caller))
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit: find what does not hold, repair it, and do both periodically."""
+"""The audit: find violated invariants, repair them, and do both in a periodic job."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit: a look at database, Placement and Nova, and what of the invariants does not hold.
+"""Compare database, Placement and Nova, and return the invariants that are violated.
 
-The peers are asked between two looks at the database, and only what both looks show is a finding:
-a bind, a delete or a report that was going on shows in one of them alone.
+The auditor asks Placement and Nova between two reads of the database. Only what both reads show is
+a finding: a bind, a delete or a report that is in progress shows in one of them only.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,96 +21,106 @@ from cyborg.model.audit_views import AuditViews, Shown, View
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an audit found; ``unasked`` are the sentences of peers that could not be asked."""
+    """The findings of an audit, and one sentence for each service that did not answer."""
 
     findings: tuple[Finding, ...]
     unasked: tuple[str, ...] = ()
 
     @property
     def severity(self) -> Severity:
-        """That of the worst finding; INFO when there is none."""
-        return max((one.severity for one in self.findings), default=Severity.INFO)
+        """The severity of the worst finding; INFO when there is none."""
+        return max((finding.severity for finding in self.findings), default=Severity.INFO)
 
 
 class Auditor:
-    """Looks, and changes nothing.
+    """Reads, and changes nothing.
 
-    Its memory (what Placement showed at which generation, since when an allocation has been
-    without ARQ) makes repeated looks cheap; without it they are only dearer. For one thread.
+    It remembers what Placement showed at which generation, and since when a consumer has an
+    allocation without an ARQ. Only the cost of repeated audits depends on this memory. An auditor
+    is for one thread.
     """
 
     def __init__(self, *, db: Reader, placement: Placement, servers: Servers, ages: Ages) -> None:
         self._db = db
-        self._gallery = PlacementView(placement)
+        self._placement_view = PlacementView(placement)
         self._servers = servers
         self._ages = ages
-        self._without_arq: dict[str, int] = {}
+        self._first_seen: dict[str, int] = {}
 
     def look(self, host: str | None = None) -> Verdict:
-        """The findings of the cloud, or of one host (by its provider's name).
+        """Return the findings of the cloud, or of one host (by its provider's name).
 
-        With one host, Placement is asked about that host only, and what cannot be told to belong
-        to a host is left out. A peer that cannot be asked takes its part of the invariants along,
-        the rest is looked at all the same.
+        With one host, Placement is asked about that host only, and findings that belong to no
+        single host are left out. When a service does not answer, its part of the invariants is not
+        checked; the other parts are.
 
         Raises exception.Unavailable for the database, exception.NotFound for the host.
         """
         first = snapshot.take(self._db)
-        if host is not None and all(one.name != host for one in first.hosts):
+        if host is not None and all(row.name != host for row in first.hosts):
             raise exception.NotFound(noun="Host", key=host)
         views, unasked = self._views(first, host)
-        wanted = _instances(first, host) | _unbound_consumers(first, views)
+        servers = _instances(first, host) | _unbound_consumers(first, views)
         vanished: frozenset[str] = frozenset()
         try:
-            vanished = self._servers.vanished(wanted)
+            vanished = self._servers.vanished(servers)
         except exception.CyborgError as error:
             unasked.append(str(error))
-        peers = AuditViews(views, vanished, self._consumer_ages(first, views))
+        evidence = AuditViews(views, vanished, self._consumer_ages(first, views))
         second = snapshot.take(self._db)
         self._remember(second, views)
-        found = confirmed(check(first, peers, self._ages), check(second, peers, self._ages))
-        shown = [one for one in found if host is None or one.host == host]
+        findings = confirmed(
+            check(first, evidence, self._ages), check(second, evidence, self._ages)
+        )
+        shown = [finding for finding in findings if host is None or finding.host == host]
         return Verdict(tuple(shown), tuple(unasked))
 
     def _views(self, cloud: Snapshot, host: str | None) -> tuple[dict[str, View], list[str]]:
+        """Return what Placement shows of the hosts, and the error when it does not answer."""
         views = {}
         try:
-            for one in cloud.hosts:
-                if host is None or one.name == host:
-                    deployables = cloud.deployables_of.get(one.id, [])
-                    providers = [each.rp_uuid for each in deployables if each.rp_uuid is not None]
-                    views[one.name] = self._gallery.view(one.name, providers)
+            for row in cloud.hosts:
+                if host is None or row.name == host:
+                    deployables = cloud.deployables_of.get(row.id, [])
+                    providers = [
+                        deployable.rp_uuid
+                        for deployable in deployables
+                        if deployable.rp_uuid is not None
+                    ]
+                    views[row.name] = self._placement_view.view(row.name, providers)
         except exception.CyborgError as error:
-            # A wrong endpoint answers 404 to everything, for instance.
+            # For instance, a wrong endpoint answers 404 to everything.
             return {}, [str(error)]
         return views, []
 
     def _consumer_ages(self, cloud: Snapshot, views: Mapping[str, View]) -> dict[str, int]:
-        """For how long at least these consumers have had no ARQ.
+        """Return for how many milliseconds, at least, these consumers have had no ARQ.
 
-        Our own rows tell since when an instance is not bound. Of a consumer that never was an
-        instance with ARQs, only the time since it was first seen is known.
+        The database knows since when an instance is not bound. Of a consumer that never was an
+        instance with ARQs, only the time since the auditor first saw it is known.
         """
         consumers = _unbound_consumers(cloud, views)
-        seen = {
-            one: cloud.taken_ms - since
-            for one, since in self._without_arq.items()
-            if one in consumers
+        ages = {
+            consumer: cloud.taken_ms - since
+            for consumer, since in self._first_seen.items()
+            if consumer in consumers
         }
-        return seen | snapshot.open_since(self._db, consumers)
+        return ages | snapshot.open_since(self._db, consumers)
 
     def _remember(self, cloud: Snapshot, views: Mapping[str, View]) -> None:
-        known = self._without_arq
+        before = self._first_seen
         consumers = _unbound_consumers(cloud, views)
-        self._without_arq = {one: known.get(one, cloud.taken_ms) for one in consumers}
+        self._first_seen = {
+            consumer: before.get(consumer, cloud.taken_ms) for consumer in consumers
+        }
 
 
 class PlacementView:
-    """What Placement shows, host by host; what did not change is not asked for again.
+    """Reads what Placement shows of each host, and asks only for what may have changed.
 
-    One request for the host's tree, one more to find its root, three for each provider whose
-    generation is news. A new allocation makes it so, one that goes does not: of providers that
-    had any, they are asked for each time.
+    This costs one request for the tree of a host, one more to find its root for the first time,
+    and three for each provider with a new generation. A new allocation changes the generation and
+    a deleted one does not, so the allocations of providers that had any are read each time.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -119,7 +129,7 @@ class PlacementView:
         self._details: dict[str, tuple[int | None, Shown]] = {}
 
     def view(self, host: str, providers: Collection[str]) -> View:
-        """A host's tree, and those of ``providers`` that stand elsewhere.
+        """Return a host's tree, and those of ``providers`` that are in other trees.
 
         Raises exception.Unavailable.
         """
@@ -131,11 +141,11 @@ class PlacementView:
             if node is not None:
                 tree[uuid] = node
         shown = {
-            uuid: self._shown(node, ours=uuid in providers)
+            uuid: self._shown(node, in_detail=uuid in providers)
             for uuid, node in tree.items()
             if uuid != root
         }
-        return View(root, {uuid: one for uuid, one in shown.items() if one is not None})
+        return View(root, {uuid: detail for uuid, detail in shown.items() if detail is not None})
 
     def _tree(self, host: str) -> tuple[str | None, dict[str, Node]]:
         if host in self._roots:
@@ -149,38 +159,39 @@ class PlacementView:
         self._roots[host] = node.uuid
         return node.uuid, self._placement.tree(node.uuid)
 
-    def _shown(self, node: Node, *, ours: bool) -> Shown | None:
-        """A provider in detail if it is ours; None when it has just gone."""
-        if not ours:
+    def _shown(self, node: Node, *, in_detail: bool) -> Shown | None:
+        """Return what Placement shows of a provider; None when it has just been deleted."""
+        if not in_detail:
             return Shown(node.name, node.parent_uuid)
-        generation, known = self._details.get(node.uuid, (None, Shown("", None)))
+        generation, shown = self._details.get(node.uuid, (None, Shown("", None)))
         try:
             if generation != node.generation:
-                # The generation comes with the first: what changes after it is asked for anew.
+                # The generation comes with the first answer, so that what changes after it is
+                # read again in the next pass.
                 generation, inventories = self._placement.inventories(node.uuid)
                 _, traits = self._placement.traits(node.uuid)
-                known = Shown("", None, inventories, traits, {"": {}})
-            if known.allocations:
-                known = replace(known, allocations=self._placement.allocations_of(node.uuid))
+                shown = Shown("", None, inventories, traits, {"": {}})
+            if shown.allocations:
+                shown = replace(shown, allocations=self._placement.allocations_of(node.uuid))
         except exception.NotFound:
             return None
-        self._details[node.uuid] = generation, known
-        return replace(known, name=node.name, parent_uuid=node.parent_uuid)
+        self._details[node.uuid] = generation, shown
+        return replace(shown, name=node.name, parent_uuid=node.parent_uuid)
 
 
 def _instances(cloud: Snapshot, host: str | None) -> set[str]:
-    """The instances that ARQs name, of one host or of all."""
+    """Return the instances that ARQs name, of one host or of all."""
     return {
-        one.instance_uuid
-        for one in cloud.arqs
-        if one.instance_uuid is not None and (host is None or cloud.place_of(one) == host)
+        arq.instance_uuid
+        for arq in cloud.arqs
+        if arq.instance_uuid is not None and (host is None or cloud.place_of(arq) == host)
     }
 
 
 def _unbound_consumers(cloud: Snapshot, views: Mapping[str, View]) -> set[str]:
-    """Who has allocations of our providers, and no ARQ that binds a unit there."""
-    found: set[str] = set()
+    """Return the consumers with allocations of Cyborg's providers and no ARQ that binds a unit."""
+    consumers: set[str] = set()
     for view in views.values():
         for uuid, shown in view.providers.items():
-            found |= shown.allocations.keys() - cloud.bound_units.get(uuid, {}).keys()
-    return found
+            consumers |= shown.allocations.keys() - cloud.bound_units.get(uuid, {}).keys()
+    return consumers

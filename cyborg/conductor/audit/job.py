@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reconciler: one conductor audits the cloud from time to time and repairs what it may."""
+"""The periodic audit: one conductor audits the cloud and repairs findings."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cyborg import exception
 from cyborg.conductor.audit.auditor import Auditor
@@ -14,11 +14,11 @@ LOG = logging.getLogger(__name__)
 
 
 class AuditJob:
-    """A periodic job of every conductor; only the longest-known living one does it.
+    """A periodic job of every conductor; only the first living conductor does something in it.
 
-    That several would do it at once, for a moment, does no harm: every repair looks again under
-    lock. ``limit`` bounds the changes of one pass, ``lease_ms`` is how long a silent conductor
-    counts as living.
+    For a moment several conductors may do it at once. This is harmless, since every repair checks
+    its finding again under lock. ``limit`` is the largest number of changes in one pass. A
+    conductor counts as alive for ``lease_ms`` milliseconds after its last heartbeat.
     """
 
     def __init__(
@@ -31,37 +31,46 @@ class AuditJob:
         limit: int,
     ) -> None:
         self._lease = lease
-        self._make = auditor
+        self._make_auditor = auditor
         self._auditor: Auditor | None = None
         self._repairs = repairs
         self._lease_ms = lease_ms
         self._limit = limit
-        self._told: set[tuple[Kind, str, str]] = set()
+        self._logged: set[tuple[Kind, str, str]] = set()
 
     def run_once(self) -> None:
-        """One pass; raises exception.Unavailable, having repaired nothing, without its peers."""
+        """Run one pass.
+
+        Raises exception.Unavailable, without a repair, when Placement or Nova does not answer.
+        """
         if not self._lease.comes_first(self._lease_ms):
-            # Whoever takes over has looked at nothing yet: neither shall we when it is our turn.
-            self._auditor, self._told = None, set()
+            # What an earlier turn of this conductor remembers is too old for its next turn.
+            self._auditor, self._logged = None, set()
             return
         if self._auditor is None:
-            self._auditor = self._make()
+            self._auditor = self._make_auditor()
         verdict = self._auditor.look()
-        self._tell(verdict.findings)
+        self._log(verdict.findings)
         if verdict.unasked:
             raise exception.Unavailable(
-                peer="What the reconciler compares with", reason=" ".join(verdict.unasked)
+                peer="A service that the audit reads", reason=" ".join(verdict.unasked)
             )
-        for one in self._repairs.repair(verdict.findings, self._limit):
-            if one.reason:
+        for answer in self._repairs.repair(verdict.findings, self._limit):
+            if answer.reason:
                 LOG.warning(
-                    "%s %s is not repaired: %s", one.finding.noun, one.finding.key, one.reason
+                    "Audit finding on %s %s is not repaired: %s",
+                    *(answer.finding.noun, answer.finding.key, answer.reason),
                 )
 
-    def _tell(self, findings: tuple[Finding, ...]) -> None:
-        """Log what is news, once."""
-        now = {one.identity: one for one in findings if one.severity > Severity.INFO}
-        for identity in now.keys() - self._told:
-            one = now[identity]
-            LOG.warning("%s: %s %s: %s %s", one.kind, one.noun, one.key, one.cause, one.remedy)
-        self._told = set(now)
+    def _log(self, findings: Iterable[Finding]) -> None:
+        """Log each finding once, for as long as it stays."""
+        current = {
+            finding.identity: finding for finding in findings if finding.severity > Severity.INFO
+        }
+        for identity in current.keys() - self._logged:
+            finding = current[identity]
+            LOG.warning(
+                "Audit finding %s: %s %s: %s %s",
+                *(finding.kind, finding.noun, finding.key, finding.cause, finding.remedy),
+            )
+        self._logged = set(current)

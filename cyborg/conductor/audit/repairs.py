@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repair findings of the audit in the database, one transaction for each finding.
 
-A repair locks instance, ARQs and handles, in this order, and looks at them again. It returns False
-and changes nothing when the finding does not hold any more.
+A repair locks instance, ARQs and handles, in this order, and checks the finding again. It returns
+False and changes nothing when the finding is no longer true.
 """
 
 import logging
@@ -25,14 +25,93 @@ from cyborg.model.caller import Caller
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.work import WorkKind
 
-_FORGOTTEN = "nobody was left to finish this bind; an audit ended it"
+LOG = logging.getLogger(__name__)
+
+#: The caller that deletes ARQs: of every project, but bound ones only with their instance.
+_AUDITOR = Caller(None, None, "audit", everywhere=True)
+_NO_WORK = "no work was left to finish this bind; an audit ended it"
 _BINDING = frozenset({State.BOUND, State.BIND_STARTED})
 _HANDLELESS = frozenset({State.INITIAL, State.UNBOUND, State.BIND_FAILED})
 
 
 @dataclass(frozen=True)
-class _Leaked:
-    """A handle that no ARQ has, in the form in which those of ARQs are let go of."""
+class Repaired:
+    """The result for one finding; ``reason`` says why it was not repaired, empty if it was."""
+
+    finding: Finding
+    reason: str = ""
+
+
+class Repairs:
+    """Repairs findings; it calls ``wake`` when a commit may have added work."""
+
+    def __init__(self, *, db: Database, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._arq_releaser = ArqReleaser(db=db, wake=wake)
+        self._repairs: Mapping[Fix, Callable[[Finding], bool]] = {
+            Fix.RELEASE_HANDLE: lambda finding: release_handle(db, finding.key),
+            Fix.HOLD_HANDLE: lambda finding: hold_handle(db, finding.key),
+            Fix.DROP_HANDLE: lambda finding: release_handle_of_arq(db, finding.key),
+            Fix.FAIL_BIND: lambda finding: fail_bind(db, finding.key),
+            Fix.OPEN_INSTANCE: lambda finding: open_instance(db, finding.key),
+            Fix.GUARD_INSTANCE: lambda finding: guard_instance(db, finding.key),
+            Fix.REPUBLISH: lambda finding: republish(db, finding.host or ""),
+            Fix.DELETE_ARQS: self._delete_arqs,
+            Fix.DELETE_ARQ: self._delete_arq,
+        }
+
+    def repair(self, findings: Iterable[Finding], limit: int) -> list[Repaired]:
+        """Repair findings in the given order, with at most ``limit`` changes.
+
+        All providers of a host that differ count as one change. A repair that fails does not stop
+        the others. Return the results of all findings that have a repair.
+        """
+        results: list[Repaired] = []
+        republished: set[str | None] = set()
+        changes = 0
+        for finding in findings:
+            if finding.fix is None:
+                continue
+            if finding.fix is Fix.REPUBLISH and finding.host in republished:
+                results.append(Repaired(finding))
+                continue
+            reason = "the limit of one pass is reached" if changes >= limit else self._try(finding)
+            results.append(Repaired(finding, reason))
+            if not reason:
+                changes += 1
+                republished |= {finding.host} if finding.fix is Fix.REPUBLISH else set()
+        self._wake()
+        return results
+
+    def _try(self, finding: Finding) -> str:
+        """Make one repair; return why it was not made, an empty text if it was."""
+        assert finding.fix is not None
+        try:
+            repaired = self._repairs[finding.fix](finding)
+        except exception.CyborgError as error:
+            return str(error)
+        if not repaired:
+            return "it has changed meanwhile"
+        LOG.info(
+            "Audit finding on %s %s repaired (%s): %s",
+            *(finding.noun, finding.key, finding.fix, finding.cause),
+        )
+        return ""
+
+    def _delete_arqs(self, finding: Finding) -> bool:
+        """Delete the ARQs of an instance that Nova no longer has, as Nova would have done it."""
+        self._arq_releaser.by_instance(_AUDITOR, str(uuid4()), finding.key)
+        return True
+
+    def _delete_arq(self, finding: Finding) -> bool:
+        """Delete an ARQ that was not bound; an ARQ that is bound by now is refused."""
+        self._arq_releaser.by_uuid(_AUDITOR, str(uuid4()), [finding.key])
+        return True
+
+
+@dataclass(frozen=True)
+class _LeakedHandle:
+    """A handle that belongs to no ARQ, with the columns of an ARQ that releases its handle."""
 
     attach_handle_id: int
     deployable_id: int
@@ -44,21 +123,21 @@ class _Leaked:
 
 @retried
 def release_handle(db: Database, uuid: str) -> bool:
-    """Let go of a handle that is held for nobody, or whose release nobody does.
+    """Release a handle that is held without an ARQ, or that is being released without work.
 
-    Where binds need preparation it may be prepared still, so that its host cleans up first.
+    Where binds need preparation, the unit may still be prepared: its agent cleans up first.
     """
     with db.writer() as tx:
         host_id = attach_handles.quarantined_on(tx, uuid)
         if host_id is not None:
-            # Placement is to show one unit more; the host's lock comes before the handle's.
+            # Placement must show one more unit; the lock of the host precedes that of the handle.
             hosts.bump_desired_generation(tx, db.now, host_id)
         row = _lock_handle(tx, uuid)
         if row is None:
             return False
-        leaked = _Leaked(row.id, row.deployable_id, prepared=row.prepare)
+        leaked = _LeakedHandle(row.id, row.deployable_id, prepared=row.prepare)
         if row.state == HandleState.HELD and not _is_any(tx, Arq.attach_handle_id == row.id):
-            release.free_handles(tx, db.now, [leaked], operation=None)
+            release.release_handles(tx, db.now, [leaked], request_key=None)
         elif row.state not in UNRELEASED or _is_being_released(tx, row.id):
             return False
         elif row.prepare:
@@ -77,10 +156,10 @@ def release_handle(db: Database, uuid: str) -> bool:
 def hold_handle(db: Database, uuid: str) -> bool:
     """Mark a handle as held by the ARQ that has it."""
     with db.writer() as tx:
-        mine = sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).scalar_subquery()
-        rows = arqs.lock(tx, Arq.attach_handle_id == mine)
+        handle_id = sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).scalar_subquery()
+        rows = arqs.lock(tx, Arq.attach_handle_id == handle_id)
         row = _lock_handle(tx, uuid)
-        if row is None or not any(one.state in _BINDING for one in rows):
+        if row is None or not any(arq.state in _BINDING for arq in rows):
             return False
         if row.state == HandleState.FREE:
             attach_handles.hold(tx, [row.id])
@@ -96,21 +175,21 @@ def hold_handle(db: Database, uuid: str) -> bool:
 
 
 @retried
-def drop_handle(db: Database, arq_uuid: str) -> bool:
-    """Take the handle from an ARQ whose state has none."""
+def release_handle_of_arq(db: Database, arq_uuid: str) -> bool:
+    """Release the handle of an ARQ whose state has no handle."""
     with db.writer() as tx:
         rows = [
-            one
-            for one in arqs.lock(tx, Arq.uuid == arq_uuid)
-            if one.state in _HANDLELESS and one.attach_handle_id is not None
+            row
+            for row in arqs.lock(tx, Arq.uuid == arq_uuid)
+            if row.state in _HANDLELESS and row.attach_handle_id is not None
         ]
         if not rows:
             return False
-        release.free_handles(tx, db.now, rows, operation=None)
-        arqs.drop_handle(tx, [one.id for one in rows])
+        release.release_handles(tx, db.now, rows, request_key=None)
+        arqs.drop_handle(tx, [row.id for row in rows])
         entries = [
-            events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=one.device_uuid)
-            for one in rows
+            events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=row.device_uuid)
+            for row in rows
         ]
         events.record(tx, db.now, entries)
     return True
@@ -118,23 +197,23 @@ def drop_handle(db: Database, arq_uuid: str) -> bool:
 
 @retried
 def fail_bind(db: Database, arq_uuid: str) -> bool:
-    """End a bind that nobody is to finish: failed, its handle let go of, Nova told."""
+    """Fail a bind for which there is no work: release its handle, and notify Nova."""
     with db.writer() as tx:
-        named = tx.execute(sa.select(Arq.instance_uuid).where(Arq.uuid == arq_uuid)).scalars()
-        instances.lock(tx, [one for one in named if one is not None])
+        uuids = tx.execute(sa.select(Arq.instance_uuid).where(Arq.uuid == arq_uuid)).scalars()
+        instances.lock(tx, [uuid for uuid in uuids if uuid is not None])
         rows = arqs.lock(tx, Arq.uuid == arq_uuid)
         preparing = sa.and_(Work.arq_uuid == arq_uuid, Work.kind == WorkKind.PREPARE.value)
-        if _is_any(tx, preparing) or any(_is_being_attached(tx, one) for one in rows):
+        if _is_any(tx, preparing) or any(_is_being_attached(tx, row) for row in rows):
             return False
-        return bind.resolve(tx, db.now, rows, Event.FAIL, fault=_FORGOTTEN)
+        return bind.resolve(tx, db.now, rows, Event.FAIL, fault=_NO_WORK)
 
 
 @retried
 def open_instance(db: Database, uuid: str) -> bool:
-    """Open an instance that counts as bound and has no ARQ for its next bind."""
+    """Let an instance that counts as bound, but has no ARQ, be bound again."""
     with db.writer() as tx:
-        known = instances.lock(tx, [uuid])
-        if uuid not in known or not known[uuid].bound or _arqs_of(tx, uuid):
+        existing = instances.lock(tx, [uuid])
+        if uuid not in existing or not existing[uuid].bound or _lock_arqs_of(tx, uuid):
             return False
         instances.release(tx, db.now, [uuid])
         entry = events.Entry("instance", uuid, "opened by audit", instance_uuid=uuid)
@@ -144,22 +223,22 @@ def open_instance(db: Database, uuid: str) -> bool:
 
 @retried
 def guard_instance(db: Database, uuid: str) -> bool:
-    """Close an instance that has ARQs against further binds, in the name of their owner.
+    """Store that an instance with ARQs is bound, for the project that owns them.
 
-    A bind that makes the instance's row at the same moment wins: Conflict.
+    Raises Conflict when a bind inserts the row of the instance at the same time.
     """
     with db.writer() as tx:
-        known = instances.lock(tx, [uuid])
-        rows = _arqs_of(tx, uuid)
-        if not rows or (uuid in known and known[uuid].bound):
+        existing = instances.lock(tx, [uuid])
+        rows = _lock_arqs_of(tx, uuid)
+        if not rows or (uuid in existing and existing[uuid].bound):
             return False
-        owner = {
+        values = {
             "uuid": uuid,
             "project_id": rows[0].project_id,
             "hostname": rows[0].hostname,
             "operation_id": None,
         }
-        instances.bind(tx, db.now, known, [owner])
+        instances.bind(tx, db.now, existing, [values])
         entry = events.Entry("instance", uuid, "guarded by audit", instance_uuid=uuid)
         events.record(tx, db.now, [entry])
     return True
@@ -167,7 +246,7 @@ def guard_instance(db: Database, uuid: str) -> bool:
 
 @retried
 def republish(db: Database, host: str) -> bool:
-    """Have the agent of a host look at all of its providers again."""
+    """Have the agent of a host compare all of its providers again."""
     with db.writer() as tx:
         host_id = tx.execute(sa.select(Host.id).where(Host.name == host)).scalar_one_or_none()
         if host_id is None:
@@ -177,9 +256,9 @@ def republish(db: Database, host: str) -> bool:
 
 
 def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
-    """A handle and whether it needs preparation; None when it is gone."""
+    """Lock a handle, and return it with its deployable's need for preparation; None if gone."""
     tx.execute(sa.select(AttachHandle.id).where(AttachHandle.uuid == uuid).with_for_update()).all()
-    # Not in the same statement: a locking read joins nothing.
+    # Not in the same statement, because a locking read must not join.
     return tx.execute(
         sa.select(
             AttachHandle.id,
@@ -195,7 +274,7 @@ def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
     ).one_or_none()
 
 
-def _arqs_of(tx: sa.Connection, instance: str) -> list[Record]:
+def _lock_arqs_of(tx: sa.Connection, instance: str) -> list[Record]:
     return list(arqs.lock(tx, Arq.instance_uuid == instance))
 
 
@@ -211,81 +290,3 @@ def _is_being_attached(tx: sa.Connection, arq: Record) -> bool:
 
 def _is_any(tx: sa.Connection, term: sa.ColumnElement[bool]) -> bool:
     return bool(tx.execute(sa.select(sa.exists().where(term))).scalar_one())
-
-
-LOG = logging.getLogger(__name__)
-
-#: In whose name ARQs are deleted: of every project, but bound ones only with their instance.
-_AUDITOR = Caller(None, None, "audit", everywhere=True)
-
-
-@dataclass(frozen=True)
-class Repaired:
-    """What became of one finding; ``reason`` says why it was not repaired, empty if it was."""
-
-    finding: Finding
-    reason: str = ""
-
-
-class Repairs:
-    """Repairs findings; ``wake`` is called when work waits after a commit."""
-
-    def __init__(self, *, db: Database, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._deleter = ArqReleaser(db=db, wake=wake)
-        self._makers: Mapping[Fix, Callable[[Finding], bool]] = {
-            Fix.RELEASE_HANDLE: lambda one: release_handle(db, one.key),
-            Fix.HOLD_HANDLE: lambda one: hold_handle(db, one.key),
-            Fix.DROP_HANDLE: lambda one: drop_handle(db, one.key),
-            Fix.FAIL_BIND: lambda one: fail_bind(db, one.key),
-            Fix.OPEN_INSTANCE: lambda one: open_instance(db, one.key),
-            Fix.GUARD_INSTANCE: lambda one: guard_instance(db, one.key),
-            Fix.REPUBLISH: lambda one: republish(db, one.host or ""),
-            Fix.DELETE_ARQS: self._delete_arqs,
-            Fix.DELETE_ARQ: self._delete_arq,
-        }
-
-    def repair(self, findings: Iterable[Finding], limit: int) -> list[Repaired]:
-        """Repair what can be, in the order given, with at most ``limit`` changes.
-
-        A host whose providers differ is one change, however many they are. One repair that fails
-        stops no other. Answers all findings that have a repair.
-        """
-        answers: list[Repaired] = []
-        told: set[str | None] = set()
-        changes = 0
-        for finding in findings:
-            if finding.fix is None:
-                continue
-            if finding.fix is Fix.REPUBLISH and finding.host in told:
-                answers.append(Repaired(finding))
-                continue
-            reason = "the limit of one pass is reached" if changes >= limit else self._try(finding)
-            answers.append(Repaired(finding, reason))
-            if not reason:
-                changes += 1
-                told |= {finding.host} if finding.fix is Fix.REPUBLISH else set()
-        self._wake()
-        return answers
-
-    def _try(self, finding: Finding) -> str:
-        """Make one repair; answers why it was not made, nothing if it was."""
-        assert finding.fix is not None
-        try:
-            done = self._makers[finding.fix](finding)
-        except exception.CyborgError as error:
-            return str(error)
-        if not done:
-            return "it has changed meanwhile"
-        LOG.info("Repaired %s %s (%s): %s", finding.noun, finding.key, finding.fix, finding.cause)
-        return ""
-
-    def _delete_arqs(self, finding: Finding) -> bool:
-        """The ARQs of an instance that Nova no longer has, as Nova would have done it."""
-        self._deleter.by_instance(_AUDITOR, str(uuid4()), finding.key)
-        return True
-
-    def _delete_arq(self, finding: Finding) -> bool:
-        """An ARQ that was not bound; one that has been meanwhile is refused."""
-        self._deleter.by_uuid(_AUDITOR, str(uuid4()), [finding.key])
-        return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of dead agents: what needs an agent's work is not given out while it is away."""
+"""Reserve the units of a silent agent's devices that the agent must prepare before use."""
 
 import logging
 from collections.abc import Callable
@@ -15,19 +15,19 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class _Absence:
-    """A host whose agent is silent, since its last heartbeat; ``providers`` by uuid."""
+    """A host whose agent is silent, the time of its last heartbeat, and providers by uuid."""
 
     name: str
-    since: int
+    last_seen_ms: int
     providers: list[str]
 
 
 class AgentFailover:
-    """A periodic job of every conductor; only the longest-known living one does it.
+    """A periodic job of every conductor; only the first living conductor does something in it.
 
-    ``grace`` is how long, in milliseconds, an agent may be silent; ``lease_ms`` the same for a
-    conductor. Binds of devices that need nothing from their host work without an agent: those
-    stay on offer.
+    ``grace`` is how long, in milliseconds, an agent may be silent; ``lease_ms`` is the same for a
+    conductor. Devices that need no preparation can be bound without an agent: their units stay
+    available.
     """
 
     def __init__(
@@ -41,61 +41,62 @@ class AgentFailover:
     ) -> None:
         self._db = db
         self._lease = lease
-        self._make = publisher
+        self._make_publisher = publisher
         self._publisher: Publisher | None = None
         self._grace = grace
         self._lease_ms = lease_ms
-        # By host id the agent's last heartbeat: those that were silent at the last look, and
-        # those whose devices are withheld.
+        # The agents' last heartbeats by host id: of hosts that were silent in the last pass, and
+        # of hosts whose units are reserved.
         self._silent: dict[int, int] = {}
-        self._done: dict[int, int] = {}
+        self._reserved: dict[int, int] = {}
 
     def run_once(self) -> None:
-        """Reserve what agents that are gone leave behind, once for each absence.
+        """Reserve the units of hosts without an agent, once for each absence.
 
-        An agent must have been silent at the look before, too: when the database or all
+        An agent must have been silent in the pass before as well: when the database or all
         conductors come back after an outage, every agent seems silent until its next heartbeat.
-        Raises exception.Unavailable while Placement cannot be asked; it is tried again then.
+        Raises exception.Unavailable while Placement does not answer; the next pass tries again.
         """
         if not self._lease.comes_first(self._lease_ms):
-            self._silent, self._done = {}, {}
+            self._silent, self._reserved = {}, {}
             return
-        absent = self._absent()
-        before, self._silent = self._silent, {id_: one.since for id_, one in absent.items()}
-        self._done = {
-            id_: since for id_, since in self._done.items() if self._silent.get(id_) == since
+        absences = self._absences()
+        before = self._silent
+        self._silent = {host_id: absence.last_seen_ms for host_id, absence in absences.items()}
+        self._reserved = {
+            host_id: last_seen_ms
+            for host_id, last_seen_ms in self._reserved.items()
+            if self._silent.get(host_id) == last_seen_ms
         }
-        for id_, one in absent.items():
-            if id_ not in self._done and before.get(id_) == one.since:
-                self._withhold(id_, one)
+        for host_id, absence in absences.items():
+            if host_id not in self._reserved and before.get(host_id) == absence.last_seen_ms:
+                self._reserve(host_id, absence)
 
-    def _absent(self) -> dict[int, _Absence]:
-        found: dict[int, _Absence] = {}
+    def _absences(self) -> dict[int, _Absence]:
+        absences: dict[int, _Absence] = {}
         with self._db.reader() as tx:
             for row in hosts.without_agent(tx, self._db.now, self._grace):
-                one = found.setdefault(row.id, _Absence(row.name, row.last_seen_ms, []))
-                one.providers.append(row.rp_uuid)
-        return found
+                absence = absences.setdefault(row.id, _Absence(row.name, row.last_seen_ms, []))
+                absence.providers.append(row.rp_uuid)
+        return absences
 
-    def _withhold(self, host_id: int, absence: _Absence) -> None:
+    def _reserve(self, host_id: int, absence: _Absence) -> None:
         if self._publisher is None:
-            self._publisher = self._make()
+            self._publisher = self._make_publisher()
         changed: list[str] | None = None
         try:
             changed = self._publisher.withhold(absence.providers)
         finally:
             if changed is None or changed:
-                # An agent that has come back meanwhile may have compared all of Placement before
-                # this was written: whenever it says hello, it is to do so again.
+                # An agent that has come back in the meantime may have compared all of Placement
+                # before this was written: with its next heartbeat it must compare it again.
                 self._bump_desired_generation(host_id)
-        self._done[host_id] = absence.since
+        self._reserved[host_id] = absence.last_seen_ms
         if changed:
             LOG.warning(
-                "The agent of %s has been silent for more than %d s: Placement offers nothing of "
-                "%d provider(s) any more that need its work",
-                absence.name,
-                self._grace // 1000,
-                len(changed),
+                "Agent of host %s has been silent for more than %d s: all units of %d provider(s) "
+                "that need its preparation are reserved in Placement",
+                *(absence.name, self._grace // 1000, len(changed)),
             )
 
     @retried

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators do to devices: take them out of service, bring them back, program them."""
+"""Operators' actions on devices: enable, disable, update, program and remove them."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -27,40 +27,40 @@ from cyborg.rpc.agent import AgentClient
 LOG = logging.getLogger(__name__)
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: How long Glance and the host are asked for before a programming counts as failed.
-_PROGRAM_WITHIN_MS = 15 * 60 * 1000
+#: Milliseconds until a programming counts as failed when Glance or the host does not answer.
+_PROGRAM_DEADLINE_MS = 15 * 60 * 1000
 _SUPERSEDED = "another image was ordered before this one was known to be loaded"
 
 
 class DeviceAdmin:
-    """Changes the administrative state; ``wake`` is called when work waits after a commit."""
+    """Changes devices for operators; it calls ``wake`` when a commit may have added work."""
 
     def __init__(
         self,
         *,
         db: Database,
         agents: AgentClient,
-        retirement: LostDevices,
+        lost_devices: LostDevices,
         wake: Callable[[], None],
     ) -> None:
         self._db = db
         self._agents = agents
-        self._retirement = retirement
+        self._lost_devices = lost_devices
         self._wake = wake
 
-    def set_status(self, caller: Caller, operation: str, uuid: str, status: DeviceStatus) -> None:
-        """Enable a device or put it into maintenance; it holds until the next such order.
+    def set_status(self, caller: Caller, request_key: str, uuid: str, status: DeviceStatus) -> None:
+        """Set the status of a device, until the next such request.
 
-        One that has to be set up first is ``installing`` until its host has done that. A disabled
-        one is not bound from the commit on; Placement follows when its agent has heard of it.
-        Raises NotFound, DeviceInUse (it would be set up under its guests).
+        A device that must be set up first is ``installing`` until its host has done that. After
+        the commit no unit of a disabled device is bound; Placement follows when the agent has
+        fetched its desired state. Raises NotFound, DeviceInUse (a set-up while instances use it).
         """
-        self.update(caller, operation, uuid, status=status)
+        self.update(caller, request_key, uuid, status=status)
 
     def update(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         uuid: str,
         *,
         status: DeviceStatus | None = None,
@@ -69,17 +69,17 @@ class DeviceAdmin:
         facts: Mapping[str, Any] = _NOTHING,
         reason: str | None = None,
     ) -> None:
-        """Set status, labels and facts, all or none; a label of None is taken away.
+        """Set status, labels and facts, all or none; a label of None is removed.
 
-        ``reason`` is kept with a status that takes the device out of service.
-        ``facts`` are the model and the traits of a device that an operator created. With
-        ``project`` the device must be held by requests of it, and only labels may change. Raises
-        NotFound, Forbidden, Invalid (too many labels), Conflict (facts of what was discovered),
-        and what ``set_status`` raises.
+        ``reason`` is stored with a status that takes the device out of service. ``facts`` are the
+        model and the traits of a device that an operator created. With ``project``, ARQs of this
+        project must hold units of the device, and only labels may change. Raises NotFound,
+        Forbidden, Invalid (too many labels), Conflict (facts of a discovered device), and what
+        ``set_status`` raises.
         """
         agent = self._update(
             caller,
-            operation,
+            request_key,
             uuid,
             status=status,
             labels=labels,
@@ -95,7 +95,7 @@ class DeviceAdmin:
     def _update(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         uuid: str,
         *,
         status: DeviceStatus | None,
@@ -104,7 +104,7 @@ class DeviceAdmin:
         facts: Mapping[str, Any],
         reason: str | None,
     ) -> str | None:
-        """Answers the agent to poke; None when it has nothing to hear."""
+        """Return the agent to poke; None when its desired state has not changed."""
         with self._db.writer() as tx:
             row = devices.of_operator(tx, uuid)
             if row is None or (project and not devices.holds(tx, project, row.id)):
@@ -112,38 +112,41 @@ class DeviceAdmin:
             if project and (status is not None or facts):
                 what = ", ".join([*(["status"] if status else []), *facts])
                 raise exception.Forbidden(reason=f"Only operators change the {what} of a device.")
-            if events.operation_known(tx, operation):
+            if events.operation_known(tx, request_key):
                 return None
             if facts:
-                self._tell(tx, row, facts)
-            now = None if status is None else self._order(tx, row, status, operation, reason=reason)
+                self._set_facts(tx, row, facts)
+            new_status = (
+                None
+                if status is None
+                else self._set_status(tx, row, status, request_key, reason=reason)
+            )
             if labels:
-                kept = changed(devices.labels(tx, row.id), labels)
-                devices.label(tx, row.id, kept)
-            done = [now] if now else []
-            done += ["changed"] if facts else []
-            done += ["labelled"] if labels else []
+                devices.label(tx, row.id, changed(devices.labels(tx, row.id), labels))
+            actions = [new_status] if new_status else []
+            actions += ["changed"] if facts else []
+            actions += ["labelled"] if labels else []
             entries = [
                 events.Entry(
                     "device",
                     uuid,
-                    one,
+                    action,
                     hostname=row.hostname,
-                    reason=reason if one == now else None,
+                    reason=reason if action == new_status else None,
                 )
-                for one in done
+                for action in actions
             ]
-            events.record(tx, self._db.now, entries, caller=caller, operation=operation)
+            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
             agent: str | None = row.service_host
-        for one in done:
-            LOG.info("Device %s on %s is %s now", uuid, row.hostname, one)
-        return agent if now or facts else None
+        for action in actions:
+            LOG.info("Device %s on host %s: %s by an operator", uuid, row.hostname, action)
+        return agent if new_status or facts else None
 
-    def _tell(self, tx: sa.Connection, row: Record, facts: Mapping[str, Any]) -> None:
-        """Change what an operator told of a device; Placement follows by way of its agent."""
+    def _set_facts(self, tx: sa.Connection, row: Record, facts: Mapping[str, Any]) -> None:
+        """Change the facts of a device that an operator created; its agent updates Placement."""
         if row.origin != Origin.OPERATOR:
             raise exception.Conflict(
-                reason=f"Device {row.uuid} was discovered: driver {row.driver} tells its "
+                reason=f"Device {row.uuid} was discovered: driver {row.driver} reports its "
                 f"{' and '.join(facts)}."
             )
         hosts.bump_desired_generation(tx, self._db.now, row.host_id)
@@ -152,16 +155,16 @@ class DeviceAdmin:
         if "traits" in facts:
             created_accelerators.set_traits(tx, row.id, facts["traits"])
 
-    def _order(
+    def _set_status(
         self,
         tx: sa.Connection,
         row: Record,
         status: DeviceStatus,
-        operation: str,
+        request_key: str,
         *,
         reason: str | None,
     ) -> str | None:
-        """Carry out an order; answers the new status, None when a set-up is going on already."""
+        """Move the device; return its new status, None when its set-up is going on already."""
         hosts.bump_desired_generation(tx, self._db.now, row.host_id)
         event = _event(row, status)
         if event is DeviceEvent.INSTALL:
@@ -171,70 +174,69 @@ class DeviceAdmin:
         if not devices.move(tx, row.id, event, reason):
             return None
         if event is DeviceEvent.INSTALL:
-            set_up.begin(tx, self._db.now, [row], operation)
+            set_up.begin(tx, self._db.now, [row], request_key)
         return MOVES[event].target.value
 
-    def delete(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Have a device forgotten; see ``LostDevices.forget``."""
-        agent = self._retirement.forget(caller, operation, uuid)
+    def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
+        """Begin to remove a device; see ``LostDevices.request_removal``."""
+        agent = self._lost_devices.request_removal(caller, request_key, uuid)
         if agent is not None:
             self._agents.poke(agent)
 
-    def program(self, caller: Caller, operation: str, uuid: str, image_uuid: str) -> None:
-        """Note that an image is to be loaded; raises NotFound, CannotProgram, DeviceInUse.
+    def program(self, caller: Caller, request_key: str, uuid: str, image_uuid: str) -> None:
+        """Add work that loads an image; raises NotFound, CannotProgram, DeviceInUse.
 
-        What was to be loaded before, and is not known to be, counts as failed: the last order
-        holds.
+        An earlier order whose result is not yet known counts as failed: the last order wins.
         """
-        self._program(caller, operation, uuid, image_uuid)
+        self._program(caller, request_key, uuid, image_uuid)
         self._wake()
 
     @retried
-    def _program(self, caller: Caller, operation: str, uuid: str, image_uuid: str) -> None:
+    def _program(self, caller: Caller, request_key: str, uuid: str, image_uuid: str) -> None:
         with self._db.writer() as tx:
-            offer = deployables.by_uuid(tx, uuid)
-            if offer is None:
+            deployable = deployables.by_uuid(tx, uuid)
+            if deployable is None:
                 raise exception.NotFound(noun="Deployable", key=uuid)
-            if not offer.programmable:
-                raise exception.CannotProgram(uuid=uuid, driver=offer.driver)
-            if events.done_by(tx, operation, "program", [uuid]):
+            if not deployable.programmable:
+                raise exception.CannotProgram(uuid=uuid, driver=deployable.driver)
+            if events.done_by(tx, request_key, "program", [uuid]):
                 return
-            images.check_unused(tx, offer)
+            images.check_unused(tx, deployable)
             work.add(
                 tx,
                 self._db.now,
                 [
                     {
                         "kind": WorkKind.PROGRAM,
-                        "deployable_id": offer.id,
-                        "host_id": offer.host_id,
+                        "deployable_id": deployable.id,
+                        "host_id": deployable.host_id,
                         "spec": {"deployable": uuid, "image_uuid": image_uuid},
-                        "operation_id": operation,
-                        "deadline_in": _PROGRAM_WITHIN_MS,
+                        "operation_id": request_key,
+                        "deadline_in": _PROGRAM_DEADLINE_MS,
                     }
                 ],
             )
-            begun = events.Entry(
+            entry = events.Entry(
                 "deployable",
                 uuid,
                 "program",
-                hostname=offer.hostname,
+                hostname=deployable.hostname,
                 reason=image_uuid,
-                device_uuid=offer.device_uuid,
+                device_uuid=deployable.device_uuid,
             )
-            events.record(tx, self._db.now, [begun], caller=caller, operation=operation)
-            # Their ends might come in another order than the host carried them out.
-            for older in work.supersede_program(tx, offer.id, operation):
-                entry = replace(begun, action="program failed", reason=_SUPERSEDED)
-                events.record(tx, self._db.now, [entry], operation=older)
+            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            # Their results might come in another order than that in which the host loaded them.
+            for older in work.supersede_program(tx, deployable.id, request_key):
+                failed = replace(entry, action="program failed", reason=_SUPERSEDED)
+                events.record(tx, self._db.now, [failed], operation=older)
 
 
 def _event(device: Record, status: DeviceStatus) -> DeviceEvent:
-    """What an order means for this device; what is in service is never set up under its guests."""
+    """Return the event of an order; a device in service is not set up while instances use it."""
     if status is not DeviceStatus.ENABLED:
         return DeviceEvent.DISABLE
-    served = device.status in (DeviceStatus.ENABLED, DeviceStatus.INSTALLING)
-    return DeviceEvent.INSTALL if device.unready and not served else DeviceEvent.ENABLE
+    in_service = device.status in (DeviceStatus.ENABLED, DeviceStatus.INSTALLING)
+    return DeviceEvent.INSTALL if device.unready and not in_service else DeviceEvent.ENABLE
 
 
 def _check_unused(tx: sa.Connection, device: Record) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heartbeats of agents (hello) and of APIs."""
+"""Store the heartbeats of agents (hello) and of APIs."""
 
 import contextlib
 import logging
@@ -18,10 +18,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Heartbeats:
-    """Takes the heartbeats of agents and APIs.
+    """Stores the heartbeats of agents and APIs.
 
-    ``down_after`` is how long, in milliseconds, an epoch may be silent before another process
-    that claims the same host may take it over.
+    When an epoch has been silent for ``down_after`` milliseconds, another process that claims the
+    same host may take the host over.
     """
 
     def __init__(self, *, db: Database, down_after: int) -> None:
@@ -31,7 +31,7 @@ class Heartbeats:
     def hello(self, hello: Hello) -> Welcome:
         """Renew the agent's lease, or begin its first epoch; raises StaleEpoch.
 
-        An unchanged host costs two statements.
+        An unchanged host costs two SQL statements.
         """
         if not hello.provider_names:
             raise exception.Invalid(field="provider_names", reason="at least one is needed")
@@ -43,8 +43,8 @@ class Heartbeats:
         return self._hello(hello, process)
 
     def api_alive(self, host: str, version: str, endpoint: str) -> None:
-        """Note that the API is served on this host; one statement while its row is there."""
-        # Of workers that start together one makes the row; it serves for all.
+        """Store that the API is served on this host; one SQL statement while its row exists."""
+        # When several workers start together, one of them inserts the row for all.
         with contextlib.suppress(exception.Conflict):
             self._api_alive(Process(host, API, version, endpoint))
 
@@ -63,11 +63,14 @@ class Heartbeats:
                 hosts.adopt(tx, self._db.now, hello.host, hello.provider_names)
                 host = hosts.of_agent(tx, hello.host)
             elif len(hello.provider_names) == 1 and host.name != hello.provider_names[0]:
-                LOG.info("Host %s is now %s in Placement", host.name, hello.provider_names[0])
+                LOG.info(
+                    "Host %s is renamed to %s, its provider's name in Placement",
+                    *(host.name, hello.provider_names[0]),
+                )
                 hosts.rename(tx, self._db.now, host.id, hello.provider_names[0])
                 host = hosts.of_agent(tx, hello.host)
             if hello.epoch is None and host.digest is not None:
-                # Of a host that is news, the report that follows tells all.
+                # A new host needs none of this: its first report follows.
                 introduce(tx, host.id, hello.drivers)
                 images.forget_unused(tx, host.id)
         return Welcome(epoch, host.digest, host.desired_generation)
@@ -93,7 +96,7 @@ class Heartbeats:
         )
 
     def _register(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
-        """Begin a new epoch of the agent; answers the epoch."""
+        """Begin a new epoch of the agent, and return it."""
         return services.register(
             tx,
             self._db.now,

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost is given up when its time is over or an operator says so: inventory first.
+"""Remove lost devices, deployables and units when their time is over or an operator orders it.
 
-The conductor leaves the providers of such devices, and of such deployables of other devices, out
-of the desired tree and names them; the agent takes them out of Placement, which refuses while
-something is allocated there, and says which are gone; only then the rows go.
+Inventory goes first. The desired tree no longer holds the providers of such devices, nor those of
+such deployables of other devices; it names them as providers to remove. The agent deletes them in
+Placement, which refuses while something is allocated there, and tells the conductor which ones are
+deleted. Only then the conductor removes the rows.
 
-A single unit has no provider of its own, and since it was lost it has been reserved: without it
-Placement gives out as many as before. Its row goes at once, and the next desired state is without.
+A single unit has no provider of its own. It has been reserved since it was lost, so Placement can
+allocate the same number of units without it. The conductor removes its row at once, and the next
+desired state does not count it.
 
-What an operator created is lost by the order to delete it, and goes the same way.
+The order to delete a device that an operator created makes the device lost, and it is removed in
+the same way.
 """
 
 import logging
@@ -19,8 +22,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.leases import check_epoch
-from cyborg.db import devices as device_moves
-from cyborg.db import events, hosts, lost_devices, work
+from cyborg.db import devices, events, hosts, lost_devices, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
@@ -31,26 +33,24 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
-class Gone:
-    """What was given up: a 'device', a 'deployable' or a 'handle'; and why, in a clause.
+class Removed:
+    """A removed 'device', 'deployable' or 'handle', and the reason in a clause.
 
-    ``made`` tells of a device that an operator had created. ``device_uuid`` is the device that it
-    is, or is a part of.
+    ``device_uuid`` is the device itself, or the device that it is a part of.
     """
 
     noun: str
     uuid: str
     device_uuid: str
     reason: str
-    made: bool = False
+    operator_created: bool = False
 
 
 class LostDevices:
-    """Gives up what has been lost for ``lost_retention`` milliseconds (0 means never).
+    """Removes what has been lost for ``lost_retention`` milliseconds; 0 means never.
 
-    And what an operator wants to be forgotten, while it is lost.
-
-    ``down_after`` is how long, in milliseconds, an agent may be silent and still see to its host.
+    It also removes lost things on an operator's order. ``down_after`` is how long, in milliseconds,
+    an agent may be silent and still count as up.
     """
 
     def __init__(self, *, db: Database, lost_retention: int, down_after: int) -> None:
@@ -59,155 +59,170 @@ class LostDevices:
         self._down_after = down_after
 
     def expire(self) -> None:
-        """Have the agents of all hosts that have such things fetch what is desired of them.
+        """Begin to remove what is due on every host.
 
-        What has nothing in Placement that must go first is removed.
+        The agents fetch their desired state again. What has no provider is removed at once.
         """
         with self._db.reader() as tx:
-            found = lost_devices.hosts(tx, self._db.now, self._age, self._down_after)
-        for host_id in found:
-            self._announce(host_id)
+            host_ids = lost_devices.hosts(tx, self._db.now, self._age, self._down_after)
+        for host_id in host_ids:
+            self._expire_on(host_id)
 
-    def forget(self, caller: Caller, operation: str, uuid: str) -> str | None:
-        """Have a device forgotten that is lost, or that an operator created.
+    def request_removal(self, caller: Caller, request_key: str, uuid: str) -> str | None:
+        """Begin to remove a device that is lost, or that an operator created.
 
-        Answers the agent that takes its providers away first. Of any other only the deployables
-        and attach handles that its host does not show are forgotten. Raises NotFound, DeviceInUse,
-        and Conflict when there is nothing to forget.
+        Return the agent that must delete the providers first; None for a repeated request. Of any
+        other device, only the deployables and attach handles that its host no longer reports are
+        removed. Raises NotFound, DeviceInUse, and Conflict when there is nothing to remove.
         """
-        host_id, agent = self._forget(caller, operation, uuid)
+        host_id, agent = self._request_removal(caller, request_key, uuid)
         if host_id is not None:
-            # What has nothing in Placement goes at once.
-            self._announce(host_id)
+            self._expire_on(host_id)
         return agent
 
     @retried
-    def _forget(self, caller: Caller, operation: str, uuid: str) -> tuple[int | None, str | None]:
-        """Answers the host of what goes, and its agent; None twice for a repetition."""
+    def _request_removal(
+        self, caller: Caller, request_key: str, uuid: str
+    ) -> tuple[int | None, str | None]:
+        """Return the id of the device's host, and its agent; None twice for a repeated request."""
         with self._db.writer() as tx:
-            if events.operation_known(tx, operation):
+            if events.operation_known(tx, request_key):
                 return None, None
-            row = device_moves.of_operator(tx, uuid)
+            row = devices.of_operator(tx, uuid)
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
             lost_devices.lock_handles_of_device(tx, row.id)
-            # Looked at after the locks: a bind that was faster shows, and so does a report.
-            held = device_moves.arqs_of(tx, row.id)
+            # Read after the locks, so that a bind or a report that was faster shows.
+            held = devices.arqs_of(tx, row.id)
             if held:
                 raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
             work.cancel_install(tx, row.id)
-            going = device_moves.let_go(tx, self._db.now, row.id)
-            if not going and not lost_devices.forget_parts(tx, row.id):
+            whole = devices.let_go(tx, self._db.now, row.id)
+            if not whole and not lost_devices.forget_parts(tx, row.id):
                 raise exception.Conflict(
-                    reason=f"Device {uuid} is there: its host would find it again. It can be "
-                    "disabled, or forgotten when it is lost."
+                    reason=f"Device {uuid} is present: its host would report it again. Disable "
+                    "it, or delete it when it is lost."
                 )
-            action = "forgotten" if going else "lost parts forgotten"
+            action = "forgotten" if whole else "lost parts forgotten"
             entry = events.Entry("device", uuid, action, hostname=row.hostname)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
-        LOG.info("Device %s on %s: %s", uuid, row.hostname, action)
+            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+        LOG.info(
+            "Device %s on host %s: an operator ordered the removal of %s",
+            *(uuid, row.hostname, "the device" if whole else "its lost parts"),
+        )
         return row.host_id, row.service_host
 
     @retried
-    def retired(self, service_host: str, epoch: int, names: Collection[str]) -> None:
-        """The providers of these deployables are gone from Placement: remove what had them.
+    def _expire_on(self, host_id: int) -> None:
+        with self._db.writer() as tx:
+            hosts.bump_desired_generation(tx, self._db.now, host_id)
+            name = hosts.name_of(tx, host_id)
+            # A device without deployables has no provider that must be deleted first.
+            removed, _ = self._remove(tx, host_id, frozenset())
+            removed += self._remove_units(tx, host_id)
+            self._record(tx, removed, name)
+        _log(removed, name)
 
-        What has come back meanwhile, or is in use, stays, and is published again. Raises NotFound,
-        StaleEpoch.
+    @retried
+    def confirm_removal(self, service_host: str, epoch: int, names: Collection[str]) -> None:
+        """Remove what has no provider left, after the agent deleted those of these deployables.
+
+        What the host reports again, or what is in use, stays and is published again. Raises
+        NotFound, StaleEpoch.
         """
         with self._db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
-            going, staying = self._remove(tx, host.id, frozenset(names))
-            self._record(tx, going, host.name)
-            # The driver of what an operator created has to hear that it shall show it no more.
-            if staying or any(one.made for one in going):
+            removed, staying = self._remove(tx, host.id, frozenset(names))
+            self._record(tx, removed, host.name)
+            # The driver learns from the desired state which created devices it must not show.
+            if staying or any(item.operator_created for item in removed):
                 hosts.bump_desired_generation(tx, self._db.now, host.id)
-        self._tell(going, host.name)
-
-    @retried
-    def _announce(self, host_id: int) -> None:
-        with self._db.writer() as tx:
-            hosts.bump_desired_generation(tx, self._db.now, host_id)
-            name = hosts.name_of(tx, host_id)
-            # A device without deployables has nothing in Placement that must go first.
-            going, _ = self._remove(tx, host_id, frozenset())
-            going += self._remove_units(tx, host_id)
-            self._record(tx, going, name)
-        self._tell(going, name)
+        _log(removed, host.name)
 
     def _remove(
         self, tx: sa.Connection, host_id: int, names: frozenset[str]
-    ) -> tuple[list[Gone], bool]:
-        """Remove, under the host's lock, what all providers are gone of: devices and deployables.
+    ) -> tuple[list[Removed], bool]:
+        """Remove devices and deployables that have no provider left; the caller locks the host.
 
-        Answers them, and whether one of ``names`` belongs to nothing that is to be given up.
+        ``names`` are deployables whose providers are deleted. Return what was removed, and whether
+        one of ``names`` belongs to nothing that is due to be removed.
         """
         lost = lost_devices.lost(tx, host_id)
-        bare = _bare(lost, names)
-        lost_devices.lock_handles_of(tx, [one.id for one in bare if one.id is not None])
-        # Looked at after the lock: a bind that was faster shows.
-        devices = lost_devices.due(tx, self._db.now, host_id, self._age)
-        parts = lost_devices.deployables(tx, self._db.now, host_id, self._age)
-        leaving = {one.id for one in devices}
-        known = {one.name for one in lost if one.whole and one.device_id in leaving}
-        known |= {one.name for one in parts}
-        devices = [one for one in devices if one.id in {each.device_id for each in bare}]
-        parts = [one for one in parts if one.name in names]
-        lost_devices.remove(tx, [one.id for one in devices])
-        lost_devices.remove_deployables(tx, [one.id for one in parts])
-        return [*_gone("device", devices), *_gone("deployable", parts)], not names <= known
+        bare = _without_provider(lost, names)
+        lost_devices.lock_handles_of(tx, [row.id for row in bare if row.id is not None])
+        # Read after the lock, so that a bind that was faster shows.
+        due_devices = lost_devices.due(tx, self._db.now, host_id, self._age)
+        due_parts = lost_devices.deployables(tx, self._db.now, host_id, self._age)
+        due_ids = {row.id for row in due_devices}
+        due_names = {row.name for row in lost if row.whole and row.device_id in due_ids}
+        due_names |= {row.name for row in due_parts}
+        bare_ids = {row.device_id for row in bare}
+        due_devices = [row for row in due_devices if row.id in bare_ids]
+        due_parts = [row for row in due_parts if row.name in names]
+        lost_devices.remove(tx, [row.id for row in due_devices])
+        lost_devices.remove_deployables(tx, [row.id for row in due_parts])
+        removed = [*_removed("device", due_devices), *_removed("deployable", due_parts)]
+        return removed, not names <= due_names
 
-    def _remove_units(self, tx: sa.Connection, host_id: int) -> list[Gone]:
-        """Remove single units, under the host's lock.
+    def _remove_units(self, tx: sa.Connection, host_id: int) -> list[Removed]:
+        """Remove the single units that are due; the caller locks the host.
 
-        That lock keeps them lost, no bind claims a lost unit, and a unit that is held is not among
-        them: what is read here stays true until the commit.
+        That lock keeps them lost. No bind claims a lost unit, and a unit that is held is not due.
+        So what is read here stays true until the commit.
         """
-        going = lost_devices.handles(
+        due = lost_devices.handles(
             tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
         )
-        if going:
-            lost_devices.remove_handles(tx, [one.id for one in going])
-        return _gone("handle", going)
+        if due:
+            lost_devices.remove_handles(tx, [row.id for row in due])
+        return _removed("handle", due)
 
-    def _record(self, tx: sa.Connection, going: list[Gone], host: str) -> None:
+    def _record(self, tx: sa.Connection, removed: list[Removed], host: str) -> None:
         entries = [
             events.Entry(
-                one.noun,
-                one.uuid,
+                item.noun,
+                item.uuid,
                 "retired",
                 hostname=host,
-                reason=one.reason,
-                device_uuid=one.device_uuid,
+                reason=item.reason,
+                device_uuid=item.device_uuid,
             )
-            for one in going
+            for item in removed
         ]
         events.record(tx, self._db.now, entries)
 
-    def _tell(self, going: list[Gone], host: str) -> None:
-        for one in going:
-            LOG.info("%s %s on %s: retired, %s", one.noun.capitalize(), one.uuid, host, one.reason)
+
+def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Record]:
+    """Return the rows of ``lost`` whose device, or whose deployable, has no provider left.
+
+    ``names`` are deployables whose providers are deleted. A lost device is among them only when
+    the providers of all of its deployables are deleted.
+    """
+    rows = list(lost)
+    shown = {row.device_id for row in rows if row.name is not None and row.name not in names}
+    return [row for row in rows if (row.device_id not in shown if row.whole else row.name in names)]
 
 
-def _gone(noun: str, rows: Iterable[Record]) -> list[Gone]:
+def _removed(noun: str, rows: Iterable[Record]) -> list[Removed]:
     return [
-        Gone(noun, one.uuid, one.device_uuid, _why(one), noun == "device" and one.made)
-        for one in rows
+        Removed(noun, row.uuid, row.device_uuid, _why(row), noun == "device" and row.made)
+        for row in rows
     ]
 
 
 def _why(row: Record) -> str:
     if row.leaving:
-        return "an operator had it forgotten"
+        return "an operator ordered its removal"
     if row.uninstalled:
         return "its driver was uninstalled"
     return f"it had been lost for {row.lost_for // _DAY_MS} days"
 
 
-def _bare(lost: Iterable[Record], names: frozenset[str]) -> list[Record]:
-    """The rows of ``lost`` that belong to something all of whose providers are gone."""
-    rows = list(lost)
-    shown = {one.device_id for one in rows if one.name is not None and one.name not in names}
-    return [one for one in rows if (one.device_id not in shown if one.whole else one.name in names)]
+def _log(removed: list[Removed], host: str) -> None:
+    for item in removed:
+        LOG.info(
+            "%s %s on host %s removed: %s",
+            *(item.noun.capitalize(), item.uuid, host, item.reason),
+        )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators do to processes: take a host out of service, and forget what is gone for good.
+"""Operators' actions on processes: disable or enable a host, remove hosts and processes for good.
 
-A host is forgotten like a lost device: its providers leave Placement, which refuses while something
-is allocated there, and only then its rows go. Its agent is dead, so the conductor does it. Any
-process is forgotten by an operation, so that there is one way to ask for it and to see its end.
+A host is removed like a lost device: the conductor deletes its providers in Placement, which
+refuses while something is allocated there, and only then removes its rows. The conductor does this
+itself because the host's agent is down. The removal of any process is an operation, so that there
+is one way to request it and to follow it.
 """
 
 import logging
@@ -29,9 +30,9 @@ from cyborg.rpc.agent import AgentClient
 LOG = logging.getLogger(__name__)
 
 VERB: Final = "forget"
-#: The step of an operation when Placement shows nothing of the host any more.
+#: The step of an operation after all providers of the host have been deleted in Placement.
 _UNPUBLISHED: Final = "unpublished"
-_LEAVING: Final = "It is being forgotten."
+_DISABLED_REASON: Final = "It is being forgotten."
 _ENABLED: Final = "enabled"
 _DISABLED: Final = "disabled"
 
@@ -39,7 +40,7 @@ _DISABLED: Final = "disabled"
 class Processes:
     """Changes the rows of processes.
 
-    ``down_after`` tells after how many milliseconds of silence a process of a binary is down.
+    ``down_after`` maps a binary to the milliseconds of silence after which its process is down.
     """
 
     def __init__(
@@ -56,20 +57,44 @@ class Processes:
         self._down_after = down_after
 
     def set_status(
-        self, caller: Caller, operation: str, uuid: str, reason: str | None, *, disabled: bool
+        self, caller: Caller, request_key: str, uuid: str, reason: str | None, *, disabled: bool
     ) -> None:
-        """Take an agent's host out of service, or put it back; it holds until the next such order.
+        """Disable or enable an agent's host, until the next such request.
 
-        No unit of the host is bound from the commit on; Placement follows when the agent has heard
-        of it. What guests have they keep. Raises NotFound, Conflict (no agent).
+        After the commit no unit of a disabled host is bound; Placement follows when the agent has
+        fetched its desired state. Instances keep their units. Raises NotFound, Conflict (not an
+        agent).
         """
-        agent = self._set_status(caller, operation, uuid, reason, disabled=disabled)
+        agent = self._set_status(caller, request_key, uuid, reason, disabled=disabled)
         self._agents.poke(agent)
 
-    def forget(self, caller: Caller, operation: str, uuid: str) -> Operation:
+    @retried
+    def _set_status(
+        self, caller: Caller, request_key: str, uuid: str, reason: str | None, *, disabled: bool
+    ) -> str:
+        with self._db.writer() as tx:
+            row = self._process(tx, uuid)
+            if row.binary != AGENT:
+                raise exception.Conflict(
+                    reason=f"Only {AGENT} can be taken out of service; {row.binary} on {row.host} "
+                    "has no units."
+                )
+            status = _DISABLED if disabled else _ENABLED
+            if not events.done_by(tx, request_key, status, [uuid]):
+                if row.host_id is not None:
+                    hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+                services.disable(tx, row.id, disabled=disabled, reason=reason)
+                self._record(tx, row, status, reason, caller=caller, request_key=request_key)
+        LOG.info(
+            "%s on host %s is %s by an operator%s",
+            *(row.binary, row.host, status, f": {reason}" if reason else ""),
+        )
+        return str(row.host)
+
+    def request_removal(self, caller: Caller, request_key: str, uuid: str) -> Operation:
         """Begin to remove a process that is down and, of an agent, its host with all its devices.
 
-        Raises NotFound, Conflict (it is up, ARQs have units, or somebody has begun it already).
+        Raises NotFound, Conflict (it is up, ARQs have units, or its removal has begun already).
         """
 
         def plan(tx: sa.Connection) -> list[Task]:
@@ -79,44 +104,12 @@ class Processes:
                     reason=f"{row.binary} on {row.host} is up; it was seen "
                     f"{row.silent_ms // 1000} s ago. Stop it first."
                 )
-            place = Place(row.host) if row.host_id is None else self._leave(tx, row)
-            self._record(tx, row, "forgotten", None, caller=caller, operation=operation)
+            place = Place(row.host) if row.host_id is None else _disable_host(tx, row)
+            self._record(tx, row, "forgotten", None, caller=caller, request_key=request_key)
             about = {"service": str(row.binary)}
             return [Task(place, WorkKind.FORGET, {"service": uuid}, patient=True, about=about)]
 
-        return self._operations.begin(Order(caller, operation, VERB), plan)
-
-    def _leave(self, tx: sa.Connection, agent: Record) -> Place:
-        """Take the host of an agent out of service for good, unless somebody needs it."""
-        name = services.lock_host(tx, agent.host_id)
-        _refuse_used(tx, agent.host_id, agent.host)
-        begun = services.forgotten_by(tx, agent.host_id)
-        if begun is not None:
-            raise exception.Conflict(
-                reason=f"{agent.host} is being forgotten already: see operation {begun}."
-            )
-        services.disable(tx, agent.id, disabled=True, reason=_LEAVING)
-        return Place(name, agent.host_id)
-
-    @retried
-    def _set_status(
-        self, caller: Caller, operation: str, uuid: str, reason: str | None, *, disabled: bool
-    ) -> str:
-        with self._db.writer() as tx:
-            row = self._process(tx, uuid)
-            if row.binary != AGENT:
-                raise exception.Conflict(
-                    reason=f"Only {AGENT} can be taken out of service; {row.binary} on {row.host} "
-                    "gives no units out."
-                )
-            word = _DISABLED if disabled else _ENABLED
-            if not events.done_by(tx, operation, word, [uuid]):
-                if row.host_id is not None:
-                    hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-                services.disable(tx, row.id, disabled=disabled, reason=reason)
-                self._record(tx, row, word, reason, caller=caller, operation=operation)
-        LOG.info("%s on %s is %s now", row.binary, row.host, word)
-        return str(row.host)
+        return self._operations.begin(Order(caller, request_key, VERB), plan)
 
     def _process(self, tx: sa.Connection, uuid: str) -> Record:
         row = services.process(tx, self._db.now, uuid)
@@ -128,14 +121,27 @@ class Processes:
         self,
         tx: sa.Connection,
         row: Record,
-        word: str,
+        action: str,
         reason: str | None,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
     ) -> None:
-        entry = events.Entry("service", row.uuid, word, hostname=row.host, reason=reason)
-        events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+        entry = events.Entry("service", row.uuid, action, hostname=row.host, reason=reason)
+        events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+
+
+def _disable_host(tx: sa.Connection, agent: Record) -> Place:
+    """Disable the host of an agent before its removal; raises Conflict."""
+    name = services.lock_host(tx, agent.host_id)
+    _refuse_used(tx, agent.host_id, agent.host)
+    running = services.forgotten_by(tx, agent.host_id)
+    if running is not None:
+        raise exception.Conflict(
+            reason=f"{agent.host} is being forgotten already: see operation {running}."
+        )
+    services.disable(tx, agent.id, disabled=True, reason=_DISABLED_REASON)
+    return Place(name, agent.host_id)
 
 
 class HostRemover:
@@ -157,117 +163,106 @@ class HostRemover:
         self._publisher = publisher
         self._down_after = down_after
 
-    def forget(self, rows: Sequence[Record]) -> None:
-        """Take a host's providers out of Placement, then its rows out of the database.
+    def remove(self, rows: Sequence[Record]) -> None:
+        """Delete a host's providers in Placement, then remove its rows from the database.
 
-        Calls it off when the process has come back. Raises Conflict while something is allocated,
-        Unavailable; it is tried again then, and the operation tells why.
+        The removal is cancelled when the process is up again. Raises Conflict while something is
+        allocated, and Unavailable; the work is tried again then, and the operation says why.
         """
         (row,) = rows
         if row.host_id is None:
-            self._finish_process(row)
+            self._remove_process(row)
             return
         with self._db.reader() as tx:
             agent = services.process(tx, self._db.now, row.spec["service"])
-            found = services.providers(tx, row.host_id)
+            providers = services.providers(tx, row.host_id)
             name = hosts.name_of(tx, row.host_id)
         try:
-            if not self._is_back(agent):
-                self._unpublish(name, found)
-            self._finish(row)
-        except exception.CyborgError as fault:
-            self._tell(row, str(fault))
+            if not self._is_up(agent):
+                self._unpublish(name, providers)
+            self._remove_host(row)
+        except exception.CyborgError as error:
+            self._explain(row, str(error))
             raise
 
-    def _unpublish(self, name: str, found: Sequence[Record]) -> None:
-        publisher = self._publisher()
-        root = _root(publisher, name)
-        for one in children_first(found):
-            publisher.retire(one.rp_uuid, root=root)
-
     @retried
-    def _tell(self, row: Record, why: str) -> None:
-        """Note what keeps the host; reads only when that is known."""
-        standing = HostResult(row.spec["host"], ResultState.RUNNING, error=why)
-        with self._db.reader() as tx:
-            known = operations.standing(tx, row.operation_id, standing.host)
-        if known != (standing.state.value, why):
-            with self._queue.checkpoint([row]) as tx:
-                operations.pause(tx, row.operation_id, standing)
-
-    @retried
-    def _finish_process(self, row: Record) -> None:
+    def _remove_process(self, row: Record) -> None:
         """Remove a process that has no host of its own."""
         with self._queue.complete([row]) as tx:
-            found = services.process(tx, self._db.now, row.spec["service"])
-            back = self._is_back(found)
-            if found is not None and not back:
-                services.remove(tx, found.id)
-            self._end(tx, row, f"{found.binary} is up again" if found and back else None)
+            process = services.process(tx, self._db.now, row.spec["service"])
+            up = self._is_up(process)
+            if process is not None and not up:
+                services.remove(tx, process.id)
+            self._end(tx, row, f"{process.binary} is up again" if process and up else None)
+
+    def _unpublish(self, name: str, providers: Sequence[Record]) -> None:
+        publisher = self._publisher()
+        try:
+            root = publisher.find_root([name])[0]
+        except exception.NotFound:
+            # The compute's own provider is deleted already.
+            root = None
+        for provider in children_first(providers):
+            publisher.retire(provider.rp_uuid, root=root)
 
     @retried
-    def _finish(self, row: Record) -> None:
+    def _remove_host(self, row: Record) -> None:
         with self._queue.complete([row]) as tx:
             name = services.lock_host(tx, row.host_id)
             agent = services.process(tx, self._db.now, row.spec["service"])
-            if self._is_back(agent):
-                self._call_off(tx, agent)
+            if agent is not None and self._is_up(agent):
+                # The host stays, and its agent publishes it again.
+                services.disable(tx, agent.id, disabled=False, reason=None)
+                hosts.bump_desired_generation(tx, self._db.now, agent.host_id)
+                LOG.warning("Host %s is not removed: its agent is up again", agent.host)
                 self._end(tx, row, "its agent has come back, and the host stays")
                 return
             _refuse_used(tx, row.host_id, name)
-            going = services.devices(tx, row.host_id)
+            device_rows = services.devices(tx, row.host_id)
             operations.reach(tx, self._db.now, row.operation_id, _UNPUBLISHED)
+            ended = HostResult(name, ResultState.FAILED, error="the host was forgotten")
             for uuid in operations.open_on(tx, name):
                 if uuid != row.operation_id:
-                    operations.end(tx, self._db.now, uuid, _forgotten(name))
+                    operations.end(tx, self._db.now, uuid, ended)
             services.call_off_work(tx, row.host_id, but=row.id)
-            lost_devices.remove(tx, [one.id for one in going])
+            lost_devices.remove(tx, [device.id for device in device_rows])
             services.remove_host(tx, row.host_id)
             if agent is not None:
                 services.remove(tx, agent.id)
-            why = "its host was forgotten"
+            reason = "its host was forgotten"
             entries = [
-                events.Entry("device", one.uuid, "retired", hostname=name, reason=why)
-                for one in going
+                events.Entry("device", device.uuid, "retired", hostname=name, reason=reason)
+                for device in device_rows
             ]
             events.record(tx, self._db.now, entries)
-            self._end(tx, row, None, devices=len(going))
-        LOG.info("Host %s is forgotten, with %d device(s)", name, len(going))
+            self._end(tx, row, None, devices=len(device_rows))
+        LOG.info("Host %s removed with %d device(s)", name, len(device_rows))
+
+    @retried
+    def _explain(self, row: Record, reason: str) -> None:
+        """Store what prevents the removal of a host; only read when that is stored already."""
+        result = HostResult(row.spec["host"], ResultState.RUNNING, error=reason)
+        with self._db.reader() as tx:
+            stored = operations.standing(tx, row.operation_id, result.host)
+        if stored != (result.state.value, reason):
+            with self._queue.checkpoint([row]) as tx:
+                operations.pause(tx, row.operation_id, result)
 
     def _end(self, tx: sa.Connection, row: Record, fault: str | None, *, devices: int = 0) -> None:
         state = ResultState.SUCCEEDED if fault is None else ResultState.FAILED
-        told = {"devices": devices} if fault is None else None
-        ended = HostResult(row.spec["host"], state, told, fault)
-        operations.end(tx, self._db.now, row.operation_id, ended)
+        details = {"devices": devices} if fault is None else None
+        result = HostResult(row.spec["host"], state, details, fault)
+        operations.end(tx, self._db.now, row.operation_id, result)
 
-    def _is_back(self, process: Record | None) -> bool:
+    def _is_up(self, process: Record | None) -> bool:
         return process is not None and process.silent_ms <= self._down_after[process.binary]
-
-    def _call_off(self, tx: sa.Connection, agent: Record) -> None:
-        """Its agent has come back: the host stays, and Placement is put right by it."""
-        services.disable(tx, agent.id, disabled=False, reason=None)
-        hosts.bump_desired_generation(tx, self._db.now, agent.host_id)
-        LOG.warning("%s is not forgotten: its agent has come back", agent.host)
 
 
 def _refuse_used(tx: sa.Connection, host_id: int, host: str) -> None:
     """Raise Conflict naming the ARQs that have units of a host."""
-    found = services.arqs(tx, host_id)
-    if found:
+    arqs = services.arqs(tx, host_id)
+    if arqs:
         raise exception.Conflict(
-            reason=f"Accelerator requests have units of {host}: {', '.join(found)}. Delete their "
+            reason=f"Accelerator requests have units of {host}: {', '.join(arqs)}. Delete their "
             "instances first, or evacuate them."
         )
-
-
-def _forgotten(host: str) -> HostResult:
-    """How operations end for a host that is gone."""
-    return HostResult(host, ResultState.FAILED, error="the host was forgotten")
-
-
-def _root(publisher: Publisher, name: str) -> str | None:
-    """The compute's own provider; None when that is gone already."""
-    try:
-        return publisher.find_root([name])[0]
-    except exception.NotFound:
-        return None

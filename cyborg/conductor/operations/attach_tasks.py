@@ -251,7 +251,7 @@ class AttachWork:
         going_on = replace(plan, step=Step.SHRINK)
         with self._queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
-            release.free(tx, self._db.now, arqs, operation=row.operation_id)
+            release.cancel_and_release(tx, self._db.now, arqs, request_key=row.operation_id)
             arq_moves.delete(tx, [one.id for one in arqs])
             instances.release(tx, self._db.now, [row.instance_uuid])
             entries = [_entry(row, one, "detached") for one in arqs]

@@ -97,7 +97,7 @@ class AgentQuery:
         with self._queue.complete([row]) as tx:
             if device_moves.unready(tx, which):
                 hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-                again = set_up.again(tx, self._db.now, which, row.operation_id)
+                again = set_up.repeat(tx, self._db.now, which, row.operation_id)
                 status = DeviceStatus.INSTALLING.value
                 name = row.spec["host"]
                 entries = [events.Entry("device", one, status, hostname=name) for one in again]

@@ -100,7 +100,7 @@ class ReportApplier:
         if not fresh | lately:
             return []
         which = Device.uuid.in_(sorted(fresh | lately))
-        uuids = installing.again(tx, self._db.now, which, None)
+        uuids = installing.repeat(tx, self._db.now, which, None)
         new.history += [(one, DeviceStatus.INSTALLING.value, None) for one in uuids]
         return uuids
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling Nova: one event per ARQ, after commit, outside any request, until it answers.
+"""Notify Nova of the ends of binds: one event per ARQ, after the commit, until Nova answers.
 
-Nova waits for each ARQ's event; what it refuses because the instance has no host yet it will see
-by itself when it reads the ARQs, so that is an answer too.
+Nova waits for the event of each ARQ. When Nova refuses an event because the instance has no host
+yet, the event needs no repetition: Nova reads the state when it reads the ARQs.
 """
 
 import logging
@@ -19,12 +19,12 @@ from cyborg.model.arq import RESOLVED, State
 
 LOG = logging.getLogger(__name__)
 
-#: Nova's own ``[DEFAULT] arq_binding_timeout`` by default: nobody listens after that.
+#: Default of Nova's ``[DEFAULT] arq_binding_timeout``: Nova ignores events that come later.
 _NOVA_WAITS_MS = 300_000
 
 
 class NovaEvents:
-    """The handler of ``notify`` work: the rows of one instance at a time."""
+    """The handler of ``notify`` work; each call gets the rows of one instance."""
 
     def __init__(self, *, db: Database, queue: WorkQueue, nova: Nova) -> None:
         self._db = db
@@ -32,10 +32,10 @@ class NovaEvents:
         self._nova = nova
 
     def notify(self, rows: Sequence[Record]) -> None:
-        """Send the states that stand now; raises Unavailable to be called again later.
+        """Send the current states of the ARQs; raises Unavailable to be called again later.
 
-        ARQs that are gone need no event. A row for which Nova has stopped waiting is given up, and
-        that stands in the ARQ's history; the other rows of the instance are kept.
+        Deleted ARQs need no event. A row for which Nova has stopped waiting is given up, and the
+        history of the ARQ says so; the other rows of the instance are kept.
         """
         with self._db.reader() as tx:
             states = arqs.states(tx, [row.arq_uuid for row in rows])
@@ -50,22 +50,27 @@ class NovaEvents:
             verdicts = self._nova.send_events(events) if events else []
         except exception.Unavailable as error:
             if expired := [row for row in rows if row.age_ms >= _NOVA_WAITS_MS]:
-                instance = rows[0].instance_uuid
-                LOG.error("Gave up telling Nova about instance %s: %s", instance, error)
                 uuids = {row.arq_uuid for row in expired}
-                given_up = [_given_up(one, error) for one in events if one.arq_uuid in uuids]
-                self._finish(expired, given_up)
+                LOG.error(
+                    "Nova was not notified of ARQ(s) %s of instance %s, and no longer waits: %s",
+                    *(", ".join(sorted(uuids)), rows[0].instance_uuid, error),
+                )
+                given_up = [event for event in events if event.arq_uuid in uuids]
+                self._finish(expired, [_given_up(event, error) for event in given_up])
             if len(expired) < len(rows):
                 raise
             return
         for event, verdict in zip(events, verdicts, strict=True):
-            level = logging.WARNING if verdict is EventVerdict.REFUSED else logging.DEBUG
-            LOG.log(level, "Nova on ARQ %s: %s", event.arq_uuid, verdict.value)
+            LOG.log(
+                logging.WARNING if verdict is EventVerdict.REFUSED else logging.DEBUG,
+                "Event of ARQ %s for instance %s sent to Nova: %s",
+                *(event.arq_uuid, event.instance_uuid, verdict.value),
+            )
         self._finish(rows)
 
     @retried
     def _finish(self, rows: Sequence[Record], entries: Sequence[history.Entry] = ()) -> None:
-        # Repeated by itself, lest a deadlock here has Nova told twice.
+        # This has its own retry: after a deadlock here, Nova does not get the events again.
         with self._queue.complete(rows) as tx:
             history.record(tx, self._db.now, entries, ordered_by=work.origin(rows[0]))
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker: takes over due work, hands it to its handler, and lets nothing be forgotten.
+"""The durable work queue: the worker claims due work, runs its handler, and reschedules failures.
 
-Work is a row with an owner and a fencing number. What a dead conductor held is taken over once
-its lease is over; a handler's changes commit together with the removal of its row, or not at all.
+Work is a row with an owner and a fencing number. Another conductor takes over the work of a dead
+conductor when that conductor's lease is over. The changes of a handler commit together with the
+removal of its row, or not at all.
 """
 
 import logging
@@ -26,25 +27,28 @@ from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
 
-#: Handles rows of one kind and one group (an instance's notifications belong together).
+#: Handles rows of one kind and one group (all notifications of an instance are one group).
 Handler = Callable[[Sequence[Record]], None]
 
 _FIRST_PAUSE_MS = 500
 _LONGEST_PAUSE_MS = 30_000
+#: How many rows the worker claims at once.
 _BATCH = 50
-#: Seconds after which a job that asks nobody but the database is stuck. A server that goes away
-#: without a word is noticed by the kernel after some fifteen minutes; a new start is sooner.
+#: Seconds after which a job that calls nothing but the database counts as stuck. When a database
+#: server disappears silently, the kernel notices after about fifteen minutes; a restart is faster.
 DATABASE_LIMIT: Final = 300.0
+#: Milliseconds until an agent that has not finished its part of some work is called again.
+AGENT_POLL_MS: Final = 1000
 
 
 class Fenced(Exception):
-    """Another conductor has taken the work over: this transaction must not stand."""
+    """Another conductor has taken the work over: this transaction must be rolled back."""
 
 
 class WorkQueue:
-    """What handlers use to end or postpone their work.
+    """Ends, continues or reschedules the work of handlers.
 
-    The work's own rows are locked last, after ARQs and handles, as everywhere.
+    It locks the rows of work last, after ARQs and handles, as all transactions do.
     """
 
     def __init__(self, *, db: Database) -> None:
@@ -52,7 +56,7 @@ class WorkQueue:
 
     @contextmanager
     def complete(self, rows: Sequence[Record]) -> Iterator[sa.Connection]:
-        """A transaction that changes something and ends the work; raises Fenced, all undone."""
+        """Yield a transaction that also ends the work; raises Fenced and rolls all back."""
         with self._db.writer() as tx:
             yield tx
             if not work.finish(tx, rows):
@@ -60,7 +64,10 @@ class WorkQueue:
 
     @contextmanager
     def checkpoint(self, rows: Sequence[Record]) -> Iterator[sa.Connection]:
-        """A transaction in mid-work; raises Fenced when the work is no longer ours."""
+        """Yield a transaction in the middle of the work.
+
+        Raises Fenced when the work belongs to another conductor.
+        """
         with self._db.writer() as tx:
             yield tx
             if not work.still_ours(tx, rows):
@@ -68,7 +75,7 @@ class WorkQueue:
 
     @retried
     def reschedule(self, rows: Sequence[Record], error: str | None, *, pause_ms: int = 0) -> None:
-        """Give work back; the pause grows with its attempts unless one is given."""
+        """Make work due again after a pause; without ``pause_ms`` it grows with the attempts."""
         tries = max(row.attempts for row in rows)
         growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))
         pause = pause_ms or int(growing * random.uniform(0.5, 1.0))
@@ -77,10 +84,10 @@ class WorkQueue:
 
 
 class Worker:
-    """Runs handlers for due work, ``threads`` of each kind at a time, until stopped.
+    """Runs handlers for due work, at most ``threads`` of each kind at a time, until stopped.
 
-    ``lease_ms`` is how long a conductor may be silent before its work is taken over; ``pool``
-    makes what runs the handlers of one kind.
+    A conductor that has sent no heartbeat for ``lease_ms`` milliseconds loses its work to others.
+    ``pool`` makes the executor for the handlers of one kind.
     """
 
     def __init__(
@@ -98,30 +105,30 @@ class Worker:
         self._queue = queue
         self._lease_ms = lease_ms
         self._handlers: dict[WorkKind, Handler] = {}
-        # A pool for each kind: hosts that do not answer must not keep Nova from being told.
+        # One pool for each kind: hosts that do not answer must not delay notifications to Nova.
         self._pools = {
             kind: pool(max_workers=threads, thread_name_prefix=kind.value) for kind in WorkKind
         }
-        self._turns: PeriodicTask | None = None
-        self._in_hand: set[Future[None]] = set()
+        self._periodic: PeriodicTask | None = None
+        self._running: set[Future[None]] = set()
         self._unreturned: deque[tuple[Sequence[Record], str]] = deque()
 
     def handle(self, kind: WorkKind, handler: Handler) -> None:
-        """Have work of this kind done by ``handler``."""
+        """Register the handler of a kind of work."""
         self._handlers[kind] = handler
 
-    def turns(self, interval: float) -> PeriodicTask:
-        """The job that looks for due work every ``interval`` seconds, and when woken."""
-        self._turns = PeriodicTask("work", self.run_once, interval=interval, limit=DATABASE_LIMIT)
-        return self._turns
+    def periodic(self, interval: float) -> PeriodicTask:
+        """Return the job that runs due work every ``interval`` seconds, and when woken."""
+        self._periodic = PeriodicTask("work", self.run_once, interval=interval, limit=DATABASE_LIMIT)
+        return self._periodic
 
     def wake(self) -> None:
-        """There may be work: look at once."""
-        if self._turns is not None:
-            self._turns.wake()
+        """Look for due work at once."""
+        if self._periodic is not None:
+            self._periodic.wake()
 
     def run_once(self) -> int:
-        """Claim what is due and start its handlers; answers how many rows were claimed."""
+        """Claim due work and start its handlers; return how many rows were claimed."""
         owner = self._lease.owner
         if owner is None:
             return 0
@@ -129,36 +136,36 @@ class Worker:
         rows = self._claim(owner)
         groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
         for row in rows:
-            together = row.instance_uuid if row.kind == WorkKind.NOTIFY else row.uuid
-            groups[row.kind, together].append(row)
-        self._in_hand = {one for one in self._in_hand if not one.done()}
+            key = row.instance_uuid if row.kind == WorkKind.NOTIFY else row.uuid
+            groups[row.kind, key].append(row)
+        self._running = {future for future in self._running if not future.done()}
         for (kind, _), group in groups.items():
-            self._in_hand.add(self._pools[WorkKind(kind)].submit(self._do, group))
+            self._running.add(self._pools[WorkKind(kind)].submit(self._run, group))
         return len(rows)
 
     def stop(self) -> None:
-        """Finish what is in hand; what was claimed and not begun is for the next conductor.
+        """Wait for running handlers; the next conductor does what was claimed and not started.
 
-        The lease is kept meanwhile, lest another conductor does the same work again.
+        The lease is renewed while this waits, so that no other conductor does the same work.
         """
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-        # What is called off here is done, but no wait() ever says so.
-        while going := [one for one in self._in_hand if not one.done()]:
-            if not wait(going, timeout=self._lease_ms / 3000).not_done:
+        # A cancelled future is done, but wait() never reports it.
+        while running := [future for future in self._running if not future.done()]:
+            if not wait(running, timeout=self._lease_ms / 3000).not_done:
                 return
             try:
                 self._lease.renew()
             except exception.CyborgError as error:
-                LOG.warning("The lease cannot be kept: %s", error)
+                LOG.warning("The lease of this conductor cannot be renewed: %s", error)
 
     @retried
     def _claim(self, owner: tuple[int, int]) -> Sequence[Record]:
         with self._db.writer() as tx:
             return work.claim(tx, self._db.now, owner=owner, lease_ms=self._lease_ms, limit=_BATCH)
 
-    def _do(self, rows: Sequence[Record]) -> None:
-        """Handle rows for the request that ordered them; of several the first."""
+    def _run(self, rows: Sequence[Record]) -> None:
+        """Run the handler with the request ids of the first row's origin."""
         origin = work.origin(rows[0])
         with working_for(origin), tracing.span(f"work {rows[0].kind}", origin=origin):
             self._handle(rows)
@@ -168,24 +175,27 @@ class Worker:
         try:
             self._handlers[kind](rows)
         except Fenced:
-            LOG.info("Another conductor has taken over %s %s", kind.value, rows[0].uuid)
+            LOG.info("Another conductor has taken over work %s (%s)", rows[0].uuid, kind.value)
         except exception.CyborgError as error:
-            self._postpone(rows, error)
+            self._reschedule(rows, error)
         except Exception as error:
-            # A fault of ours must not strand the row: it is tried again, and stays visible.
-            LOG.exception("Work %s %s failed", kind.value, rows[0].uuid)
-            self._postpone(rows, error)
+            # An error in our code must not lose the row: it is tried again, and stays visible.
+            LOG.exception("Work %s (%s) failed with an unexpected error", rows[0].uuid, kind.value)
+            self._reschedule(rows, error)
 
-    def _postpone(self, rows: Sequence[Record], error: Exception) -> None:
+    def _reschedule(self, rows: Sequence[Record], error: Exception) -> None:
         try:
             self._queue.reschedule(rows, str(error))
         except exception.CyborgError as fault:
-            # Nobody else may take it while this conductor lives, so it must not be forgotten here.
-            LOG.warning("Work %s cannot be given back yet: %s", rows[0].uuid, fault)
+            # No other conductor claims it while this one is alive, so it is kept here.
+            LOG.warning(
+                "Work %s (%s) cannot be rescheduled yet, and will be: %s",
+                *(rows[0].uuid, rows[0].kind, fault),
+            )
             self._unreturned.append((rows, str(error)))
 
     def _reschedule_unreturned(self) -> None:
-        """Give back what the database could not take before; raises when it still cannot."""
+        """Reschedule what the database did not accept before; raises when it still does not."""
         while self._unreturned:
             rows, error = self._unreturned[0]
             self._queue.reschedule(rows, error)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Setting devices up: begun by an operator's word or at discovery, carried by work till its end.
+"""Set devices up, as ordered by an operator or at discovery, as ``install`` work until its end.
 
-A device that is in service and has to be set up again is not touched while a guest may have a unit
-of it: it is offered to nobody from then on, and its turn comes when its last ARQ is gone.
+A device that is enabled and must be set up again is not changed while an instance may have a unit
+of it. From then on no bind gets its units, and the set-up begins when its last ARQ is deleted.
 
-The agent is asked with the work's uuid as operation id, so asking again is how one waits. A device
-that was taken out of service meanwhile stays as it is.
+Each call to the agent carries the uuid of the work as operation id, so a repeated call only asks
+for the result. A device that an operator disables in the meantime stays disabled.
 """
 
 import logging
@@ -15,9 +15,8 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor import device_health
-from cyborg.conductor.tasks.queue import WorkQueue
-from cyborg.db import devices as device_moves
-from cyborg.db import events, hosts, lost_devices, work
+from cyborg.conductor.tasks.queue import AGENT_POLL_MS, WorkQueue
+from cyborg.db import devices, events, hosts, lost_devices, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.device import DeviceStatus
@@ -28,13 +27,11 @@ from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
-#: How soon an agent that is still at it is asked again, in milliseconds.
-_ASK_AGAIN_MS = 1000
-#: How long a host is asked for before a set-up counts as failed; some write whole flash memories.
-_WITHIN_MS = 60 * 60 * 1000
-#: How soon it is looked again whether a device that guests have is free, in milliseconds.
-_LOOK_AGAIN_MS = 5000
-#: What stands on work that waits for guests.
+#: Milliseconds until a set-up counts as failed; some drivers write whole flash memories.
+_DEADLINE_MS = 60 * 60 * 1000
+#: Milliseconds between checks whether a device still has ARQs.
+_ARQ_POLL_MS = 5000
+#: Key in the ``spec`` of work that waits until its device has no ARQs.
 _AGAIN = "again"
 #: How many ARQs a reason names.
 _NAMED = 10
@@ -44,14 +41,14 @@ _TIMED_OUT = "the host did not finish the set-up in time"
 def begin(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
-    devices: Iterable[Record],
-    operation: str | None,
+    rows: Iterable[Record],
+    request_key: str | None,
     *,
     wait: bool = False,
 ) -> None:
-    """Note that devices, which are ``installing`` in this transaction, are to be set up.
+    """Add the work that sets devices up; this transaction has made them ``installing``.
 
-    With ``wait`` that is when no guest has them.
+    With ``wait`` the work first waits until no ARQ has a unit of its device.
     """
     work.add(
         tx,
@@ -59,32 +56,32 @@ def begin(
         [
             {
                 "kind": WorkKind.INSTALL,
-                "host_id": one.host_id,
-                "deployable_id": one.deployable_id,
-                "spec": {"device": one.uuid, _AGAIN: wait},
-                "operation_id": operation,
-                "deadline_in": None if wait else _WITHIN_MS,
+                "host_id": row.host_id,
+                "deployable_id": row.deployable_id,
+                "spec": {"device": row.uuid, _AGAIN: wait},
+                "operation_id": request_key,
+                "deadline_in": None if wait else _DEADLINE_MS,
             }
-            for one in devices
+            for row in rows
         ],
     )
 
 
-def again(
+def repeat(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
     which: sa.ColumnElement[bool],
-    operation: str | None,
+    request_key: str | None,
 ) -> list[str]:
-    """Begin to set up those of these devices that are in service and need it; answers their uuids.
+    """Begin to set up those of these devices that are enabled and need it; return their uuids.
 
-    The caller has the lock of their host.
+    The caller holds the lock of their host.
     """
-    unready = device_moves.unready(tx, which)
+    unready = devices.unready(tx, which)
     if unready:
-        device_moves.move_all(tx, [one.id for one in unready], DeviceEvent.REINSTALL)
-        begin(tx, now, unready, operation, wait=True)
-    return [one.uuid for one in unready]
+        devices.move_all(tx, [row.id for row in unready], DeviceEvent.REINSTALL)
+        begin(tx, now, unready, request_key, wait=True)
+    return [row.uuid for row in unready]
 
 
 class DeviceSetUp:
@@ -99,12 +96,12 @@ class DeviceSetUp:
         """Bring a device from installing to enabled, or to failed with the reason."""
         (row,) = rows
         with self._db.reader() as tx:
-            device = device_moves.of_operator(tx, row.spec["device"])
+            device = devices.of_operator(tx, row.spec["device"])
         if device is None or device.status != DeviceStatus.INSTALLING:
             with self._queue.complete(rows):
                 return
         if row.spec.get(_AGAIN):
-            self._await_guests(row, device)
+            self._wait_for_arqs(row, device)
             return
         if row.overdue or device.service_host is None:
             self._end(row, device, DeviceEvent.FAIL, _TIMED_OUT)
@@ -116,23 +113,23 @@ class DeviceSetUp:
             self._end(row, device, DeviceEvent.FAIL, str(fault))
             return
         if not outcome.done:
-            self._queue.reschedule(rows, None, pause_ms=_ASK_AGAIN_MS)
+            self._queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
         elif outcome.fault is not None:
             self._end(row, device, DeviceEvent.FAIL, outcome.fault)
         else:
-            self._end(row, device, DeviceEvent.FINISH, outcome.note, told=outcome.health)
+            self._end(row, device, DeviceEvent.FINISH, outcome.note, reported=outcome.health)
 
-    def _await_guests(self, row: Record, device: Record) -> None:
-        """Have a device set up as soon as no guest has it; one that is ready by itself is left."""
+    def _wait_for_arqs(self, row: Record, device: Record) -> None:
+        """Set a device up as soon as no ARQ has a unit; a device that became ready is enabled."""
         if not device.unready:
             self._end(row, device, DeviceEvent.FINISH, None)
             return
         with self._db.reader() as tx:
-            held = device_moves.arqs_of(tx, device.id)
+            held = devices.arqs_of(tx, device.id)
         if held:
             self._wait(row, device, held)
         else:
-            self._begin_free(row, device)
+            self._begin_unused(row, device)
 
     @retried
     def _wait(self, row: Record, device: Record, held: Sequence[str]) -> None:
@@ -143,16 +140,16 @@ class DeviceSetUp:
         )
         if device.status_reason != reason:
             with self._queue.checkpoint([row]) as tx:
-                device_moves.explain(tx, device.id, reason)
-            LOG.warning("Device %s on %s: %s", device.uuid, device.hostname, reason)
-        self._queue.reschedule([row], reason, pause_ms=_LOOK_AGAIN_MS)
+                devices.explain(tx, device.id, reason)
+            LOG.warning("Device %s on host %s: %s", device.uuid, device.hostname, reason)
+        self._queue.reschedule([row], reason, pause_ms=_ARQ_POLL_MS)
 
     @retried
-    def _begin_free(self, row: Record, device: Record) -> None:
-        """Put work that does not wait in the place of this one, unless a bind is faster."""
+    def _begin_unused(self, row: Record, device: Record) -> None:
+        """Replace this work by work that does not wait, unless a bind is faster."""
         with self._queue.complete([row]) as tx:
             lost_devices.lock_handles_of_device(tx, device.id)
-            taken = bool(device_moves.arqs_of(tx, device.id))
+            taken = bool(devices.arqs_of(tx, device.id))
             begin(tx, self._db.now, [device], row.operation_id, wait=taken)
 
     @retried
@@ -163,18 +160,21 @@ class DeviceSetUp:
         event: DeviceEvent,
         reason: str | None,
         *,
-        told: DeviceHealth | None = None,
+        reported: DeviceHealth | None = None,
     ) -> None:
+        """End the work: move the device, store its health, record both and poke the agent."""
         status = MOVES[event].target.value
-        change = device_health.of_device(device.uuid, device, told) if told is not None else None
+        change = (
+            device_health.of_device(device.uuid, device, reported) if reported is not None else None
+        )
         changes = [change] if change is not None else []
         with self._queue.complete([row]) as tx:
             hosts.bump_desired_generation(tx, self._db.now, device.host_id)
-            if device_moves.move(tx, device.id, event, reason):
+            if devices.move(tx, device.id, event, reason):
                 entry = events.Entry(
                     "device", device.uuid, status, hostname=device.hostname, reason=reason
                 )
-                # In the same transaction: a device that is faulty is never offered in between.
+                # In the same transaction, so that a faulty device is never offered in between.
                 device_health.write(tx, self._db.now, changes)
                 events.record(
                     tx,
@@ -184,13 +184,10 @@ class DeviceSetUp:
                     ordered_by=work.origin(row),
                 )
         device_health.log(changes, device.hostname)
-        level = logging.INFO if event is DeviceEvent.FINISH else logging.WARNING
         LOG.log(
-            level,
-            "Device %s on %s is %s now%s",
-            device.uuid,
-            device.hostname,
-            status,
+            logging.INFO if event is DeviceEvent.FINISH else logging.WARNING,
+            "Set-up of device %s on host %s has ended: the device is %s%s",
+            *(device.uuid, device.hostname, status),
             f": {reason}" if reason else "",
         )
         if device.service_host is not None:

@@ -43,7 +43,7 @@ class Divided:
     parts: bool
 
     @property
-    def retirement(self) -> LostDevices:
+    def lost_devices(self) -> LostDevices:
         return LostDevices(db=self.cloud.db, lost_retention=RETENTION, down_after=DOWN_AFTER)
 
     @property
@@ -70,7 +70,7 @@ class Divided:
         return [one.name for one in self.desired().retired]
 
     def answer(self, *names: str) -> None:
-        self.retirement.retired(self.name, self.cloud.epochs[self.name], names)
+        self.lost_devices.confirm_removal(self.name, self.cloud.epochs[self.name], names)
 
     def part(self, index: int) -> str:
         return f"{self.name}_0_{index}"
@@ -137,7 +137,7 @@ def test_of_its_device_only_the_part_that_was_named_goes(parted: Divided) -> Non
 
 def test_each_pass_tells_the_host_of_a_lost_part_once(parted: Divided) -> None:
     generation = parted.cloud.generation(parted.name)
-    parted.retirement.expire()
+    parted.lost_devices.expire()
     assert parted.cloud.generation(parted.name) == generation + 1
     assert count(parted.db, Deployable) == 4
 
@@ -154,7 +154,7 @@ def test_a_part_of_a_lost_device_waits_for_the_device(parted: Divided) -> None:
     """Whose own time is not over yet."""
     parted.change(Device, lost_ms=sa.select(sa.func.max(Event.at_ms)).scalar_subquery())
     generation = parted.cloud.generation(parted.name)
-    parted.retirement.expire()
+    parted.lost_devices.expire()
     assert parted.cloud.generation(parted.name) == generation
     assert parted.leaving() == []
 
@@ -177,7 +177,7 @@ def test_what_others_stand_below_comes_after_them(parted: Divided) -> None:
 def test_a_unit_leaves_the_inventory(sliced: Divided) -> None:
     """It was reserved before: nothing changes in how many units Placement gives out."""
     (before,) = sliced.desired().tree.providers
-    sliced.retirement.expire()
+    sliced.lost_devices.expire()
     (after,) = sliced.desired().tree.providers
     assert (before.total, before.reserved) == (4, 1)
     assert (after.total, after.reserved) == (3, 0)
@@ -192,18 +192,18 @@ def test_one_unit_in_quarantine_goes_with_its_work(sliced: Divided) -> None:
         handle = tx.execute(sa.select(AttachHandle.id).where(lost)).scalar_one()
         tx.execute(sa.update(AttachHandle).where(lost).values(state="quarantined"))
     sliced.work(kind="release", attach_handle_id=handle)
-    sliced.retirement.expire()
+    sliced.lost_devices.expire()
     assert (count(sliced.db, AttachHandle), count(sliced.db, Work)) == (3, 0)
 
 
 def test_while_nobody_looks_after_the_host_its_units_stay(sliced: Divided) -> None:
     sliced.change(Service, last_seen_ms=Service.last_seen_ms - 2 * DOWN_AFTER)
     generation = sliced.cloud.generation(sliced.name)
-    sliced.retirement.expire()
+    sliced.lost_devices.expire()
     assert count(sliced.db, AttachHandle) == 4
     assert sliced.cloud.generation(sliced.name) == generation
     sliced.cloud.hello(sliced.name)
-    sliced.retirement.expire()
+    sliced.lost_devices.expire()
     assert count(sliced.db, AttachHandle) == 3
 
 
@@ -243,7 +243,7 @@ def stays(host: Divided, *names: str) -> None:
     models = (Deployable, AttachHandle, Attribute)
     before = [count(host.db, one) for one in models]
     generation = host.cloud.generation(host.name)
-    host.retirement.expire()
+    host.lost_devices.expire()
     assert host.cloud.generation(host.name) == generation
     assert host.leaving() == []
     host.answer(*names)
@@ -278,7 +278,7 @@ def test_units_of_a_lost_card_go_with_it(sliced: Divided) -> None:
     ReportApplier(db=sliced.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         sliced.name, sliced.cloud.epochs[sliced.name], report
     )
-    sliced.retirement.expire()
+    sliced.lost_devices.expire()
     assert count(sliced.db, AttachHandle) == 4
     age_lost(sliced.db)
     sliced.answer(f"{sliced.name}_0")
@@ -296,7 +296,7 @@ def test_allocations_beyond_what_is_left_keep_nothing_from_being_published(
         sliced.cloud.allocate(sliced.name, one)
     sliced.report(1)
     age_lost(sliced.db)
-    sliced.retirement.expire()
+    sliced.lost_devices.expire()
     sliced.cloud.publish(sliced.name)
     uuid = provider_uuid(f"{sliced.name}_0")
     client = Placement(sliced.cloud.placement.adapter())

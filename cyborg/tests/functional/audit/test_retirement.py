@@ -152,7 +152,7 @@ class Aged:
     name: str
 
     @property
-    def retirement(self) -> LostDevices:
+    def lost_devices(self) -> LostDevices:
         return LostDevices(db=self.cloud.db, lost_retention=RETENTION, down_after=DOWN_AFTER)
 
     def desired(self, retention: int = RETENTION) -> Desired:
@@ -169,7 +169,7 @@ class Aged:
         return [one.name for one in self.desired().retired]
 
     def answer(self, *names: str) -> None:
-        self.retirement.retired(self.name, self.cloud.epochs[self.name], names)
+        self.lost_devices.confirm_removal(self.name, self.cloud.epochs[self.name], names)
 
     @property
     def card(self) -> str:
@@ -211,7 +211,7 @@ def test_before_its_time_it_is_kept(aged: Aged) -> None:
 def test_each_pass_says_so_once(aged: Aged) -> None:
     other = aged.cloud.host()
     before = [aged.cloud.generation(one) for one in (aged.name, other)]
-    aged.retirement.expire()
+    aged.lost_devices.expire()
     after = [aged.cloud.generation(one) for one in (aged.name, other)]
     assert after == [before[0] + 1, before[1]]
     aged.desired()
@@ -220,7 +220,7 @@ def test_each_pass_says_so_once(aged: Aged) -> None:
 
 
 def test_an_agent_of_an_older_release_changes_nothing(aged: Aged) -> None:
-    aged.retirement.expire()
+    aged.lost_devices.expire()
     aged.cloud.publish(aged.name)
     assert aged.cloud.found() == {(Kind.LOST_DEVICE, uuids(aged.cloud.db)[0])}
 
@@ -277,7 +277,7 @@ def test_what_is_in_use_stays(aged: Aged, use: Callable[[Aged, sa.Connection], N
     with aged.cloud.db.writer() as tx:
         use(aged, tx)
     generation = aged.cloud.generation(aged.name)
-    aged.retirement.expire()
+    aged.lost_devices.expire()
     assert aged.cloud.generation(aged.name) == generation
     desired = aged.desired()
     assert (len(desired.tree.providers), desired.retired) == (1, ())
@@ -318,13 +318,13 @@ def test_a_device_without_any_provider_just_goes(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         for model in (Attribute, AttachHandle, Deployable):
             tx.execute(sa.delete(model))
-    aged.retirement.expire()
+    aged.lost_devices.expire()
     assert uuids(aged.cloud.db) == []
 
 
 def test_an_agent_that_was_superseded_retires_nothing(aged: Aged) -> None:
     with pytest.raises(exception.StaleEpoch):
-        aged.retirement.retired(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.card])
+        aged.lost_devices.confirm_removal(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.card])
     assert len(uuids(aged.cloud.db)) == 1
 
 
@@ -332,7 +332,7 @@ def housekeeper(aged: Aged, lease: ConductorLease) -> Housekeeper:
     return Housekeeper(
         db=aged.cloud.db,
         lease=lease,
-        retirement=aged.retirement,
+        lost_devices=aged.lost_devices,
         lease_ms=60_000,
         history_retention=90 * DAY,
     )

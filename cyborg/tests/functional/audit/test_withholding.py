@@ -50,7 +50,7 @@ def watched(placement: PlacementService) -> CountingPlacement:
 
 
 @pytest.fixture
-def withholder(cloud: SmallCloud, watched: CountingPlacement) -> AgentFailover:
+def failover(cloud: SmallCloud, watched: CountingPlacement) -> AgentFailover:
     return make(cloud, watched, cloud.lease)
 
 
@@ -76,20 +76,20 @@ def units(cloud: SmallCloud, host: str) -> int:
     return offered(cloud.placement, provider_of(host, 0))
 
 
-def look(withholder: AgentFailover) -> None:
+def look(failover: AgentFailover) -> None:
     """As often as it takes to be sure that an agent is gone."""
     for _ in range(2):
-        withholder.run_once()
+        failover.run_once()
 
 
 def test_only_what_needs_the_agent_is_taken_back(
-    cloud: SmallCloud, withholder: AgentFailover, caplog: pytest.LogCaptureFixture
+    cloud: SmallCloud, failover: AgentFailover, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, plain, alive = cloud.host(prepare=True), cloud.host(), cloud.host(prepare=True)
     silence(cloud, dead)
     silence(cloud, plain)
     silence(cloud, alive, _GRACE // 2)
-    look(withholder)
+    look(failover)
     assert [units(cloud, one) for one in (dead, plain, alive)] == [0, 4, 4]
     said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert [dead in one for one in said] == [True]
@@ -98,42 +98,42 @@ def test_only_what_needs_the_agent_is_taken_back(
 
 
 def test_once_for_each_absence(
-    cloud: SmallCloud, withholder: AgentFailover, watched: CountingPlacement
+    cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
     before = cloud.generation(host)
     for _ in range(5):
-        look(withholder)
+        look(failover)
     assert watched.reads == [provider_of(host, 0)]
     assert cloud.generation(host) == before + 1
     cloud.hello(host)
     cloud.publish(host)
     assert units(cloud, host) == 4
-    look(withholder)
+    look(failover)
     assert units(cloud, host) == 4
     silence(cloud, host)
-    look(withholder)
+    look(failover)
     assert units(cloud, host) == 0
 
 
 def test_an_agent_that_seems_silent_after_an_outage_may_still_say_hello(
-    cloud: SmallCloud, withholder: AgentFailover
+    cloud: SmallCloud, failover: AgentFailover
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
-    withholder.run_once()
+    failover.run_once()
     cloud.hello(host)
-    look(withholder)
+    look(failover)
     assert units(cloud, host) == 4
 
 
 def test_an_agent_that_came_back_while_it_was_written_looks_again(
-    cloud: SmallCloud, withholder: AgentFailover, watched: CountingPlacement
+    cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
-    withholder.run_once()
+    failover.run_once()
     before = cloud.generation(host)
     # The agent's hello and its full check, and only then the conductor's write.
     read = watched.inventories
@@ -144,24 +144,24 @@ def test_an_agent_that_came_back_while_it_was_written_looks_again(
         return read(uuid)
 
     object.__setattr__(watched, "inventories", late)
-    withholder.run_once()
+    failover.run_once()
     assert units(cloud, host) == 0
     # What is desired has another number and is as before: the agent takes that for a full check.
     assert cloud.generation(host) == before + 1
 
 
 def test_without_placement_it_is_tried_again(
-    cloud: SmallCloud, withholder: AgentFailover, watched: CountingPlacement
+    cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
     watched.away = True
-    withholder.run_once()
+    failover.run_once()
     for _ in range(2):
         with pytest.raises(exception.Unavailable):
-            withholder.run_once()
+            failover.run_once()
     watched.away = False
-    withholder.run_once()
+    failover.run_once()
     assert units(cloud, host) == 0
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binds and their ways out: which unit is claimed, what is called off, who is told."""
 
+import logging
 from uuid import uuid4
 
 import pytest
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg.conductor.arqs import bind
 from cyborg.db import arqs
-from cyborg.db.models import Work
+from cyborg.db.models import Deployable, Device, Work
 from cyborg.model.arq import Event, State
 from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.functional.races.arena import Arena, Conductor, sound
@@ -29,6 +30,24 @@ def bound(arena: Arena, host: str) -> tuple[str, str]:
     ((arq,),), instance = arena.request(1), str(uuid4())
     arena.conductors[0].bind([arq], provider_of(host, 0), instance)
     return arq, instance
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [(PLAIN, "ARQ %s bound to instance"), (PREPARING, "ARQ %s is being prepared for instance")],
+)
+def test_the_log_of_a_bind_names_instance_host_device_and_handle(
+    arena: Arena, caplog: pytest.LogCaptureFixture, host: str, text: str
+) -> None:
+    with caplog.at_level(logging.INFO, "cyborg.conductor.arqs.bind"):
+        arq, instance = bound(arena, host)
+    row = arq_of(arena.db, arq)
+    with arena.db.reader() as tx:
+        query = sa.select(Device.uuid).join(Deployable, Deployable.device_id == Device.id)
+        device = tx.execute(query.where(Deployable.id == row.deployable_id)).scalar_one()
+    place = f"{instance} on host compute (device {device}, handle {row.attach_handle_id})"
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert [message for message in messages if arq in message] == [f"{text % arq} {place}"]
 
 
 def test_a_free_unit_is_claimed_before_one_that_is_being_released(arena: Arena) -> None:

@@ -48,8 +48,8 @@ def report_of(host: str) -> Report:
 
 def test_the_first_report_finds_everything_known(upgraded: Database) -> None:
     before = rows(upgraded)
-    greeter = Heartbeats(db=upgraded, down_after=30_000)
-    welcome = greeter.hello(Hello(HOST, (HOST,), "18", f"x@{HOST}", None))
+    heartbeats = Heartbeats(db=upgraded, down_after=30_000)
+    welcome = heartbeats.hello(Hello(HOST, (HOST,), "18", f"x@{HOST}", None))
     assert welcome.digest is None
     taken = ReportApplier(db=upgraded, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         HOST, welcome.epoch, report_of(HOST)
@@ -68,8 +68,8 @@ def test_a_disabled_device_stays_reserved(upgraded: Database) -> None:
 
 
 def test_a_running_instance_can_be_deleted(upgraded: Database) -> None:
-    deleter = ArqReleaser(db=upgraded, wake=lambda: None)
-    deleter.by_instance(NOVA, str(uuid4()), INSTANCE)
+    arq_releaser = ArqReleaser(db=upgraded, wake=lambda: None)
+    arq_releaser.by_instance(NOVA, str(uuid4()), INSTANCE)
     with upgraded.reader() as tx:
         held = tx.scalar(
             sa.select(sa.func.count()).select_from(AttachHandle).where(AttachHandle.state == "held")

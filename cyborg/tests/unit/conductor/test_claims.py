@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may claim work, and what a former owner can still do to it: nothing."""
+"""Which conductor may claim work; a former owner can no longer change it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from cyborg.model.work import WorkKind
 
 def add(db: Database, kind: WorkKind, *instances: str) -> None:
     with db.writer() as tx:
-        work.add(tx, db.now, [{"kind": kind, "instance_uuid": one} for one in instances])
+        work.add(tx, db.now, [{"kind": kind, "instance_uuid": uuid} for uuid in instances])
 
 
 def claimed(db: Database, owner: tuple[int, int], lease_ms: int = 60_000) -> Sequence[Any]:
@@ -35,41 +35,41 @@ def owner_of(lease: ConductorLease) -> tuple[int, int]:
 
 
 @pytest.fixture
-def heir(db: Database) -> ConductorLease:
-    """Another conductor."""
+def other_lease(db: Database) -> ConductorLease:
+    """The lease of another conductor."""
     return ConductorLease(db=db, process=Process("other-control", CONDUCTOR, "0", "there", "1"))
 
 
-def test_what_a_living_conductor_has_in_hand_is_not_taken(
-    db: Database, lease: ConductorLease, heir: ConductorLease
+def test_work_of_a_living_conductor_is_not_claimed(
+    db: Database, lease: ConductorLease, other_lease: ConductorLease
 ) -> None:
     add(db, WorkKind.NOTIFY, str(uuid4()))
     assert len(claimed(db, owner_of(lease))) == 1
-    assert claimed(db, owner_of(heir)) == []
+    assert claimed(db, owner_of(other_lease)) == []
     with db.writer() as tx:
         tx.execute(sa.update(Service).where(Service.host == "control").values(last_seen_ms=1))
-    assert len(claimed(db, owner_of(heir))) == 1
+    assert len(claimed(db, owner_of(other_lease))) == 1
 
 
-def test_what_a_conductor_had_in_an_earlier_epoch_is_taken_over(
-    db: Database, lease: ConductorLease, heir: ConductorLease
+def test_work_of_an_earlier_epoch_is_taken_over(
+    db: Database, lease: ConductorLease, other_lease: ConductorLease
 ) -> None:
-    """It lives, but has been started anew, and knows nothing of it."""
+    """The conductor is alive, but was restarted and no longer knows of the work."""
     add(db, WorkKind.NOTIFY, str(uuid4()))
     before = owner_of(lease)
     assert len(claimed(db, before)) == 1
     again = ConductorLease(db=db, process=Process("control", CONDUCTOR, "0", "here", "1"))
     assert owner_of(again) == (before[0], before[1] + 1)
-    assert len(claimed(db, owner_of(heir))) == 1
+    assert len(claimed(db, owner_of(other_lease))) == 1
 
 
-def test_each_taking_over_raises_the_fence(
-    db: Database, lease: ConductorLease, heir: ConductorLease
+def test_each_takeover_raises_the_fence(
+    db: Database, lease: ConductorLease, other_lease: ConductorLease
 ) -> None:
-    """What was taken over, and is still there, is no longer the former owner's in any way."""
+    """The former owner can change nothing of work that was taken over."""
     add(db, WorkKind.NOTIFY, str(uuid4()))
     (mine,) = claimed(db, owner_of(lease))
-    (taken,) = claimed(db, owner_of(heir), lease_ms=0)
+    (taken,) = claimed(db, owner_of(other_lease), lease_ms=0)
     assert taken.fence > mine.fence
     with db.writer() as tx:
         assert not work.still_ours(tx, [mine])
@@ -78,16 +78,20 @@ def test_each_taking_over_raises_the_fence(
         work.postpone(tx, db.now, [mine], delay_ms=60_000, error="late")
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.owner_id, Work.spec, Work.error)).one()
-    assert (row.owner_id, row.spec, row.error) == (heir.owner and heir.owner[0], None, None)
+    assert (row.owner_id, row.spec, row.error) == (
+        other_lease.owner and other_lease.owner[0],
+        None,
+        None,
+    )
     with db.writer() as tx:
         assert work.still_ours(tx, [taken])
         assert work.finish(tx, [taken])
 
 
-def test_several_rows_are_ended_together_or_not_at_all(
-    db: Database, lease: ConductorLease, heir: ConductorLease
+def test_rows_are_completed_together_or_not_at_all(
+    db: Database, lease: ConductorLease, other_lease: ConductorLease
 ) -> None:
-    """One of them was taken over: the transaction of the former owner changes nothing."""
+    """When one row was taken over, the transaction of the former owner changes nothing."""
     add(db, WorkKind.NOTIFY, str(uuid4()), str(uuid4()))
     mine = claimed(db, owner_of(lease))
     with db.writer() as tx:
@@ -100,14 +104,14 @@ def test_several_rows_are_ended_together_or_not_at_all(
         assert tx.execute(sa.select(sa.func.count(Work.id))).scalar_one() == 2
 
 
-def test_what_is_overdue_says_so(db: Database, lease: ConductorLease) -> None:
+def test_claimed_work_is_overdue_after_its_deadline(db: Database, lease: ConductorLease) -> None:
     with db.writer() as tx:
         for seconds in (-5, 60):
-            wanted = {"kind": WorkKind.PREPARE, "deadline_in": seconds * 1000}
-            work.add(tx, db.now, [wanted])
+            values = {"kind": WorkKind.PREPARE, "deadline_in": seconds * 1000}
+            work.add(tx, db.now, [values])
         work.add(tx, db.now, [{"kind": WorkKind.NOTIFY}])
-    found = claimed(db, owner_of(lease))
-    assert [bool(one.overdue) for one in sorted(found, key=lambda one: one.id)] == [
+    rows = claimed(db, owner_of(lease))
+    assert [bool(row.overdue) for row in sorted(rows, key=lambda row: row.id)] == [
         True,
         False,
         False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is up again when its turn comes is not forgotten, and the operation says so."""
+"""A process that is up again before its removal stays, and the operation says so."""
 
 from collections.abc import Sequence
 from uuid import uuid4
@@ -32,12 +32,12 @@ CALLER = Caller("project", "user", "req-1", everywhere=True)
 @pytest.fixture
 def processes(db: Database) -> Processes:
     agents = AgentClient(DirectBus(Exchange()), timeout=1.0)
-    begin = Operations(db=db, wake=lambda: None, down_after=30_000)
-    return Processes(db=db, agents=agents, operations=begin, down_after=DOWN_AFTER)
+    operations = Operations(db=db, wake=lambda: None, down_after=30_000)
+    return Processes(db=db, agents=agents, operations=operations, down_after=DOWN_AFTER)
 
 
 @pytest.fixture
-def forgetter(db: Database) -> HostRemover:
+def host_remover(db: Database) -> HostRemover:
     return HostRemover(
         db=db,
         queue=WorkQueue(db=db),
@@ -48,7 +48,7 @@ def forgetter(db: Database) -> HostRemover:
 
 @pytest.fixture
 def api(db: Database) -> str:
-    """An API that was heard of once."""
+    """The uuid of an API process that has sent one heartbeat."""
     Heartbeats(db=db, down_after=30_000).api_alive("control", "0", "http")
     with db.writer() as tx:
         tx.execute(sa.update(Service).values(last_seen_ms=0))
@@ -62,33 +62,43 @@ def claimed(db: Database, lease: ConductorLease) -> Sequence[Record]:
         return work.claim(tx, db.now, owner=lease.owner, lease_ms=5000, limit=10)
 
 
-def known(db: Database, binary: str) -> bool:
+def exists(db: Database, binary: str) -> bool:
     with db.reader() as tx:
         return tx.execute(sa.select(Service.id).where(Service.binary == binary)).first() is not None
 
 
-def test_one_that_is_still_down_goes(
-    db: Database, lease: ConductorLease, processes: Processes, forgetter: HostRemover, *, api: str
+def test_a_process_that_is_still_down_is_removed(
+    db: Database,
+    lease: ConductorLease,
+    processes: Processes,
+    host_remover: HostRemover,
+    *,
+    api: str,
 ) -> None:
-    begun = processes.forget(CALLER, str(uuid4()), api)
-    assert (begun.state, known(db, API)) == (OperationState.RUNNING, True)
-    forgetter.forget(claimed(db, lease))
-    assert not known(db, API)
+    operation = processes.request_removal(CALLER, str(uuid4()), api)
+    assert (operation.state, exists(db, API)) == (OperationState.RUNNING, True)
+    host_remover.remove(claimed(db, lease))
+    assert not exists(db, API)
     with db.reader() as tx:
-        over = operations.show(tx, begun.uuid)
-    assert over is not None
-    assert over.state is OperationState.SUCCEEDED
+        ended = operations.show(tx, operation.uuid)
+    assert ended is not None
+    assert ended.state is OperationState.SUCCEEDED
 
 
-def test_one_that_is_up_again_stays(
-    db: Database, lease: ConductorLease, processes: Processes, forgetter: HostRemover, *, api: str
+def test_a_process_that_is_up_again_is_not_removed(
+    db: Database,
+    lease: ConductorLease,
+    processes: Processes,
+    host_remover: HostRemover,
+    *,
+    api: str,
 ) -> None:
-    begun = processes.forget(CALLER, str(uuid4()), api)
+    operation = processes.request_removal(CALLER, str(uuid4()), api)
     Heartbeats(db=db, down_after=30_000).api_alive("control", "0", "http")
-    forgetter.forget(claimed(db, lease))
-    assert known(db, API)
+    host_remover.remove(claimed(db, lease))
+    assert exists(db, API)
     with db.reader() as tx:
-        over = operations.show(tx, begun.uuid)
-    assert over is not None
-    assert [one.error for one in over.results] == ["cyborg-api is up again"]
+        ended = operations.show(tx, operation.uuid)
+    assert ended is not None
+    assert [result.error for result in ended.results] == ["cyborg-api is up again"]
     assert claimed(db, lease) == []

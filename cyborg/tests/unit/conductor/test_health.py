@@ -35,17 +35,17 @@ class Host:
     epoch: int
 
     def report(self, *healths: DeviceHealth, driver: str | None = None) -> int:
-        """Take a report in with these healths; returns the desired generation."""
-        (one,) = report_of(HOST, 2).drivers
-        name = driver or one.driver
-        report = Report((replace(one, driver=name, health=healths),))
-        discovery = ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None)
-        return discovery.report(HOST, self.epoch, report).desired_generation
+        """Apply a report with these healths; return the desired generation."""
+        (first,) = report_of(HOST, 2).drivers
+        name = driver or first.driver
+        report = Report((replace(first, driver=name, health=healths),))
+        applier = ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None)
+        return applier.report(HOST, self.epoch, report).desired_generation
 
     def reserved(self) -> list[int]:
         """The reserved units of the two providers."""
         tree = DesiredStates(db=self.db).desired(HOST, self.epoch).tree
-        return [one.reserved for one in tree.providers]
+        return [provider.reserved for provider in tree.providers]
 
     def devices(self) -> list[Any]:
         """The rows of the devices, by key."""
@@ -127,7 +127,7 @@ def test_a_device_that_is_not_mentioned_keeps_its_health(host: Host) -> None:
     assert host.reserved() == [2, 0]
 
 
-def test_a_device_whose_health_cannot_be_told_any_more_is_offered(host: Host) -> None:
+def test_a_device_whose_health_becomes_unknown_is_offered(host: Host) -> None:
     host.report(FAULT)
     host.report(DeviceHealth(KEYS[0]))
     assert host.reserved() == [0, 0]
@@ -142,7 +142,7 @@ def test_the_health_ends_when_another_driver_takes_the_device_over(host: Host) -
     assert host.reserved() == [0, 0]
 
 
-def test_the_desired_state_changes_only_when_the_offer_does(host: Host) -> None:
+def test_the_desired_state_changes_only_when_availability_changes(host: Host) -> None:
     first = host.report()
     healthy = DeviceHealth(KEYS[0], Condition.OK)
     assert host.report(healthy) == first

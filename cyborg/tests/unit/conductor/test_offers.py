@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which provider an ARQ may be bound to, and who owns the ARQ after the bind, case by case."""
+"""Providers that an ARQ may be bound to, and its owner after the bind, case by case."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +17,8 @@ NOVA_FOR_USER = Caller("own", "user", "req-1", service=True)
 NOVA_FOR_ADMIN = Caller("admins", "admin", "req-1", everywhere=True, service=True)
 
 
-def offer(**changes: Any) -> Any:
-    """What stands behind the provider: a device in service."""
+def deployable(**changes: Any) -> Any:
+    """The row of the provider's deployable: its device is in service."""
     values: dict[str, Any] = {
         "device_uuid": "device",
         "resource_class": "FPGA",
@@ -33,7 +33,7 @@ def offer(**changes: Any) -> Any:
 
 
 def test_a_device_in_service_is_bound() -> None:
-    _check(ARQ, BINDING, {"provider": offer()})
+    _check(ARQ, BINDING, {"provider": deployable()})
 
 
 @pytest.mark.parametrize(
@@ -53,18 +53,18 @@ def test_a_device_in_service_is_bound() -> None:
 )
 def test_a_device_out_of_service_is_not_bound(changes: dict[str, Any], status: str) -> None:
     with pytest.raises(exception.DeviceUnavailable) as caught:
-        _check(ARQ, BINDING, {"provider": offer(**changes)})
+        _check(ARQ, BINDING, {"provider": deployable(**changes)})
     assert caught.value.fields == {"uuid": "device", "provider": "provider", "status": status}
 
 
 def test_an_unknown_provider_is_not_found() -> None:
     with pytest.raises(exception.NotFound, match="provider"):
-        _check(ARQ, BINDING, {"another": offer()})
+        _check(ARQ, BINDING, {"another": deployable()})
 
 
 def test_a_resource_class_that_was_not_requested_is_refused() -> None:
     with pytest.raises(exception.Invalid, match="offers GPU"):
-        _check(ARQ, BINDING, {"provider": offer(resource_class="GPU")})
+        _check(ARQ, BINDING, {"provider": deployable(resource_class="GPU")})
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_owner_of_a_bound_arq(
     caller: Caller, remembered: str | None, named: str | None, owner: str
 ) -> None:
     binding = Binding("arq", "compute", "provider", "instance", named)
-    known = {"instance": SimpleNamespace(project_id=remembered)}
-    assert _owner(caller, binding, {"arq": ARQ}, known) == owner
+    existing = {"instance": SimpleNamespace(project_id=remembered)}
+    assert _owner(caller, binding, {"arq": ARQ}, existing) == owner
     if remembered is None:
         assert _owner(caller, binding, {"arq": ARQ}, {}) == owner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker: what is claimed is done or given back, whatever happens to handler and database."""
+"""The worker completes or reschedules claimed work, even when handler or database fail."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,8 @@ from cyborg.model.work import WorkKind
 from cyborg.service import wait_until
 
 
-class MoodyLedger(WorkQueue):
-    """A queue whose database is away for some calls."""
+class FailingQueue(WorkQueue):
+    """A queue whose database is not available for some calls."""
 
     def __init__(self, *, db: Database) -> None:
         super().__init__(db=db)
@@ -36,20 +36,20 @@ class MoodyLedger(WorkQueue):
 
 
 @pytest.fixture
-def queue(db: Database) -> MoodyLedger:
-    return MoodyLedger(db=db)
+def queue(db: Database) -> FailingQueue:
+    return FailingQueue(db=db)
 
 
 @pytest.fixture
-def worker(db: Database, queue: MoodyLedger, lease: ConductorLease) -> Iterator[Worker]:
-    made = Worker(db=db, lease=lease, queue=queue, lease_ms=60_000, threads=2)
-    yield made
-    made.stop()
+def worker(db: Database, queue: FailingQueue, lease: ConductorLease) -> Iterator[Worker]:
+    worker = Worker(db=db, lease=lease, queue=queue, lease_ms=60_000, threads=2)
+    yield worker
+    worker.stop()
 
 
 def add(db: Database, kind: WorkKind, *instances: str) -> None:
     with db.writer() as tx:
-        work.add(tx, db.now, [{"kind": kind, "instance_uuid": one} for one in instances])
+        work.add(tx, db.now, [{"kind": kind, "instance_uuid": uuid} for uuid in instances])
 
 
 def rows(db: Database) -> list[Any]:
@@ -57,17 +57,17 @@ def rows(db: Database) -> list[Any]:
         return list(tx.execute(sa.select(Work.kind, Work.attempts, Work.error, Work.owner_id)))
 
 
-def tried(worker: Worker, condition: Callable[[], bool]) -> bool:
-    """Let the worker take turns until something holds."""
+def runs_until(worker: Worker, condition: Callable[[], bool]) -> bool:
+    """Run the worker until a condition is true."""
 
-    def turn() -> bool:
+    def run() -> bool:
         try:
             worker.run_once()
         except exception.Unavailable:
             return False
         return condition()
 
-    return wait_until(turn, timeout=10, step=0.01)
+    return wait_until(run, timeout=10, step=0.01)
 
 
 def test_nothing_is_claimed_before_the_lease(
@@ -81,19 +81,19 @@ def test_nothing_is_claimed_before_the_lease(
     assert worker.run_once() == 0
 
 
-def test_notifications_of_an_instance_go_together_other_work_alone(
+def test_notifications_of_an_instance_are_grouped_and_other_work_is_not(
     db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
 ) -> None:
     seen: list[tuple[str, int]] = []
 
-    def handler(found: Sequence[Any]) -> None:
-        seen.append((found[0].kind, len(found)))
-        with queue.complete(found):
+    def handler(group: Sequence[Any]) -> None:
+        seen.append((group[0].kind, len(group)))
+        with queue.complete(group):
             pass
 
-    one, other = str(uuid4()), str(uuid4())
-    add(db, WorkKind.NOTIFY, one, other, one, one)
-    add(db, WorkKind.RELEASE, one, one)
+    first, second = str(uuid4()), str(uuid4())
+    add(db, WorkKind.NOTIFY, first, second, first, first)
+    add(db, WorkKind.RELEASE, first, first)
     for kind in WorkKind:
         worker.handle(kind, handler)
     lease.renew()
@@ -105,15 +105,15 @@ def test_notifications_of_an_instance_go_together_other_work_alone(
 @pytest.mark.parametrize(
     "error", [exception.Unavailable(peer="Nova", reason="away"), ZeroDivisionError("a fault")]
 )
-def test_what_fails_is_given_back_and_tried_again(
+def test_failed_work_is_rescheduled_and_tried_again(
     db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease, error: Exception
 ) -> None:
     errors = [error, error]
 
-    def handler(found: Sequence[Any]) -> None:
+    def handler(group: Sequence[Any]) -> None:
         if errors:
             raise errors.pop()
-        with queue.complete(found):
+        with queue.complete(group):
             pass
 
     worker.handle(WorkKind.NOTIFY, handler)
@@ -122,42 +122,42 @@ def test_what_fails_is_given_back_and_tried_again(
     worker.run_once()
     assert wait_until(lambda: [row.error for row in rows(db)] == [str(error)], timeout=5)
     assert rows(db)[0].owner_id is None
-    assert tried(worker, lambda: rows(db) == [])
+    assert runs_until(worker, lambda: rows(db) == [])
 
 
-def test_what_cannot_be_given_back_is_not_forgotten(
-    db: Database, queue: MoodyLedger, worker: Worker, lease: ConductorLease
+def test_work_that_cannot_be_rescheduled_is_kept(
+    db: Database, queue: FailingQueue, worker: Worker, lease: ConductorLease
 ) -> None:
-    """The row is this conductor's as long as it lives: no other would ever take it over."""
+    """While this conductor is alive, no other conductor takes the row over."""
     calls: list[int] = []
 
-    def handler(found: Sequence[Any]) -> None:
-        calls.append(found[0].attempts)
+    def handler(group: Sequence[Any]) -> None:
+        calls.append(group[0].attempts)
         if len(calls) == 1:
             queue.away = 3
             raise exception.Unavailable(peer="Nova", reason="away")
-        with queue.complete(found):
+        with queue.complete(group):
             pass
 
     worker.handle(WorkKind.NOTIFY, handler)
     lease.renew()
     add(db, WorkKind.NOTIFY, str(uuid4()))
-    assert tried(worker, lambda: rows(db) == [])
+    assert runs_until(worker, lambda: rows(db) == [])
     assert calls == [1, 2]
 
 
-def test_one_kind_does_not_keep_another_waiting(
+def test_slow_work_of_one_kind_does_not_delay_another_kind(
     db: Database, queue: WorkQueue, worker: Worker, lease: ConductorLease
 ) -> None:
     gate = threading.Event()
 
-    def slow(found: Sequence[Any]) -> None:
+    def slow(group: Sequence[Any]) -> None:
         gate.wait(10)
-        with queue.complete(found):
+        with queue.complete(group):
             pass
 
-    def quick(found: Sequence[Any]) -> None:
-        with queue.complete(found):
+    def quick(group: Sequence[Any]) -> None:
+        with queue.complete(group):
             pass
 
     worker.handle(WorkKind.RELEASE, slow)
@@ -169,10 +169,10 @@ def test_one_kind_does_not_keep_another_waiting(
     assert wait_until(lambda: {row.kind for row in rows(db)} == {"release"}, timeout=5)
     assert len(rows(db)) == 8
     gate.set()
-    assert tried(worker, lambda: rows(db) == [])
+    assert runs_until(worker, lambda: rows(db) == [])
 
 
-def test_postponed_no_further_than_its_deadline(
+def test_work_is_rescheduled_no_later_than_its_deadline(
     db: Database, queue: WorkQueue, lease: ConductorLease
 ) -> None:
     lease.renew()
@@ -180,8 +180,8 @@ def test_postponed_no_further_than_its_deadline(
     assert owner is not None
     with db.writer() as tx:
         work.add(tx, db.now, [{"kind": WorkKind.PREPARE, "deadline_in": 5_000}])
-        found = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
-    WorkQueue(db=db).reschedule(found, "not yet", pause_ms=30_000)
+        claimed = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
+    WorkQueue(db=db).reschedule(claimed, "not yet", pause_ms=30_000)
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.not_before_ms, Work.deadline_ms)).one()
     assert row.not_before_ms == row.deadline_ms + 1
@@ -201,16 +201,16 @@ def test_the_pause_grows_with_the_attempts_up_to_its_limit(
     with db.writer() as tx:
         work.add(tx, db.now, [{"kind": WorkKind.NOTIFY}])
         tx.execute(sa.update(Work).values(attempts=attempts - 1))
-        found = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
+        claimed = work.claim(tx, db.now, owner=owner, lease_ms=1000, limit=1)
         before = tx.execute(sa.select(db.now)).scalar_one()
-    WorkQueue(db=db).reschedule(found, "not yet")
+    WorkQueue(db=db).reschedule(claimed, "not yet")
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.not_before_ms, db.now.label("now"))).one()
     assert before + longest // 2 <= row.not_before_ms <= row.now + longest
 
 
-def test_a_conductor_forgets_the_rows_of_its_former_processes_after_a_day(db: Database) -> None:
-    """Rows of its own host only, and none that was seen lately."""
+def test_a_conductor_removes_rows_of_its_former_processes_after_a_day(db: Database) -> None:
+    """Only rows of its own host, and none with a recent heartbeat."""
     day = 24 * 3600 * 1000
     ages = {("control", "old"): day + 60_000, ("control", "young"): day - 60_000}
     ages[("other", "old")] = day + 60_000
@@ -222,11 +222,11 @@ def test_a_conductor_forgets_the_rows_of_its_former_processes_after_a_day(db: Da
             tx.execute(sa.update(Service).where(mine).values(last_seen_ms=db.now - age))
     ConductorLease(db=db, process=Process("control", CONDUCTOR, "0", "here", "new")).renew()
     with db.reader() as tx:
-        left = {tuple(one) for one in tx.execute(sa.select(Service.host, Service.process))}
+        left = {tuple(row) for row in tx.execute(sa.select(Service.host, Service.process))}
     assert left == {("control", "young"), ("control", "new"), ("other", "old")}
 
 
-def test_a_lease_that_is_over_begins_anew(db: Database) -> None:
+def test_a_lease_that_is_over_gets_a_new_epoch(db: Database) -> None:
     process = Process("control", CONDUCTOR, "0", "here", "1")
     first, second = ConductorLease(db=db, process=process), ConductorLease(db=db, process=process)
     first.renew()
@@ -241,7 +241,7 @@ def test_a_lease_that_is_over_begins_anew(db: Database) -> None:
     assert first.owner == before
 
 
-def test_the_lease_is_kept_while_the_last_work_is_finished(
+def test_the_lease_is_renewed_while_the_worker_stops(
     db: Database, queue: WorkQueue, lease: ConductorLease
 ) -> None:
     worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=2)
@@ -251,11 +251,11 @@ def test_the_lease_is_kept_while_the_last_work_is_finished(
         with db.reader() as tx:
             return int(tx.execute(sa.select(Service.last_seen_ms)).scalar_one())
 
-    def slow(found: Sequence[Any]) -> None:
+    def slow(group: Sequence[Any]) -> None:
         first = seen()
         begun.set()
         assert wait_until(lambda: seen() > first + 300, timeout=10)
-        with queue.complete(found):
+        with queue.complete(group):
             pass
 
     worker.handle(WorkKind.NOTIFY, slow)
@@ -267,16 +267,16 @@ def test_the_lease_is_kept_while_the_last_work_is_finished(
     assert rows(db) == []
 
 
-def test_what_has_not_begun_keeps_nobody_from_ending(
+def test_the_worker_stops_without_work_that_has_not_begun(
     db: Database, queue: WorkQueue, lease: ConductorLease
 ) -> None:
     worker = Worker(db=db, lease=lease, queue=queue, lease_ms=300, threads=1)
     begun, gate = threading.Event(), threading.Event()
 
-    def slow(found: Sequence[Any]) -> None:
+    def slow(group: Sequence[Any]) -> None:
         begun.set()
         gate.wait(10)
-        with queue.complete(found):
+        with queue.complete(group):
             pass
 
     worker.handle(WorkKind.RELEASE, slow)
