@@ -117,7 +117,9 @@ def assemble(
     return daemon
 
 
-def renewal(settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]) -> PeriodicTask:
+def renewal(
+    settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]
+) -> PeriodicTask:
     """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
     return PeriodicTask(
         "lease",

@@ -144,7 +144,9 @@ def keep_house(
         lease_ms=int(settings.lease * 1000),
         history_retention=int(settings.history_retention * 1000),
     )
-    return PeriodicTask("housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval)
+    return PeriodicTask(
+        "housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval
+    )
 
 
 def look_for_agents(

@@ -119,7 +119,9 @@ class Worker:
 
     def periodic(self, interval: float) -> PeriodicTask:
         """Return the job that runs due work every ``interval`` seconds, and when woken."""
-        self._periodic = PeriodicTask("work", self.run_once, interval=interval, limit=DATABASE_LIMIT)
+        self._periodic = PeriodicTask(
+            "work", self.run_once, interval=interval, limit=DATABASE_LIMIT
+        )
         return self._periodic
 
     def wake(self) -> None:
