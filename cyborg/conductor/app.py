@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conductor's composition root: what it is made of, and what runs in it."""
+"""The composition root of the conductor: build its parts and what runs in it."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -21,9 +21,9 @@ from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.hosts.removal import HostRemover, Processes
 from cyborg.conductor.jobs import Settings as Settings
-from cyborg.conductor.jobs import audit, keep_house, look_for_agents, look_instances_up
+from cyborg.conductor.jobs import agent_failover, audit, housekeeping, instance_info
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.metrics import Binds, Cloud, Readings
+from cyborg.conductor.metrics import BindTimes, CloudCollector, Readings
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.conductor.operations.attach import Attacher
 from cyborg.conductor.operations.attach_tasks import AttachWork, InstanceAllocation
@@ -48,13 +48,13 @@ from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
 from cyborg.service import Daemon, Periodic
 
-#: How long one question to an agent may take, in seconds; a task may take many questions.
-_AGENT_PATIENCE = 15.0
+#: Timeout of a request to an agent, in seconds; a task may take many requests.
+_AGENT_TIMEOUT = 15.0
 
 
 @dataclass(frozen=True)
 class Peers:
-    """The services that a conductor itself asks and tells."""
+    """The services that a conductor calls."""
 
     nova: Nova
     placement: Allocations
@@ -71,52 +71,67 @@ def assemble(
     notifier: Notifier,
     meters: Meters,
 ) -> Daemon:
-    """A conductor, ready to be started; it connects to nothing before.
+    """Return a conductor that is ready to start; it connects to nothing before the start.
 
-    ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it is to
-    take back in Placement what a dead agent offered.
+    ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it has to
+    reserve the units of an agent that is down in Placement.
     """
-    agents = AgentClient(bus, timeout=_AGENT_PATIENCE)
+    agents = AgentClient(bus, timeout=_AGENT_TIMEOUT)
     lease = ConductorLease(db=db, process=_process(settings))
-    bound = Binds(meters.registry)
     worker = make_worker(
-        settings=settings, db=db, agents=agents, peers=peers, lease=lease, bound=bound
+        settings=settings,
+        db=db,
+        agents=agents,
+        peers=peers,
+        lease=lease,
+        bound=BindTimes(meters.registry),
     )
-    forgetter = HostRemover(
+    remover = HostRemover(
         db=db,
         queue=WorkQueue(db=db),
         publisher=publisher,
         down_after=settings.down_after,
     )
-    worker.handle(WorkKind.FORGET, forgetter.forget)
+    worker.handle(WorkKind.FORGET, remover.forget)
     cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
-    # After the worker has ended: work is a conductor's for as long as it has a row.
+    # After the worker has ended: the row of the conductor keeps its work from other conductors.
     daemon.at_end(lease.end)
     daemon.at_end(worker.stop)
-    _tell(daemon, worker, _herald(settings, db, notifier), listened=notifier.enabled)
-    # First: work that waits for a host's answer is given back, not waited for.
+    notifications = NotificationPublisher(
+        db=db, queue=WorkQueue(db=db), notifier=notifier, down_after=settings.down_after
+    )
+    # Without a listener the handler ends this work.
+    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, notifications.publish)
+    # Before the worker, which waits for it.
+    daemon.at_end(notifications.stop)
+    if notifier.enabled:
+        daemon.every(notifications.job())
+    # First: work that waits for the answer of a host is rescheduled instead.
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
     daemon.serve(server, trouble=lambda: server.trouble)
     if meters.shown:
-        cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
+        cloud = CloudCollector(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.serve(meters.listener(cloud, Listening(lambda: daemon.bus_error)))
     daemon.every(renewal(settings, lease, lambda: daemon.bus_error))
     daemon.every(worker.turns(settings.heartbeat))
     daemon.every(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
-    daemon.every(keep_house(settings, db, lease, cases.retirement))
+    daemon.every(housekeeping(settings, db, lease, cases.lost_devices))
     if settings.instance_refresh:
-        daemon.every(look_instances_up(settings, db, lease, peers.nova))
+        daemon.every(instance_info(settings, db, lease, peers.nova))
     if settings.agent_grace:
-        daemon.every(look_for_agents(settings, db, lease, publisher))
+        daemon.every(agent_failover(settings, db, lease, publisher))
     return daemon
 
 
 def renewal(settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]) -> Periodic:
-    """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
+    """Return the job that renews the lease of this conductor.
+
+    ``bus_error`` returns why the conductor receives no requests; empty while it does.
+    """
     return Periodic(
         "lease",
         lambda: lease.renew(bus_error()),
@@ -130,22 +145,6 @@ def _process(settings: Settings) -> Process:
     return Process(settings.host, CONDUCTOR, settings.version, endpoint, settings.process)
 
 
-def _herald(settings: Settings, db: Database, notifier: Notifier) -> NotificationPublisher:
-    """What tells the bus of what has been committed."""
-    return NotificationPublisher(
-        db=db, queue=WorkQueue(db=db), notifier=notifier, down_after=settings.down_after
-    )
-
-
-def _tell(daemon: Daemon, worker: Worker, herald: NotificationPublisher, *, listened: bool) -> None:
-    """Have notifications follow the history; where nobody listens, have that end."""
-    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, herald.follow)
-    # Before the worker, which waits for it.
-    daemon.at_end(herald.stop)
-    if listened:
-        daemon.every(herald.beginnings())
-
-
 def use_cases(
     *,
     settings: Settings,
@@ -154,15 +153,15 @@ def use_cases(
     peers: Peers,
     wake: Callable[[], None],
 ) -> UseCases:
-    """What a conductor answers with; ``wake`` is called when work waits after a commit."""
+    """Return the use cases of a conductor; ``wake`` is called when work waits after a commit."""
     operations = Operations(db=db, wake=wake, down_after=settings.agent_down_ms)
-    retirement = LostDevices(
+    lost_devices = LostDevices(
         db=db, lost_retention=settings.lost_ms, down_after=settings.agent_down_ms
     )
     return UseCases(
-        maker=ArqCreator(db=db),
-        binder=ArqBinder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
-        deleter=ArqReleaser(db=db, wake=wake),
+        arq_creator=ArqCreator(db=db),
+        arq_binder=ArqBinder(db=db, wake=wake, bind_timeout=int(settings.bind_timeout * 1000)),
+        arq_releaser=ArqReleaser(db=db, wake=wake),
         attacher=Attacher(
             db=db,
             nova=peers.nova,
@@ -172,16 +171,16 @@ def use_cases(
             down_after=settings.agent_down_ms,
         ),
         profiles=Profiles(db=db),
-        operator=DeviceAdmin(db=db, agents=agents, retirement=retirement, wake=wake),
+        device_admin=DeviceAdmin(db=db, agents=agents, retirement=lost_devices, wake=wake),
         attributes=Attributes(db=db),
-        greeter=Heartbeats(db=db, down_after=settings.agent_down_ms),
-        discovery=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
-        wishes=DesiredStates(db=db, lost_retention=settings.lost_ms),
-        retirement=retirement,
-        custodian=PreparedUnits(db=db),
-        explorer=DiscoveryAPI(operations=operations),
+        heartbeats=Heartbeats(db=db, down_after=settings.agent_down_ms),
+        reports=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
+        desired_states=DesiredStates(db=db, lost_retention=settings.lost_ms),
+        lost_devices=lost_devices,
+        prepared_units=PreparedUnits(db=db),
+        discovery=DiscoveryAPI(operations=operations),
         drivers=Drivers(db=db, operations=operations),
-        creator=AcceleratorCreator(db=db, operations=operations),
+        accelerator_creator=AcceleratorCreator(db=db, operations=operations),
         readings=Readings(db=db),
         processes=Processes(
             db=db, agents=agents, operations=operations, down_after=settings.down_after
@@ -199,10 +198,10 @@ def make_worker(
     pool: Callable[..., Executor] = ThreadPoolExecutor,
     bound: Callable[[State, float], None] = nobody,
 ) -> Worker:
-    """What a conductor does after its commits, with a handler for every kind of work.
+    """Return the worker of a conductor, with a handler for every kind of work.
 
-    ``pool`` makes what runs the handlers of one kind; ``bound`` is told of each bind that a host
-    had to prepare how it ended, and after how many seconds.
+    ``pool`` makes the executor for the handlers of one kind. ``bound`` is called at the end of each
+    bind that a host has prepared, with the state of the ARQ and the seconds since its begin.
     """
     queue = WorkQueue(db=db)
     worker = Worker(
@@ -213,27 +212,27 @@ def make_worker(
         threads=settings.threads,
         pool=pool,
     )
-    outbox = NovaEvents(db=db, queue=queue, nova=peers.nova)
-    hostwork = UnitTasks(db=db, queue=queue, agents=agents, wake=worker.wake, bound=bound)
-    worker.handle(WorkKind.NOTIFY, outbox.notify)
-    worker.handle(WorkKind.PREPARE, hostwork.prepare)
-    worker.handle(WorkKind.RELEASE, hostwork.release)
-    worker.handle(WorkKind.PROGRAM, hostwork.program)
-    attachwork = AttachWork(
+    nova_events = NovaEvents(db=db, queue=queue, nova=peers.nova)
+    unit_tasks = UnitTasks(db=db, queue=queue, agents=agents, wake=worker.wake, bound=bound)
+    worker.handle(WorkKind.NOTIFY, nova_events.notify)
+    worker.handle(WorkKind.PREPARE, unit_tasks.prepare)
+    worker.handle(WorkKind.RELEASE, unit_tasks.release)
+    worker.handle(WorkKind.PROGRAM, unit_tasks.program)
+    attach_work = AttachWork(
         db=db,
         queue=queue,
         nova=peers.nova,
-        allotment=InstanceAllocation(db=db, placement=peers.placement),
+        allocation=InstanceAllocation(db=db, placement=peers.placement),
         wake=worker.wake,
     )
-    worker.handle(WorkKind.ATTACH, attachwork.go_on)
-    worker.handle(WorkKind.DETACH, attachwork.go_on)
-    asker = AgentQuery(db=db, queue=queue, agents=agents, down_after=settings.agent_down_ms)
-    fitter = DriverWork(db=db, queue=queue, asker=asker, agents=agents, wake=worker.wake)
-    worker.handle(WorkKind.DISCOVER, asker.discover)
-    worker.handle(WorkKind.DRIVER, fitter.configure)
-    worker.handle(WorkKind.UNINSTALL, fitter.uninstall)
-    making = CreationWork(db=db, queue=queue, asker=asker, agents=agents)
-    worker.handle(WorkKind.CREATE, making.create)
+    worker.handle(WorkKind.ATTACH, attach_work.run)
+    worker.handle(WorkKind.DETACH, attach_work.run)
+    query = AgentQuery(db=db, queue=queue, agents=agents, down_after=settings.agent_down_ms)
+    driver_work = DriverWork(db=db, queue=queue, query=query, agents=agents, wake=worker.wake)
+    worker.handle(WorkKind.DISCOVER, query.discover)
+    worker.handle(WorkKind.DRIVER, driver_work.configure)
+    worker.handle(WorkKind.UNINSTALL, driver_work.uninstall)
+    creation_work = CreationWork(db=db, queue=queue, query=query, agents=agents)
+    worker.handle(WorkKind.CREATE, creation_work.create)
     worker.handle(WorkKind.INSTALL, DeviceSetUp(db=db, queue=queue, agents=agents).install)
     return worker

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.conductor.hosts.lost_devices import LostDevices
-from cyborg.conductor.jobs import Housekeeper
+from cyborg.conductor.jobs import RetentionJob
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates
@@ -328,11 +328,11 @@ def test_an_agent_that_was_superseded_retires_nothing(aged: Aged) -> None:
     assert len(uuids(aged.cloud.db)) == 1
 
 
-def housekeeper(aged: Aged, lease: ConductorLease) -> Housekeeper:
-    return Housekeeper(
+def retention_job(aged: Aged, lease: ConductorLease) -> RetentionJob:
+    return RetentionJob(
         db=aged.cloud.db,
         lease=lease,
-        retirement=aged.retirement,
+        lost_devices=aged.retirement,
         lease_ms=60_000,
         history_retention=90 * DAY,
     )
@@ -344,7 +344,7 @@ def test_only_the_first_conductor_tidies_up(aged: Aged) -> None:
     second.renew()
     generation = aged.cloud.generation(aged.name)
     for lease, more in ((unborn, 0), (second, 0), (aged.cloud.lease, 1)):
-        housekeeper(aged, lease).run_once()
+        retention_job(aged, lease).run_once()
         assert aged.cloud.generation(aged.name) == generation + more
 
 
@@ -352,6 +352,6 @@ def test_old_history_goes_with_a_pass(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         tx.execute(sa.update(Event).values(at_ms=Event.at_ms - 91 * DAY))
     aged.report(1)
-    housekeeper(aged, aged.cloud.lease).run_once()
+    retention_job(aged, aged.cloud.lease).run_once()
     with aged.cloud.db.reader() as tx:
         assert list(tx.execute(sa.select(Event.action)).scalars()) == ["found again"]

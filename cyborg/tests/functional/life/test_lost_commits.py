@@ -106,8 +106,8 @@ def operation() -> str:
 
 def published(house: House, devices: int = 1) -> int:
     """Have a host reported; gives its agent's epoch."""
-    epoch = house.cases.greeter.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
-    house.cases.discovery.report(HOST, epoch, report_of(HOST, devices))
+    epoch = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
+    house.cases.reports.report(HOST, epoch, report_of(HOST, devices))
     return epoch
 
 
@@ -116,7 +116,7 @@ def created(house: House) -> tuple[str, list[str]]:
     groups = ({"resources:FPGA": "2"},)
     profile = DeviceProfile(str(uuid4()), f"profile-{uuid4().hex}", groups)
     house.cases.profiles.create(CALLER, str(uuid4()), profile)
-    made = house.cases.maker.create(CALLER, str(uuid4()), profile.name)
+    made = house.cases.arq_creator.create(CALLER, str(uuid4()), profile.name)
     return profile.name, [one.uuid for one in made]
 
 
@@ -126,21 +126,21 @@ def binding(arqs: list[str], instance: str) -> list[Binding]:
 
 def test_a_first_hello_and_a_first_report(house: House):
     house.proxy.lose_answer_to(b"COMMIT")
-    welcome = house.cases.greeter.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None))
+    welcome = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None))
     assert house.proxy.lost == 1
     report = report_of(HOST, 2)
     house.proxy.lose_answer_to(b"COMMIT")
-    taken = house.cases.discovery.report(HOST, welcome.epoch, report)
+    taken = house.cases.reports.report(HOST, welcome.epoch, report)
     assert (house.proxy.lost, house.count("devices"), house.count("attach_handles")) == (2, 2, 4)
     hello = Hello(HOST, (HOST,), "0", f"bus@{HOST}", welcome.epoch)
-    again = house.cases.greeter.hello(hello)
+    again = house.cases.heartbeats.hello(hello)
     assert (again.epoch, again.digest) == (welcome.epoch, report.digest())
     assert again.desired_generation == taken.desired_generation
 
 
 def test_a_sign_of_life(house: House):
     host = f"api-{uuid4().hex[:12]}"
-    house.losing(lambda: house.cases.greeter.api_alive(host, "1", "somewhere"))
+    house.losing(lambda: house.cases.heartbeats.api_alive(host, "1", "somewhere"))
     assert house.count("services", host=host, epoch=1) == 1
 
 
@@ -156,7 +156,7 @@ def test_profiles(house: House, operation: str):
 
 def test_requests_are_made_once(house: House, operation: str):
     name, before = created(house)
-    made = house.losing(lambda: house.cases.maker.create(CALLER, operation, name))
+    made = house.losing(lambda: house.cases.arq_creator.create(CALLER, operation, name))
     assert isinstance(made, list)
     assert house.count("extended_accelerator_requests") == len(before) + len(made) == 4
 
@@ -165,7 +165,7 @@ def test_a_bind_holds_one_handle_for_each_request(house: House, operation: str):
     published(house)
     _, arqs = created(house)
     binds = binding(arqs, str(uuid4()))
-    house.losing(lambda: house.cases.binder.patch(CALLER, operation, binds, []))
+    house.losing(lambda: house.cases.arq_binder.patch(CALLER, operation, binds, []))
     assert house.count("attach_handles", state="held") == 2
     assert house.count("extended_accelerator_requests", state="Bound") == 2
     assert house.count("work", kind="notify") == 2
@@ -174,8 +174,8 @@ def test_a_bind_holds_one_handle_for_each_request(house: House, operation: str):
 def test_an_unbind(house: House, operation: str):
     published(house)
     _, arqs = created(house)
-    house.cases.binder.patch(CALLER, str(uuid4()), binding(arqs, str(uuid4())), [])
-    house.losing(lambda: house.cases.binder.patch(CALLER, operation, [], arqs))
+    house.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, str(uuid4())), [])
+    house.losing(lambda: house.cases.arq_binder.patch(CALLER, operation, [], arqs))
     assert house.count("attach_handles", state="held") == 0
     assert house.count("extended_accelerator_requests", state="Unbound") == 2
 
@@ -185,8 +185,8 @@ def test_deletes(house: House, operation: str, by: str):
     published(house)
     _, arqs = created(house)
     instance = str(uuid4())
-    house.cases.binder.patch(CALLER, str(uuid4()), binding(arqs, instance), [])
-    deleter = house.cases.deleter
+    house.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, instance), [])
+    deleter = house.cases.arq_releaser
     if by == "instance":
         house.losing(lambda: deleter.by_instance(CALLER, operation, instance))
     else:
@@ -201,7 +201,7 @@ def test_devices_and_attributes(house: House, operation: str):
         device = tx.execute(sa.select(METADATA.tables["devices"].c.uuid)).scalar_one()
         deployable = tx.execute(sa.select(METADATA.tables["deployables"].c.uuid)).scalar_one()
     status = DeviceStatus.MAINTAINING
-    house.losing(lambda: house.cases.operator.set_status(CALLER, operation, device, status))
+    house.losing(lambda: house.cases.device_admin.set_status(CALLER, operation, device, status))
     assert house.count("events", action="maintaining") == 1
     once, again = str(uuid4()), str(uuid4())
     attributes = house.cases.attributes

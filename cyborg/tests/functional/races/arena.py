@@ -111,7 +111,7 @@ class Conductor:
 
     def create(self, profile: str, operation: str | None = None) -> list[str]:
         """New ARQs; their uuids."""
-        made = self.cases.maker.create(NOVA, operation or str(uuid4()), profile)
+        made = self.cases.arq_creator.create(NOVA, operation or str(uuid4()), profile)
         return [one.uuid for one in made]
 
     def bind(
@@ -119,19 +119,19 @@ class Conductor:
     ) -> None:
         """Bind ARQs of one instance to one provider."""
         binds = [Binding(one, "compute", provider, instance) for one in arqs]
-        self.cases.binder.patch(NOVA, operation or str(uuid4()), binds, [])
+        self.cases.arq_binder.patch(NOVA, operation or str(uuid4()), binds, [])
 
     def unbind(self, arqs: Sequence[str], *, operation: str | None = None) -> None:
         """Take ARQs off their instance."""
-        self.cases.binder.patch(NOVA, operation or str(uuid4()), [], arqs)
+        self.cases.arq_binder.patch(NOVA, operation or str(uuid4()), [], arqs)
 
     def delete(self, arqs: Sequence[str], *, operation: str | None = None) -> None:
         """Delete ARQs by uuid."""
-        self.cases.deleter.by_uuid(NOVA, operation or str(uuid4()), arqs)
+        self.cases.arq_releaser.by_uuid(NOVA, operation or str(uuid4()), arqs)
 
     def delete_of(self, instance: str, *, operation: str | None = None) -> None:
         """Delete the ARQs of an instance."""
-        self.cases.deleter.by_instance(NOVA, operation or str(uuid4()), instance)
+        self.cases.arq_releaser.by_instance(NOVA, operation or str(uuid4()), instance)
 
 
 @dataclass
@@ -169,8 +169,8 @@ class Arena:
         conductor = by or self.conductors[0]
         if host not in self.epochs:
             hello = Hello(host, (host,), "0", f"agent@{host}", None)
-            self.epochs[host] = conductor.cases.greeter.hello(hello).epoch
-        conductor.cases.discovery.report(host, self.epochs[host], report)
+            self.epochs[host] = conductor.cases.heartbeats.hello(hello).epoch
+        conductor.cases.reports.report(host, self.epochs[host], report)
 
     def outcomes(self, verbs: Sequence[Verb]) -> list[Outcome]:
         """How verbs that begin at the same moment end; no error but ours is an outcome."""

@@ -110,7 +110,7 @@ def test_units_of_several_providers(arena: Arena, dice: Random) -> None:
             Binding(arq, "compute", place, instance)
             for arq, place in zip(arqs, chosen, strict=True)
         ]
-        verbs.append(partial(conductor.cases.binder.patch, NOVA, str(uuid4()), binds, []))
+        verbs.append(partial(conductor.cases.arq_binder.patch, NOVA, str(uuid4()), binds, []))
     outcomes = arena.outcomes(verbs)
     assert set(outcomes) == {None, exception.NoFreeHandle}
     assert outcomes.count(None) in (5, 6)

@@ -68,6 +68,6 @@ def test_forgetting_a_device_calls_off_its_set_up(arena: Arena, conductor: Condu
     with arena.db.writer() as tx:
         task = {"kind": WorkKind.INSTALL, "deployable_id": mine.deployable_id}
         work.add(tx, arena.db.now, [task, {"kind": WorkKind.NOTIFY}])
-    conductor.cases.retirement.forget(NOVA, str(uuid4()), mine.uuid)
+    conductor.cases.lost_devices.forget(NOVA, str(uuid4()), mine.uuid)
     assert work_kinds(arena.db) == ["notify"]
     execute(arena.db, sa.update(Device).where(Device.id == mine.id).values(leaving=False))

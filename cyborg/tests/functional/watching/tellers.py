@@ -62,14 +62,14 @@ class Teller:
         self._lease.renew()
         self.queue = WorkQueue(db=self.db)
         notifier: Any = voice
-        self.herald = NotificationPublisher(
+        self.publisher = NotificationPublisher(
             db=self.db,
             queue=self.queue,
             notifier=notifier,
             down_after={AGENT: 2000},
             pause=0.01,
         )
-        self.herald.begin()
+        self.publisher.begin()
         self._thread: threading.Thread | None = None
         self.ended: list[BaseException] = []
         watched.endings += [self.db.close, self.stop]
@@ -86,13 +86,13 @@ class Teller:
 
     def _follow(self, rows: Sequence[Any]) -> None:
         try:
-            self.herald.follow(rows)
+            self.publisher.publish(rows)
         except (Died, Fenced) as end:
             self.ended.append(end)
 
     def stop(self) -> None:
         """End in good order, unless it has ended."""
-        self.herald.stop()
+        self.publisher.stop()
         if self._thread is not None:
             self._thread.join()
 

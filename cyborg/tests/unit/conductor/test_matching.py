@@ -43,7 +43,10 @@ def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
             id="two drivers with the same key",
         ),
         pytest.param(
-            [("b", device(KEY)), ("c", device(KEY))], [row(1, "a", KEY)], {0: 1}, id="a row matches one device only"
+            [("b", device(KEY)), ("c", device(KEY))],
+            [row(1, "a", KEY)],
+            {0: 1},
+            id="a row matches one device only",
         ),
         pytest.param(
             [("b", device(KEY, made=True))],
