@@ -16,6 +16,7 @@ from cyborg.db.models import Work
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.notification import Notification
+from cyborg.model.work import WorkKind
 from cyborg.testing.direct import Died
 from cyborg.tests.functional.watching.conftest import Watched, soon
 
@@ -80,7 +81,7 @@ class Teller:
         with self.db.writer() as tx:
             # No other conductor shows a sign of life meanwhile.
             rows = work.claim(tx, self.db.now, owner=self._lease.owner, lease_ms=-1, limit=1)
-        assert [row.kind for row in rows] == ["announce"]
+        assert [row.kind for row in rows] == [WorkKind.PUBLISH_NOTIFICATIONS]
         self._thread = threading.Thread(target=self._follow, args=(rows,))
         self._thread.start()
 

@@ -99,7 +99,7 @@ def test_work_that_waits_is_counted_with_its_age(watched: Watched):
     assert 90 <= page.value("cyborg_work_oldest_seconds", kind="notify") < 3600
     assert page.value("cyborg_work_failing", kind="notify") == 1
     assert page.value("cyborg_work", kind="prepare") == 0
-    assert page.samples("cyborg_work", kind="announce") == []
+    assert page.samples("cyborg_work", kind="publish_notifications") == []
 
 
 def test_how_far_notifications_are_behind_is_the_age_of_what_is_not_told(watched: Watched):
