@@ -86,13 +86,13 @@ def assemble(
         lease=lease,
         bound=BindTimes(meters.registry),
     )
-    remover = HostRemover(
+    host_remover = HostRemover(
         db=db,
         queue=WorkQueue(db=db),
         publisher=publisher,
         down_after=settings.down_after,
     )
-    worker.handle(WorkKind.FORGET, remover.forget)
+    worker.handle(WorkKind.FORGET, host_remover.forget)
     cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
@@ -174,11 +174,11 @@ def use_cases(
         device_admin=DeviceAdmin(db=db, agents=agents, retirement=lost_devices, wake=wake),
         attributes=Attributes(db=db),
         heartbeats=Heartbeats(db=db, down_after=settings.agent_down_ms),
-        reports=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
+        report_applier=ReportApplier(db=db, auto_enable=settings.auto_enable, wake=wake),
         desired_states=DesiredStates(db=db, lost_retention=settings.lost_ms),
         lost_devices=lost_devices,
         prepared_units=PreparedUnits(db=db),
-        discovery=DiscoveryAPI(operations=operations),
+        discovery_api=DiscoveryAPI(operations=operations),
         drivers=Drivers(db=db, operations=operations),
         accelerator_creator=AcceleratorCreator(db=db, operations=operations),
         readings=Readings(db=db),

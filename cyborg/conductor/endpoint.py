@@ -147,11 +147,11 @@ class UseCases:
     device_admin: DeviceAdmin
     attributes: Attributes
     heartbeats: Heartbeats
-    reports: ReportApplier
+    report_applier: ReportApplier
     desired_states: DesiredStates
     lost_devices: LostDevices
     prepared_units: PreparedUnits
-    discovery: DiscoveryAPI
+    discovery_api: DiscoveryAPI
     drivers: Drivers
     accelerator_creator: AcceleratorCreator
     processes: Processes
@@ -336,7 +336,7 @@ class Endpoint:
         wait: bool,
         setup: bool | None = None,
     ) -> Any:
-        begun = self._cases.discovery.discover(
+        begun = self._cases.discovery_api.discover(
             Order(wire.load(Caller, caller), operation, DISCOVER, wait),
             hosts=hosts,
             driver=driver,
@@ -418,7 +418,7 @@ class Endpoint:
 
     @_agent_request
     def report(self, context: Context, *, host: str, epoch: int, report: Any) -> Any:
-        return wire.dump(self._cases.reports.report(host, epoch, wire.load(Report, report)))
+        return wire.dump(self._cases.report_applier.report(host, epoch, wire.load(Report, report)))
 
     @_agent_request
     def desired(self, context: Context, *, host: str, epoch: int) -> Any:
@@ -431,7 +431,7 @@ class Endpoint:
     @_agent_request
     def published(self, context: Context, *, host: str, epoch: int, refused: Any) -> None:
         names = wire.read(dict[str, str], refused, "refused")
-        self._cases.reports.published(host, epoch, names)
+        self._cases.report_applier.published(host, epoch, names)
 
     @_agent_request
     def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:

@@ -107,7 +107,7 @@ def operation() -> str:
 def published(house: House, devices: int = 1) -> int:
     """Have a host reported; gives its agent's epoch."""
     epoch = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
-    house.cases.reports.report(HOST, epoch, report_of(HOST, devices))
+    house.cases.report_applier.report(HOST, epoch, report_of(HOST, devices))
     return epoch
 
 
@@ -130,7 +130,7 @@ def test_a_first_hello_and_a_first_report(house: House):
     assert house.proxy.lost == 1
     report = report_of(HOST, 2)
     house.proxy.lose_answer_to(b"COMMIT")
-    taken = house.cases.reports.report(HOST, welcome.epoch, report)
+    taken = house.cases.report_applier.report(HOST, welcome.epoch, report)
     assert (house.proxy.lost, house.count("devices"), house.count("attach_handles")) == (2, 2, 4)
     hello = Hello(HOST, (HOST,), "0", f"bus@{HOST}", welcome.epoch)
     again = house.cases.heartbeats.hello(hello)

@@ -170,7 +170,7 @@ class Arena:
         if host not in self.epochs:
             hello = Hello(host, (host,), "0", f"agent@{host}", None)
             self.epochs[host] = conductor.cases.heartbeats.hello(hello).epoch
-        conductor.cases.reports.report(host, self.epochs[host], report)
+        conductor.cases.report_applier.report(host, self.epochs[host], report)
 
     def outcomes(self, verbs: Sequence[Verb]) -> list[Outcome]:
         """How verbs that begin at the same moment end; no error but ours is an outcome."""
