@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conductor's composition root: what it is made of, and what runs in it."""
+"""The composition root of the conductor: build its parts and what runs in it."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -21,9 +21,9 @@ from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.hosts.removal import HostRemover, Processes
 from cyborg.conductor.jobs import Settings as Settings
-from cyborg.conductor.jobs import audit, keep_house, look_for_agents, look_instances_up
+from cyborg.conductor.jobs import agent_failover, audit, housekeeping, instance_info
 from cyborg.conductor.leases import ConductorLease
-from cyborg.conductor.metrics import Binds, Cloud, Readings
+from cyborg.conductor.metrics import BindTimes, CloudCollector, Readings
 from cyborg.conductor.notifications import NotificationPublisher
 from cyborg.conductor.operations.attach import Attacher
 from cyborg.conductor.operations.attach_tasks import AttachWork, InstanceAllocation
@@ -48,13 +48,13 @@ from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus
 from cyborg.service import Daemon, PeriodicTask
 
-#: How long one question to an agent may take, in seconds; a task may take many questions.
-_AGENT_PATIENCE = 15.0
+#: Timeout of a request to an agent, in seconds; a task may take many requests.
+_AGENT_TIMEOUT = 15.0
 
 
 @dataclass(frozen=True)
 class Peers:
-    """The services that a conductor itself asks and tells."""
+    """The services that a conductor calls."""
 
     nova: Nova
     placement: Allocations
@@ -71,16 +71,20 @@ def assemble(
     notifier: Notifier,
     meters: Meters,
 ) -> Daemon:
-    """A conductor, ready to be started; it connects to nothing before.
+    """Return a conductor that is ready to start; it connects to nothing before the start.
 
-    ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it is to
-    take back in Placement what a dead agent offered.
+    ``auditor`` is called when it is this conductor's turn to audit, ``publisher`` when it has to
+    reserve the units of an agent that is down in Placement.
     """
-    agents = AgentClient(bus, timeout=_AGENT_PATIENCE)
+    agents = AgentClient(bus, timeout=_AGENT_TIMEOUT)
     lease = ConductorLease(db=db, process=_process(settings))
-    bound = Binds(meters.registry)
     worker = make_worker(
-        settings=settings, db=db, agents=agents, peers=peers, lease=lease, bound=bound
+        settings=settings,
+        db=db,
+        agents=agents,
+        peers=peers,
+        lease=lease,
+        bound=BindTimes(meters.registry),
     )
     host_remover = HostRemover(
         db=db,
@@ -93,34 +97,43 @@ def assemble(
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
     daemon.at_end(bus.close)
-    # After the worker has ended: work is a conductor's for as long as it has a row.
+    # After the worker has ended: the row of the conductor keeps its work from other conductors.
     daemon.at_end(lease.end)
     daemon.at_end(worker.stop)
-    _tell(
-        daemon, worker, _notification_publisher(settings, db, notifier), listened=notifier.enabled
+    notifications = NotificationPublisher(
+        db=db, queue=WorkQueue(db=db), notifier=notifier, down_after=settings.down_after
     )
-    # First: work that waits for a host's answer is given back, not waited for.
+    # Without a listener the handler ends this work.
+    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, notifications.publish)
+    # Before the worker, which waits for it.
+    daemon.at_end(notifications.stop)
+    if notifier.enabled:
+        daemon.add_task(notifications.job())
+    # First: work that waits for the answer of a host is rescheduled instead.
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
     daemon.add_server(server, trouble=lambda: server.trouble)
     if meters.enabled:
-        cloud = Cloud(db=db, readings=cases.readings, down_after=settings.down_after)
+        cloud = CloudCollector(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.add_server(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
     daemon.add_task(renewal(settings, lease, lambda: daemon.bus_error))
     daemon.add_task(worker.periodic(settings.heartbeat))
     daemon.add_task(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
-    daemon.add_task(keep_house(settings, db, lease, cases.lost_devices))
+    daemon.add_task(housekeeping(settings, db, lease, cases.lost_devices))
     if settings.instance_refresh:
-        daemon.add_task(look_instances_up(settings, db, lease, peers.nova))
+        daemon.add_task(instance_info(settings, db, lease, peers.nova))
     if settings.agent_grace:
-        daemon.add_task(look_for_agents(settings, db, lease, publisher))
+        daemon.add_task(agent_failover(settings, db, lease, publisher))
     return daemon
 
 
 def renewal(
     settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]
 ) -> PeriodicTask:
-    """The heartbeat of this conductor; ``bus_error`` says why it receives no requests."""
+    """Return the job that renews the lease of this conductor.
+
+    ``bus_error`` returns why the conductor receives no requests; empty while it does.
+    """
     return PeriodicTask(
         "lease",
         lambda: lease.renew(bus_error()),
@@ -134,26 +147,6 @@ def _process(settings: Settings) -> Process:
     return Process(settings.host, CONDUCTOR, settings.version, endpoint, settings.process)
 
 
-def _notification_publisher(
-    settings: Settings, db: Database, notifier: Notifier
-) -> NotificationPublisher:
-    """What tells the bus of what has been committed."""
-    return NotificationPublisher(
-        db=db, queue=WorkQueue(db=db), notifier=notifier, down_after=settings.down_after
-    )
-
-
-def _tell(
-    daemon: Daemon, worker: Worker, publisher: NotificationPublisher, *, listened: bool
-) -> None:
-    """Have notifications follow the history; where nobody listens, have that end."""
-    worker.handle(WorkKind.PUBLISH_NOTIFICATIONS, publisher.follow)
-    # Before the worker, which waits for it.
-    daemon.at_end(publisher.stop)
-    if listened:
-        daemon.add_task(publisher.beginnings())
-
-
 def use_cases(
     *,
     settings: Settings,
@@ -162,7 +155,7 @@ def use_cases(
     peers: Peers,
     wake: Callable[[], None],
 ) -> UseCases:
-    """What a conductor answers with; ``wake`` is called when work waits after a commit."""
+    """Return the use cases of a conductor; ``wake`` is called when work waits after a commit."""
     operations = Operations(db=db, wake=wake, down_after=settings.agent_down_ms)
     lost_devices = LostDevices(
         db=db, lost_retention=settings.lost_ms, down_after=settings.agent_down_ms
@@ -207,10 +200,10 @@ def make_worker(
     pool: Callable[..., Executor] = ThreadPoolExecutor,
     bound: Callable[[State, float], None] = ignore,
 ) -> Worker:
-    """What a conductor does after its commits, with a handler for every kind of work.
+    """Return the worker of a conductor, with a handler for every kind of work.
 
-    ``pool`` makes what runs the handlers of one kind; ``bound`` is told of each bind that a host
-    had to prepare how it ended, and after how many seconds.
+    ``pool`` makes the executor for the handlers of one kind. ``bound`` is called at the end of each
+    bind that a host has prepared, with the state of the ARQ and the seconds since its begin.
     """
     queue = WorkQueue(db=db)
     worker = Worker(
@@ -227,21 +220,21 @@ def make_worker(
     worker.handle(WorkKind.PREPARE, unit_tasks.prepare)
     worker.handle(WorkKind.RELEASE, unit_tasks.release)
     worker.handle(WorkKind.PROGRAM, unit_tasks.program)
-    attachwork = AttachWork(
+    attach_work = AttachWork(
         db=db,
         queue=queue,
         nova=peers.nova,
-        allotment=InstanceAllocation(db=db, placement=peers.placement),
+        allocation=InstanceAllocation(db=db, placement=peers.placement),
         wake=worker.wake,
     )
-    worker.handle(WorkKind.ATTACH, attachwork.go_on)
-    worker.handle(WorkKind.DETACH, attachwork.go_on)
-    asker = AgentQuery(db=db, queue=queue, agents=agents, down_after=settings.agent_down_ms)
-    fitter = DriverWork(db=db, queue=queue, asker=asker, agents=agents, wake=worker.wake)
-    worker.handle(WorkKind.DISCOVER, asker.discover)
-    worker.handle(WorkKind.DRIVER, fitter.configure)
-    worker.handle(WorkKind.UNINSTALL, fitter.uninstall)
-    making = CreationWork(db=db, queue=queue, asker=asker, agents=agents)
-    worker.handle(WorkKind.CREATE, making.create)
+    worker.handle(WorkKind.ATTACH, attach_work.run)
+    worker.handle(WorkKind.DETACH, attach_work.run)
+    query = AgentQuery(db=db, queue=queue, agents=agents, down_after=settings.agent_down_ms)
+    driver_work = DriverWork(db=db, queue=queue, query=query, agents=agents, wake=worker.wake)
+    worker.handle(WorkKind.DISCOVER, query.discover)
+    worker.handle(WorkKind.DRIVER, driver_work.configure)
+    worker.handle(WorkKind.UNINSTALL, driver_work.uninstall)
+    creation_work = CreationWork(db=db, queue=queue, query=query, agents=agents)
+    worker.handle(WorkKind.CREATE, creation_work.create)
     worker.handle(WorkKind.INSTALL, DeviceSetUp(db=db, queue=queue, agents=agents).install)
     return worker

@@ -42,24 +42,25 @@ from cyborg.rpc.faults import answering
 
 LOG = logging.getLogger(__name__)
 
-#: What is refused because of who says it, or how.
+Context = Mapping[str, Any]
+Method = Callable[..., Any]
+
+#: Refusals that are due to the sender of a request, or to its arguments.
 _REFUSALS = (exception.Invalid, exception.Forbidden, exception.StaleEpoch)
-#: Types of the arguments that verbs of agents have in common.
+#: Types of the arguments that requests of agents have in common.
 _TYPES = {"host": str, "epoch": int}
 
-Verb = Callable[..., Any]
 
+def require_sender() -> Callable[[Method], Method]:
+    """Make methods of an endpoint refuse requests without a sender; for all except ``ping``.
 
-def named() -> Callable[[Verb], Verb]:
-    """Make an endpoint's methods refuse requests without a sender; for all verbs but ``ping``.
-
-    Raises Forbidden. The first refusal of each verb is logged.
+    The methods raise Forbidden then. The first refusal of each method is logged.
     """
     logged: set[str] = set()
 
-    def wrap(method: Verb) -> Verb:
+    def wrap(method: Method) -> Method:
         @functools.wraps(method)
-        def checked(self: object, context: Mapping[str, Any], **arguments: Any) -> Any:
+        def checked(self: object, context: Context, **arguments: Any) -> Any:
             sender = context.get("sender")
             if isinstance(sender, str) and sender:
                 return method(self, context, **arguments)
@@ -78,29 +79,31 @@ def named() -> Callable[[Verb], Verb]:
     return wrap
 
 
-def hearing() -> Callable[[Verb], Verb]:
-    """Make endpoint's methods refuse what an agent must not say; for all verbs of one endpoint.
+def check_agents() -> Callable[[Method], Method]:
+    """Make methods of an endpoint refuse what an agent must not send; for the methods of agents.
 
-    Below ``named``, which sees that there is a sender.
-
-    Raises Invalid for a host or epoch of a wrong type, Forbidden for a host that is not the
-    sender's. Each refusal is logged, but not again while an agent goes on saying the same.
+    ``require_sender`` goes around it. The methods raise Invalid for a host or epoch of a wrong
+    type, and Forbidden for a host that is not the sender's. Each refusal is logged, and the same
+    refusal of a sender again only after one of its requests was accepted.
     """
-    said: dict[tuple[str, str], str] = {}
+    logged: dict[tuple[str, str], str] = {}
 
-    def wrap(method: Verb) -> Verb:
+    def wrap(method: Method) -> Method:
         @functools.wraps(method)
-        def checked(self: object, context: Mapping[str, Any], **arguments: Any) -> Any:
+        def checked(self: object, context: Context, **arguments: Any) -> Any:
             sender = str(context["sender"])
             try:
-                _check(context, arguments)
+                _check(sender, arguments)
                 answer = method(self, context, **arguments)
             except _REFUSALS as error:
-                if said.get((method.__name__, sender)) != str(error):
-                    said[method.__name__, sender] = str(error)
-                    LOG.warning("What %s says (%s) is refused: %s", sender, method.__name__, error)
+                if logged.get((method.__name__, sender)) != str(error):
+                    logged[method.__name__, sender] = str(error)
+                    LOG.warning(
+                        "Sender %s: request %s over the message bus refused: %s",
+                        *(sender, method.__name__, error),
+                    )
                 raise
-            said.pop((method.__name__, sender), None)
+            logged.pop((method.__name__, sender), None)
             return answer
 
         return checked
@@ -108,31 +111,33 @@ def hearing() -> Callable[[Verb], Verb]:
     return wrap
 
 
-def _check(context: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def _check(sender: str, arguments: Mapping[str, Any]) -> None:
     for name, kind in _TYPES.items():
         if name in arguments and type(arguments[name]) is not kind:
             raise exception.Invalid(field=name, reason=f"{kind.__name__} is needed")
-    sender, host = str(context["sender"]), arguments.get("host")
+    host = arguments.get("host")
     if host is not None and sender.rpartition("@")[2] != host:
         raise exception.Forbidden(reason=f"{sender} cannot speak for host {host}.")
 
 
-Context = Mapping[str, Any]
-#: For ``ping`` alone.
-_answering_anybody = answering(CONDUCTOR)
-_named = named()
-#: For the verbs of agents.
-_hearing = hearing()
+_answered = answering(CONDUCTOR)
+_sender_required = require_sender()
+_agent_checked = check_agents()
 
 
-def _answering(method: Verb) -> Verb:
-    """Answer a request whose sender is named."""
-    return _answering_anybody(_named(method))
+def _request(method: Method) -> Method:
+    """Make a method answer requests that name their sender."""
+    return _answered(_sender_required(method))
+
+
+def _agent_request(method: Method) -> Method:
+    """Make a method answer requests of agents for their own host."""
+    return _request(_agent_checked(method))
 
 
 @dataclass(frozen=True)
 class UseCases:
-    """Everything that the door hands on to."""
+    """The use cases that the endpoint calls."""
 
     arq_creator: ArqCreator
     arq_binder: ArqBinder
@@ -154,42 +159,42 @@ class UseCases:
 
 
 class Endpoint:
-    """The verbs of ``cyborg.rpc.conductor``, as data in and data out."""
+    """The methods that ``cyborg.rpc.conductor`` calls, with plain data as arguments and results."""
 
     target = oslo_messaging.Target(version=versions.newest(versions.CONDUCTOR))
 
     def __init__(self, cases: UseCases) -> None:
         self._cases = cases
 
-    @_answering_anybody
+    @_answered
     def ping(self, context: Context) -> str:
         return "pong"
 
-    @_answering
+    @_request
     def create_arqs(
         self, context: Context, *, caller: Any, operation: str, profile_name: str
     ) -> Any:
-        made = self._cases.arq_creator.create(wire.load(Caller, caller), operation, profile_name)
-        return [wire.dump(one) for one in made]
+        arqs = self._cases.arq_creator.create(wire.load(Caller, caller), operation, profile_name)
+        return [wire.dump(arq) for arq in arqs]
 
-    @_answering
+    @_request
     def patch_arqs(
         self, context: Context, *, caller: Any, operation: str, bindings: Any, unbindings: Any
     ) -> None:
-        binds = [wire.load(Binding, one) for one in bindings]
+        binds = [wire.load(Binding, binding) for binding in bindings]
         self._cases.arq_binder.patch(wire.load(Caller, caller), operation, binds, unbindings)
 
-    @_answering
+    @_request
     def delete_arqs(self, context: Context, *, caller: Any, operation: str, uuids: Any) -> None:
         self._cases.arq_releaser.by_uuid(wire.load(Caller, caller), operation, uuids)
 
-    @_answering
+    @_request
     def delete_instance_arqs(
         self, context: Context, *, caller: Any, operation: str, instance_uuid: str
     ) -> None:
         self._cases.arq_releaser.by_instance(wire.load(Caller, caller), operation, instance_uuid)
 
-    @_answering
+    @_request
     def attach(
         self,
         context: Context,
@@ -204,7 +209,7 @@ class Endpoint:
         )
         return wire.dump(begun)
 
-    @_answering
+    @_request
     def detach(
         self,
         context: Context,
@@ -219,14 +224,16 @@ class Endpoint:
         )
         return wire.dump(begun)
 
-    @_answering
+    @_request
     def create_device_profile(
         self, context: Context, *, caller: Any, operation: str, profile: Any
     ) -> Any:
-        wanted = wire.load(DeviceProfile, profile)
-        return wire.dump(self._cases.profiles.create(wire.load(Caller, caller), operation, wanted))
+        created = self._cases.profiles.create(
+            wire.load(Caller, caller), operation, wire.load(DeviceProfile, profile)
+        )
+        return wire.dump(created)
 
-    @_answering
+    @_request
     def update_device_profile(
         self, context: Context, *, caller: Any, operation: str, key: str, wish: Any
     ) -> Any:
@@ -235,20 +242,20 @@ class Endpoint:
         )
         return wire.dump(changed)
 
-    @_answering
+    @_request
     def delete_device_profiles(
         self, context: Context, *, caller: Any, operation: str, keys: Any
     ) -> None:
         self._cases.profiles.delete(wire.load(Caller, caller), operation, keys)
 
-    @_answering
+    @_request
     def create_device(
         self, context: Context, *, caller: Any, operation: str, wanted: Any, wait: bool
     ) -> Any:
         order = Order(wire.load(Caller, caller), operation, CREATE, wait)
         return wire.dump(self._cases.accelerator_creator.create(order, wire.load(Creation, wanted)))
 
-    @_answering
+    @_request
     def set_device_status(
         self, context: Context, *, caller: Any, operation: str, uuid: str, status: str
     ) -> None:
@@ -256,7 +263,7 @@ class Endpoint:
             wire.load(Caller, caller), operation, uuid, DeviceStatus(status)
         )
 
-    @_answering
+    @_request
     def update_device(
         self,
         context: Context,
@@ -281,17 +288,17 @@ class Endpoint:
             reason=reason,
         )
 
-    @_answering
+    @_request
     def delete_device(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
         self._cases.device_admin.delete(wire.load(Caller, caller), operation, uuid)
 
-    @_answering
+    @_request
     def program_deployable(
         self, context: Context, *, caller: Any, operation: str, uuid: str, image_uuid: str
     ) -> None:
         self._cases.device_admin.program(wire.load(Caller, caller), operation, uuid, image_uuid)
 
-    @_answering
+    @_request
     def create_attribute(
         self,
         context: Context,
@@ -303,7 +310,7 @@ class Endpoint:
         value: str,
         uuid: str | None,
     ) -> Any:
-        made = self._cases.attributes.create(
+        created = self._cases.attributes.create(
             wire.load(Caller, caller),
             operation,
             deployable=deployable,
@@ -311,13 +318,13 @@ class Endpoint:
             value=value,
             uuid=uuid,
         )
-        return wire.dump(made)
+        return wire.dump(created)
 
-    @_answering
+    @_request
     def delete_attribute(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
         self._cases.attributes.delete(wire.load(Caller, caller), operation, uuid)
 
-    @_answering
+    @_request
     def discover_services(
         self,
         context: Context,
@@ -337,7 +344,7 @@ class Endpoint:
         )
         return wire.dump(begun)
 
-    @_answering
+    @_request
     def install_driver(
         self,
         context: Context,
@@ -352,7 +359,7 @@ class Endpoint:
         order = Order(wire.load(Caller, caller), operation, INSTALL, wait)
         return wire.dump(self._cases.drivers.install(order, driver, hosts=hosts, options=options))
 
-    @_answering
+    @_request
     def update_driver(
         self,
         context: Context,
@@ -368,7 +375,7 @@ class Endpoint:
         begun = self._cases.drivers.update(order, driver, options=options, enabled=enabled)
         return wire.dump(begun)
 
-    @_answering
+    @_request
     def uninstall_driver(
         self,
         context: Context,
@@ -382,7 +389,7 @@ class Endpoint:
         order = Order(wire.load(Caller, caller), operation, UNINSTALL, wait)
         return wire.dump(self._cases.drivers.uninstall(order, driver, drain=drain))
 
-    @_answering
+    @_request
     def set_service_status(
         self,
         context: Context,
@@ -397,50 +404,43 @@ class Endpoint:
             wire.load(Caller, caller), operation, uuid, reason, disabled=disabled
         )
 
-    @_answering
+    @_request
     def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
         return wire.dump(
             self._cases.processes.request_removal(wire.load(Caller, caller), operation, uuid)
         )
 
-    @_answering
+    @_request
     def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
         self._cases.heartbeats.api_alive(host, version, endpoint)
 
-    @_answering
-    @_hearing
+    @_agent_request
     def hello(self, context: Context, *, hello: Any) -> Any:
         return wire.dump(self._cases.heartbeats.hello(wire.load(Hello, hello)))
 
-    @_answering
-    @_hearing
+    @_agent_request
     def report(self, context: Context, *, host: str, epoch: int, report: Any) -> Any:
         return wire.dump(self._cases.report_applier.report(host, epoch, wire.load(Report, report)))
 
-    @_answering
-    @_hearing
+    @_agent_request
     def desired(self, context: Context, *, host: str, epoch: int) -> Any:
         return wire.dump(self._cases.desired_states.desired(host, epoch))
 
-    @_answering
-    @_hearing
+    @_agent_request
     def holdings(self, context: Context, *, host: str, epoch: int) -> Any:
         return wire.dump(self._cases.prepared_units.holdings(host, epoch))
 
-    @_answering
-    @_hearing
+    @_agent_request
     def published(self, context: Context, *, host: str, epoch: int, refused: Any) -> None:
         names = wire.read(dict[str, str], refused, "refused")
         self._cases.report_applier.published(host, epoch, names)
 
-    @_answering
-    @_hearing
+    @_agent_request
     def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
-        gone = wire.read(list[str], names, "names")
-        self._cases.lost_devices.confirm_removal(host, epoch, gone)
+        removed = wire.read(list[str], names, "names")
+        self._cases.lost_devices.confirm_removal(host, epoch, removed)
 
-    @_answering
-    @_hearing
+    @_agent_request
     def readings(self, context: Context, *, host: str, epoch: int, readings: Any) -> None:
-        told = [wire.load(Reading, one) for one in wire.read(list[Any], readings, "readings")]
-        self._cases.readings.take(host, epoch, told)
+        items = wire.read(list[Any], readings, "readings")
+        self._cases.readings.store(host, epoch, [wire.load(Reading, item) for item in items])

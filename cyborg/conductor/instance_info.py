@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instances are called and how they are: asked of Nova in the background, and kept."""
+"""Read names and states of instances from Nova in the background, and store them."""
 
 import logging
 import time
@@ -14,19 +14,20 @@ from cyborg.db.engine import Database, retried
 
 LOG = logging.getLogger(__name__)
 
-#: How many instances one pass looks up at most.
+#: A pass reads at most so many instances.
 _PASS = 20
-#: When an instance is looked up again that is about to change, or could not be looked up.
+#: Milliseconds before an instance is read again that is changing, or that could not be read.
 _SOON_MS = 30_000
 
 
 class InstanceInfoSync:
-    """A periodic job of every conductor; only the longest-known living one does it.
+    """Store what Nova says about instances.
 
-    That several would do it at once, for a moment, does no harm: what one of them keeps makes the
-    answer of the other void. ``refresh`` is the age, in milliseconds, at which what is known is
-    asked for again; ``lease_ms`` how long a silent conductor counts as living. After ``patience``
-    seconds a pass asks nothing more, however slow Nova is.
+    Every conductor has the job, and the one that has been up for the longest time does it. Two may
+    do it at the same time: an answer is only stored while the row is unchanged since it was read.
+    ``refresh`` is the age of an answer, in milliseconds, at which it is read again. ``lease_ms`` is
+    the time in milliseconds after which a silent conductor is down. A pass sends no further request
+    after ``patience`` seconds.
     """
 
     def __init__(
@@ -50,36 +51,36 @@ class InstanceInfoSync:
         self._clock = clock
 
     def run_once(self) -> None:
-        """One pass: look up those whose turn it is, one by one.
+        """Do one pass: read the instances that are due.
 
-        Raises exception.Unavailable as soon as Nova does not answer. That instance has to wait
-        then, so that the next pass begins with another one: it may be the only one that Nova
-        cannot tell anything about.
+        Raises exception.Unavailable as soon as Nova does not answer. The next pass begins with
+        another instance then, because Nova may fail for this instance only.
         """
         if not self._lease.comes_first(self._lease_ms):
             return
         end = self._clock() + self._patience
         with self._db.reader() as tx:
             due = instances.due(tx, self._db.now, _PASS)
-        for asked in due:
+        for row in due:
             if self._clock() > end:
                 break
-            self._look(asked)
+            self._sync(row)
 
-    def _look(self, asked: Record) -> None:
+    def _sync(self, row: Record) -> None:
         try:
-            face = self._nova.server_info(asked.uuid)
+            info = self._nova.server_info(row.uuid)
         except exception.Unavailable:
-            self._keep(asked, None, self._soon)
+            self._store(row, None, self._soon)
             raise
         try:
-            self._keep(asked, face, self._soon if face and face.moving else self._refresh)
+            self._store(row, info, self._soon if info and info.moving else self._refresh)
         except exception.Invalid:
-            LOG.warning("The database cannot hold the name of instance %s", asked.uuid)
-            self._keep(asked, None, self._refresh)
+            LOG.warning("Name of instance %s not stored: the database cannot hold it", row.uuid)
+            self._store(row, None, self._refresh)
 
     @retried
-    def _keep(self, asked: Record, face: ServerInfo | None, after_ms: int) -> None:
-        said = None if face is None else {"name": face.name, "status": face.status}
+    def _store(self, row: Record, info: ServerInfo | None, after_ms: int) -> None:
+        """Store the info, if any, and read the instance again after ``after_ms``."""
+        values = None if info is None else {"name": info.name, "status": info.status}
         with self._db.writer() as tx:
-            instances.note(tx, self._db.now, asked, after_ms=after_ms, said=said)
+            instances.note(tx, self._db.now, row, after_ms=after_ms, said=values)

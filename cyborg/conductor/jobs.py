@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The periodic jobs of a conductor, and the settings that they and the use cases run with."""
+"""The periodic jobs of a conductor, and the settings of the jobs and the use cases."""
 
 import logging
 from collections.abc import Callable
@@ -17,17 +17,22 @@ from cyborg.conductor.instance_info import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db import history
 from cyborg.db.engine import Database
-from cyborg.db.history import Kept, Purge
+from cyborg.db.history import Purge
 from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.service import PeriodicTask
+
+LOG = logging.getLogger(__name__)
+
+#: A pass deletes at most ten thousand rows of a kind, which is more than a busy cloud adds between
+#: two passes.
+_PASS = Purge(batch=500, batches=20)
+#: Seconds between checks for agents that have been silent for too long.
+_AGENTS_INTERVAL: Final = 60.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Plain values from the configuration; times in seconds.
-
-    A retention of 0 is one without end.
-    """
+    """Values from the configuration; times in seconds. A retention of 0 has no end."""
 
     host: str
     process: str
@@ -42,17 +47,17 @@ class Settings:
     housekeeping_interval: float = 600.0
     lost_retention: float = 0.0
     history_retention: float = 0.0
-    #: 0: dead agents' devices stay on offer.
+    #: 0: units of agents that are down are never reserved.
     agent_grace: float = 3600.0
-    #: Drivers whose new devices need no operator's word; ``*`` is every one.
+    #: Drivers whose new devices are enabled at once; ``*`` stands for every driver.
     auto_enable: frozenset[str] = frozenset()
-    #: 0: Nova is not asked what instances are called.
+    #: 0: names and states of instances are not read from Nova.
     instance_refresh: float = 0.0
     instance_turn: float = 10.0
 
     @property
     def down_after(self) -> dict[str, int]:
-        """After how many milliseconds of silence a process of a binary is down."""
+        """Binary → milliseconds of silence after which a process of it is down."""
         return {
             AGENT: self.agent_down_ms,
             API: self.agent_down_ms,
@@ -61,27 +66,21 @@ class Settings:
 
     @property
     def lost_ms(self) -> int:
-        """After how many milliseconds what is lost is given up; 0 is never."""
+        """Milliseconds after which lost devices are removed; 0 is never."""
         return int(self.lost_retention * 1000)
 
     @property
     def agent_down_ms(self) -> int:
-        """How many milliseconds an agent may be silent and count as up."""
+        """Milliseconds of silence after which an agent is down."""
         return int(self.agent_down_after * 1000)
 
 
-LOG = logging.getLogger(__name__)
+class RetentionJob:
+    """Remove lost devices and history past their retention.
 
-#: One pass deletes ten thousand rows of a kind at most, which is more than a busy cloud makes
-#: between two passes.
-_PASS = Purge(batch=500, batches=20)
-
-
-class Housekeeper:
-    """A periodic job of every conductor; only the longest-known living one does it.
-
-    ``lease_ms`` is how long a silent conductor counts as living, ``history_retention`` how long
-    history is kept, in milliseconds; 0 means for ever.
+    Every conductor has the job, and the one that has been up for the longest time does it.
+    ``lease_ms`` is the time in milliseconds after which a silent conductor is down.
+    ``history_retention`` is in milliseconds; 0 keeps the history for ever.
     """
 
     def __init__(
@@ -100,29 +99,22 @@ class Housekeeper:
         self._history_retention = history_retention
 
     def run_once(self) -> None:
-        """One pass; raises exception.Unavailable."""
+        """Do one pass; raises exception.Unavailable."""
         if not self._lease.comes_first(self._lease_ms):
             return
         self._lost_devices.expire()
         if self._history_retention:
             before = history.cutoff(self._db, self._history_retention)
-            _tell(history.purge(self._db, before, _PASS))
-
-
-def _tell(gone: dict[Kept, int]) -> None:
-    parts = [f"{count} {kept.value}" for kept, count in gone.items() if count]
-    if parts:
-        LOG.info("Deleted history past its retention: %s", ", ".join(parts))
-
-
-#: How often the conductor looks for agents that are silent for too long, in seconds.
-_AGENTS_INTERVAL: Final = 60.0
+            deleted = history.purge(self._db, before, _PASS)
+            counts = [f"{count} {kept.value}" for kept, count in deleted.items() if count]
+            if counts:
+                LOG.info("Deleted history past its retention: %s", ", ".join(counts))
 
 
 def audit(
     settings: Settings, lease: ConductorLease, auditor: Callable[[], Auditor], repairs: Repairs
 ) -> PeriodicTask:
-    """The job that compares everything with everything."""
+    """Return the job that compares the database, Placement and Nova, and repairs differences."""
     job = AuditJob(
         lease=lease,
         auditor=auditor,
@@ -133,27 +125,25 @@ def audit(
     return PeriodicTask("audit", job.run_once, interval=settings.audit_interval)
 
 
-def keep_house(
+def housekeeping(
     settings: Settings, db: Database, lease: ConductorLease, lost_devices: LostDevices
 ) -> PeriodicTask:
-    """The job that gives up what is past its time."""
-    housekeeper = Housekeeper(
+    """Return the job that removes lost devices and history past their retention."""
+    job = RetentionJob(
         db=db,
         lease=lease,
         lost_devices=lost_devices,
         lease_ms=int(settings.lease * 1000),
         history_retention=int(settings.history_retention * 1000),
     )
-    return PeriodicTask(
-        "housekeeping", housekeeper.run_once, interval=settings.housekeeping_interval
-    )
+    return PeriodicTask("housekeeping", job.run_once, interval=settings.housekeeping_interval)
 
 
-def look_for_agents(
+def agent_failover(
     settings: Settings, db: Database, lease: ConductorLease, publisher: Callable[[], Publisher]
 ) -> PeriodicTask:
-    """The job that takes back what dead agents offered."""
-    failover = AgentFailover(
+    """Return the job that reserves the units of agents that are down in Placement."""
+    job = AgentFailover(
         db=db,
         lease=lease,
         publisher=publisher,
@@ -161,14 +151,14 @@ def look_for_agents(
         lease_ms=int(settings.lease * 1000),
     )
     interval = min(_AGENTS_INTERVAL, settings.agent_grace)
-    return PeriodicTask("agents", failover.run_once, interval=interval)
+    return PeriodicTask("agents", job.run_once, interval=interval)
 
 
-def look_instances_up(
+def instance_info(
     settings: Settings, db: Database, lease: ConductorLease, nova: Nova
 ) -> PeriodicTask:
-    """The job that keeps what instances are called and how they are."""
-    inquirer = InstanceInfoSync(
+    """Return the job that reads the names and states of instances from Nova."""
+    job = InstanceInfoSync(
         db=db,
         lease=lease,
         nova=nova,
@@ -176,4 +166,4 @@ def look_instances_up(
         lease_ms=int(settings.lease * 1000),
         patience=settings.instance_turn,
     )
-    return PeriodicTask("instances", inquirer.run_once, interval=settings.instance_turn)
+    return PeriodicTask("instances", job.run_once, interval=settings.instance_turn)

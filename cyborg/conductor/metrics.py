@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of a conductor: what the database holds now, and the readings of agents.
+"""Metrics of a conductor: counts from the database, and the readings of agents.
 
-What the database cannot answer, because it is away or slow, is left out, and a metric says so.
+While the database is away or slow the counts are left out, and a metric says so.
 """
 
 import threading
@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from cyborg import exception
 from cyborg.conductor.leases import check_epoch
-from cyborg.db import metrics as rows
+from cyborg.db import metrics as metrics_db
 from cyborg.db.engine import Reader
 from cyborg.db.metrics import Counts, Totals
 from cyborg.metrics import catalogue
@@ -31,23 +31,21 @@ from cyborg.model.reading import FIGURES, Reading, sound
 from cyborg.model.work import WorkKind
 from cyborg.rpc.transport import in_thread
 
-#: How long the database may take, in seconds: Prometheus waits for ten.
+#: Seconds that the database may take to answer; Prometheus waits for ten.
 _PATIENCE: Final = 5.0
-#: Values that are shown as 0 when there are none.
-_ARQS: Final = [(one.value,) for one in State]
-_HANDLES: Final = [*((one.value,) for one in HandleState), (LOST,)]
-_OPERATIONS: Final = [(one.value,) for one in OperationState]
-#: What never ends is no work that waits.
-_WORK: Final = [(one.value,) for one in WorkKind if one is not WorkKind.PUBLISH_NOTIFICATIONS]
-
-
-#: Values that were not renewed for so many seconds are forgotten.
+#: Labels that have the value 0 when the database has no such row.
+_ARQS: Final = [(state.value,) for state in State]
+_HANDLES: Final = [*((state.value,) for state in HandleState), (LOST,)]
+_OPERATIONS: Final = [(state.value,) for state in OperationState]
+#: The kinds of work, without the kind that never ends: it does not wait.
+_WORK: Final = [(kind.value,) for kind in WorkKind if kind is not WorkKind.PUBLISH_NOTIFICATIONS]
+#: Seconds after which readings that were not renewed are dropped.
 _KEPT: Final = 3600.0
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The figures of a device, and when this conductor was told, in seconds since 1970."""
+class DeviceReading:
+    """The figures of a device, and when they came in: ``at`` in seconds since 1970."""
 
     host: str
     uuid: str
@@ -58,48 +56,49 @@ class Measured:
 
 
 class Readings:
-    """The last values of each host that told this conductor; ``clock`` is the machine's."""
+    """The last readings of each host that came to this conductor; ``clock`` as ``time.time``."""
 
     def __init__(self, *, db: Reader, clock: Callable[[], float] = time.time) -> None:
         self._db = db
         self._clock = clock
         self._lock = threading.Lock()
-        self._hosts: dict[str, list[Measured]] = {}
+        self._hosts: dict[str, list[DeviceReading]] = {}
 
-    def take(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
-        """Keep what an agent tells of its devices; those that nobody has reported are left out.
+    def store(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
+        """Replace the readings of a host; devices that are not in the database are left out.
 
         One statement. Raises StaleEpoch, NotFound (host).
         """
         with self._db.reader() as tx:
-            found = rows.devices_of(tx, host)
-        check_epoch(found[0] if found else None, host, epoch)
-        known = {(row.driver, row.device_key): row for row in found}
+            rows = metrics_db.devices_of(tx, host)
+        check_epoch(rows[0] if rows else None, host, epoch)
+        by_key = {(row.driver, row.device_key): row for row in rows}
         now = self._clock()
-        told = [
-            Measured(host, row.uuid, row.type, row.driver, _known(one.figures), now)
-            for one in readings
-            if (row := known.get((one.driver, one.key))) is not None
-        ]
+        stored = []
+        for reading in readings:
+            row = by_key.get((reading.driver, reading.key))
+            if row is not None:
+                figures = {
+                    name: value for name, value in sound(reading.figures).items() if name in FIGURES
+                }
+                stored.append(DeviceReading(host, row.uuid, row.type, row.driver, figures, now))
         with self._lock:
-            self._hosts[host] = told
+            self._hosts[host] = stored
 
-    def latest(self) -> list[Measured]:
-        """What is known, of any age up to an hour."""
+    def latest(self) -> list[DeviceReading]:
+        """Return the readings of all hosts that are at most an hour old."""
         oldest = self._clock() - _KEPT
         with self._lock:
             self._hosts = {
-                host: told for host, told in self._hosts.items() if told and told[0].at >= oldest
+                host: readings
+                for host, readings in self._hosts.items()
+                if readings and readings[0].at >= oldest
             }
-            return [one for told in self._hosts.values() for one in told]
+            return [reading for readings in self._hosts.values() for reading in readings]
 
 
-def _known(figures: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in sound(figures).items() if name in FIGURES}
-
-
-class Binds:
-    """Times binds; goes into a ``HostWork``."""
+class BindTimes:
+    """Count and time the binds that a host prepares; called by ``UnitTasks``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = catalogue.BIND_SECONDS.histogram(registry)
@@ -107,12 +106,16 @@ class Binds:
             self._seconds.labels(outcome.value)
 
     def __call__(self, outcome: State, seconds: float) -> None:
-        """One more, ``seconds`` after it was begun."""
+        """Count a bind that ended in state ``outcome``, ``seconds`` after its begin."""
         self._seconds.labels(outcome.value).observe(seconds)
 
 
-class Cloud(Collector):
-    """Read anew for each scrape; ``down_after`` is in milliseconds, by binary."""
+class CloudCollector(Collector):
+    """Read the metrics for each scrape.
+
+    ``down_after`` maps a binary to the milliseconds of silence after which a process of it is down.
+    The database has ``patience`` seconds to answer.
+    """
 
     def __init__(
         self,
@@ -127,62 +130,66 @@ class Cloud(Collector):
         self._down_after = down_after
         self._patience = patience
         self._lock = threading.Lock()
-        self._asking: Future[Totals] | None = None
+        self._query: Future[Totals] | None = None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """See Collector."""
-        found = self._totals()
-        yield _filled(catalogue.DATABASE_UP, {(): 0 if found is None else 1})
-        if found is not None:
-            yield _filled(catalogue.ARQS, _with_zeros(found.arqs, _ARQS))
-            yield _filled(catalogue.HANDLES, _with_zeros(_by_state(found.units), _HANDLES))
-            yield _filled(catalogue.UNITS, _with_zeros(found.units, _offered(found.units)))
-            yield _filled(catalogue.UNITS_LEAKED, {(): found.leaked})
-            yield _filled(catalogue.DEVICES, found.devices)
-            yield _filled(catalogue.DEVICE_HEALTHY, found.healthy)
-            yield _filled(catalogue.DRIVERS, found.drivers)
-            yield _filled(catalogue.WORK, _waiting(found.work))
-            yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(found.ages)))
-            yield _filled(catalogue.WORK_FAILING, _waiting(found.failing))
-            yield _filled(catalogue.OPERATIONS, _with_zeros(found.operations, _OPERATIONS))
-            yield _filled(catalogue.NOTIFICATION_LAG, {(): found.untold / 1000})
-            yield _filled(catalogue.SERVICES, self._services(found.silence))
-            yield _filled(catalogue.HEARTBEAT_AGE, _seconds(found.silence))
-        yield from self._measured()
+        """Yield the metric families; see Collector."""
+        totals = self._totals()
+        yield _filled(catalogue.DATABASE_UP, {(): 0 if totals is None else 1})
+        if totals is not None:
+            yield _filled(catalogue.ARQS, _with_zeros(totals.arqs, _ARQS))
+            yield _filled(catalogue.HANDLES, _with_zeros(_by_state(totals.units), _HANDLES))
+            yield _filled(catalogue.UNITS, _with_zeros(totals.units, _unit_labels(totals.units)))
+            yield _filled(catalogue.UNITS_LEAKED, {(): totals.leaked})
+            yield _filled(catalogue.DEVICES, totals.devices)
+            yield _filled(catalogue.DEVICE_HEALTHY, totals.healthy)
+            yield _filled(catalogue.DRIVERS, totals.drivers)
+            yield _filled(catalogue.WORK, _waiting(totals.work))
+            yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(totals.ages)))
+            yield _filled(catalogue.WORK_FAILING, _waiting(totals.failing))
+            yield _filled(catalogue.OPERATIONS, _with_zeros(totals.operations, _OPERATIONS))
+            yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.untold / 1000})
+            yield _filled(catalogue.SERVICES, self._services(totals.silence))
+            yield _filled(catalogue.HEARTBEAT_AGE, _seconds(totals.silence))
+        yield from self._reading_families()
 
     def _totals(self) -> Totals | None:
-        """What the database says, None when it does not; one question at a time waits for it."""
+        """Return the counts, None while the database does not answer.
+
+        Scrapes at the same time share one query.
+        """
         with self._lock:
-            if self._asking is None or self._asking.done():
-                self._asking = in_thread(self._read, name="metrics")
-            asking = self._asking
-        wait((asking,), self._patience)
-        if not asking.done():
+            if self._query is None or self._query.done():
+                self._query = in_thread(self._read, name="metrics")
+            query = self._query
+        wait((query,), self._patience)
+        if not query.done():
             return None
         try:
-            return asking.result()
+            return query.result()
         except exception.CyborgError:
             return None
 
     def _read(self) -> Totals:
         with self._db.reader() as tx:
-            return rows.totals(tx, self._db.now)
+            return metrics_db.totals(tx, self._db.now)
 
     def _services(self, silence: Counts) -> Counts:
-        found: dict[tuple[str, ...], int] = {
+        """Count services by binary and state; ``silence`` is in milliseconds."""
+        counts: dict[tuple[str, ...], int] = {
             (binary, state): 0 for binary in self._down_after for state in ("up", "down")
         }
         for (binary, *_), ms in silence.items():
             if binary in self._down_after:
-                found[binary, "up" if ms <= self._down_after[binary] else "down"] += 1
-        return found
+                counts[binary, "up" if ms <= self._down_after[binary] else "down"] += 1
+        return counts
 
-    def _measured(self) -> Iterable[GaugeMetricFamily]:
+    def _reading_families(self) -> Iterable[GaugeMetricFamily]:
         families = {name: metric.family() for name, metric in catalogue.DEVICE_STATS.items()}
-        for one in self._readings.latest():
-            for name, value in one.figures.items():
-                labels = (one.host, one.driver, one.type, one.uuid)
-                families[name].add_metric(labels, value, timestamp=one.at)
+        for reading in self._readings.latest():
+            for name, value in reading.figures.items():
+                labels = (reading.host, reading.driver, reading.type, reading.uuid)
+                families[name].add_metric(labels, value, timestamp=reading.at)
         return families.values()
 
 
@@ -193,20 +200,20 @@ def _filled(metric: Metric, values: Mapping[tuple[str, ...], float]) -> GaugeMet
     return family
 
 
-def _with_zeros(counts: Counts, known: Iterable[tuple[str, ...]]) -> Counts:
-    return {**dict.fromkeys(known, 0), **counts}
+def _with_zeros(counts: Counts, labels: Iterable[tuple[str, ...]]) -> Counts:
+    return {**dict.fromkeys(labels, 0), **counts}
 
 
 def _by_state(units: Counts) -> Counts:
-    """The same for all hosts and resource classes together."""
-    found: Counter[tuple[str, ...]] = Counter()
+    """Return the sums over all hosts and resource classes."""
+    counts: Counter[tuple[str, ...]] = Counter()
     for (_, _, state), count in units.items():
-        found[state,] += count
-    return found
+        counts[state,] += count
+    return counts
 
 
-def _offered(units: Counts) -> Iterable[tuple[str, ...]]:
-    """What is shown as 0: a host of which all units are taken has none that are free."""
+def _unit_labels(units: Counts) -> Iterable[tuple[str, ...]]:
+    """Return the labels of free and held units of each host and resource class."""
     states = (HandleState.FREE.value, HandleState.HELD.value)
     return [(host, kind, state) for host, kind, _ in units for state in states]
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the bus of what has been committed: by following the history, and looking at services.
+"""Publish notifications of committed changes: follow the history, and watch the services.
 
-There is one piece of work for that in a database, which never ends: one conductor has it for as
-long as it lives, and another takes it over then, with how far it got. What is told is noted after
-it was sent, so that all is told at least once, and a message twice if a conductor dies in between.
+One work row, which never ends, exists for this in a database. One conductor has it while it runs,
+and another takes it over then, with the position that was stored. A position is stored after the
+messages before it were sent. So each message is sent at least once, and twice if a conductor ends
+in between.
 """
 
 import contextlib
@@ -26,17 +27,17 @@ from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the history.
+#: Seconds between two reads of the history.
 _PAUSE: Final = 1.0
-#: How often a conductor sees to it that the history is followed, in seconds.
+#: Seconds between checks that the work row exists.
 _INTERVAL: Final = 60.0
-#: So many lines of the history are told, and noted, together.
-_BATCH: Final = 200
+#: So many lines of the history are sent before the position is stored.
+_LIMIT: Final = 200
 
 
 @dataclass(frozen=True)
-class _News:
-    """What one look has found: what to send, and how far all is told when that is done."""
+class _Batch:
+    """The messages to send, the position after them, and whether there are more at once."""
 
     messages: list[Notification]
     position: Position
@@ -44,9 +45,10 @@ class _News:
 
 
 class NotificationPublisher:
-    """Follows the history while somebody listens.
+    """Follow the history while notifications are enabled.
 
-    ``down_after`` says after how many milliseconds of silence a process of a binary is down.
+    ``down_after`` maps a binary to the milliseconds of silence after which a process of it is down.
+    The history is read every ``pause`` seconds at least.
     """
 
     def __init__(
@@ -64,117 +66,119 @@ class NotificationPublisher:
         self._down_after = down_after
         self._pause = min(pause, min(down_after.values()) / 4000)
         self._stopped = threading.Event()
-        # Services that seem to be down: when they were heard of last, and since when it is known.
+        # Silent services → (time of the last heartbeat, time when the silence was first seen), ms.
         self._suspects: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def beginnings(self) -> PeriodicTask:
-        """The job that has the history followed, from the moment at which it is first to be."""
+    def job(self) -> PeriodicTask:
+        """Return the job that adds the work row, so that messages begin at the present time."""
         return PeriodicTask("notifications", self.begin, interval=_INTERVAL)
 
     @retried
     def begin(self) -> None:
-        """Make the piece of work unless it is there."""
+        """Add the work row unless it exists."""
         with self._db.reader() as tx:
             if notifications.exists(tx):
                 return
-        # Of conductors that start together one makes it.
+        # One of several conductors that start together adds it.
         with contextlib.suppress(exception.Conflict), self._db.writer() as tx:
             down = notifications.silent(tx, self._db.now, self._down_after)
             start = Position(notifications.newest(tx), {}, frozenset(down))
             notifications.begin(tx, self._db.now, start)
 
-    def follow(self, rows: Sequence[Record]) -> None:
-        """Tell what there is and what comes, until stopped; raises Fenced.
+    def publish(self, rows: Sequence[Record]) -> None:
+        """Send messages until ``stop``; the handler of the work. Raises Fenced.
 
-        Where nobody listens any more the work ends.
+        The work ends when notifications are disabled.
         """
         if not self._notifier.enabled:
             with self._queue.complete(rows):
-                LOG.info("Nobody listens to notifications any more")
+                LOG.info("Notifications are disabled: the history is not followed any more")
             return
         (row,) = rows
-        position, complaint = Position.load(row.spec), ""
+        position, logged = Position.load(row.spec), ""
         self._suspects = {}
         while not self._stopped.is_set():
             more = False
             try:
-                position, more = self._turn(row, position)
-                complaint = ""
+                position, more = self._send_batch(row, position)
+                logged = ""
             except exception.CyborgError as error:
-                # Nobody is known to be silent: the database may have been away for all.
+                # No service is known to be silent: the database may have been away for all.
                 self._suspects = {}
-                if str(error) != complaint:
-                    complaint = str(error)
-                    LOG.warning("Notifications wait: %s", error)
+                if str(error) != logged:
+                    logged = str(error)
+                    LOG.warning("Notifications cannot be sent and wait: %s", error)
             if not more:
                 self._stopped.wait(self._pause)
         self._queue.reschedule(rows, None, pause_ms=1)
 
     def stop(self) -> None:
-        """Have another conductor go on."""
+        """Stop; another conductor continues."""
         self._stopped.set()
         self._notifier.close()
 
-    def _turn(self, row: Record, position: Position) -> tuple[Position, bool]:
-        """One look; answers how far all is told, and whether there is more to tell at once."""
-        news = self._look(row, position)
-        # Nothing is open while this waits for the bus.
-        self._notifier.send(news.messages)
-        if news.position != position:
-            self._note(row, news.position)
-        return news.position, news.more
+    def _send_batch(self, row: Record, position: Position) -> tuple[Position, bool]:
+        """Send the next messages; return the position after them, and whether there are more."""
+        batch = self._read(row, position)
+        # No transaction is open while this waits for the message bus.
+        self._notifier.send(batch.messages)
+        if batch.position != position:
+            self._store(row, batch.position)
+        return batch.position, batch.more
 
     @retried
-    def _note(self, row: Record, position: Position) -> None:
+    def _store(self, row: Record, position: Position) -> None:
         with self._queue.checkpoint([row]) as tx:
             work.note(tx, row, position.dump())
 
-    def _look(self, row: Record, position: Position) -> _News:
+    def _read(self, row: Record, position: Position) -> _Batch:
         with self._db.reader() as tx:
             now_ms = notifications.clock(tx, self._db.now, row)
             if now_ms is None:
                 raise Fenced
-            found, more = notifications.happened(tx, position, _BATCH)
-            arqs = {one.uuid for one in found if one.noun == "arq"}
-            devices = {one.uuid for one in found if one.noun == "device"}
+            happenings, more = notifications.happened(tx, position, _LIMIT)
+            arqs = {happening.uuid for happening in happenings if happening.noun == "arq"}
+            devices = {happening.uuid for happening in happenings if happening.noun == "device"}
             owners = notifications.owners(tx, arqs)
             facts = notifications.devices(tx, devices)
             silent = notifications.silent(tx, self._db.now, self._down_after)
             back = notifications.known(tx, position.down - silent.keys())
         messages: list[Notification | None] = []
-        for one in found:
-            if one.noun == "arq":
-                messages.append(notification.arq_state(one, owners.get(one.uuid)))
-            elif one.noun == "device":
-                messages.append(notification.device_state(one, facts.get(one.uuid)))
-                messages.append(notification.device_health(one, facts.get(one.uuid)))
+        for happening in happenings:
+            uuid = happening.uuid
+            if happening.noun == "arq":
+                messages.append(notification.arq_state(happening, owners.get(uuid)))
+            elif happening.noun == "device":
+                messages.append(notification.device_state(happening, facts.get(uuid)))
+                messages.append(notification.device_health(happening, facts.get(uuid)))
         for (binary, host), seen_ms in sorted(back.items()):
             messages.append(
                 notification.service(binary, host, up=True, at_ms=now_ms, seen_ms=seen_ms)
             )
-        still = position.down & silent.keys()
-        gone = self._gone(silent, now_ms) - still
-        for binary, host in sorted(gone):
+        still_down = position.down & silent.keys()
+        newly_down = self._down(silent, now_ms) - still_down
+        for binary, host in sorted(newly_down):
             seen_ms = silent[binary, host]
             messages.append(
                 notification.service(binary, host, up=False, at_ms=now_ms, seen_ms=seen_ms)
             )
-        after = replace(position.after(found, now_ms), down=still | gone)
-        return _News([one for one in messages if one is not None], after, more)
+        after = replace(position.after(happenings, now_ms), down=still_down | newly_down)
+        return _Batch([message for message in messages if message is not None], after, more)
 
-    def _gone(self, silent: Mapping[tuple[str, str], int], now_ms: int) -> set[tuple[str, str]]:
-        """Which services are down beyond doubt.
+    def _down(self, silent: Mapping[tuple[str, str], int], now_ms: int) -> set[tuple[str, str]]:
+        """Return the services that are certainly down.
 
-        After an outage of the database all seem to be, until their next heartbeat: so one must
-        have been silent for half of its time again since it was first seen to be.
+        After an outage of the database all services seem to be down until their next heartbeat. So
+        a service must stay silent for another half of ``down_after`` since it was first seen
+        silent.
         """
-        known = self._suspects
-        self._suspects = {
-            one: known[one] if one in known and known[one][0] == seen_ms else (seen_ms, now_ms)
-            for one, seen_ms in silent.items()
-        }
+        suspects = {}
+        for service, seen_ms in silent.items():
+            first = self._suspects.get(service, (seen_ms, now_ms))
+            suspects[service] = first if first[0] == seen_ms else (seen_ms, now_ms)
+        self._suspects = suspects
         return {
-            one
-            for one, (_, since_ms) in self._suspects.items()
-            if now_ms - since_ms >= self._down_after[one[0]] / 2
+            (binary, host)
+            for (binary, host), (_, since_ms) in suspects.items()
+            if now_ms - since_ms >= self._down_after[binary] / 2
         }

@@ -6,7 +6,7 @@ takes over what a dead one held and raises the fencing number, so that one that 
 finds that its row has moved on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -78,6 +78,13 @@ def claim(
 def origin(row: Record) -> dict[str, str]:
     """The ids (see ``cyborg.context``) of the request that ordered this work; empty: none did."""
     return {} if row.request_id is None else events.origin(row.request_id, row.detail)
+
+
+def record(
+    tx: sa.Connection, now: sa.ColumnElement[int], row: Record, entries: Iterable[events.Entry]
+) -> None:
+    """Append entries to the history with the operation of this work and the ids of its request."""
+    events.record(tx, now, entries, operation=row.operation_id, ordered_by=origin(row))
 
 
 def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:

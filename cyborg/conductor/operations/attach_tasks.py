@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of attach and detach, and the instance's allocation in Placement.
+"""Carry attach and detach out: the work of an instance, and its allocation in Placement.
 
-The allocation follows from the ARQs of the instance, so that a repetition changes nothing.
+The allocation is computed from the ARQs of the instance, so that a repetition changes nothing.
 """
 
 import logging
@@ -16,7 +16,7 @@ from cyborg.clients.nova import Nova, Server
 from cyborg.clients.placement import CONCURRENT_UPDATE
 from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
-from cyborg.db import arqs as arq_moves
+from cyborg.db import arqs as arqs_db
 from cyborg.db import attaching, events, instances, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
@@ -27,101 +27,96 @@ from cyborg.model.attaching import Plan, Step
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.model.work import WorkKind
 
-#: How often an allocation that somebody else has just changed is read again.
-_LOOKS = 5
+LOG = logging.getLogger(__name__)
 
+#: How often an allocation is read again that another client has just changed.
+_ATTEMPTS = 5
+#: Milliseconds before the host or Nova, at work, is checked again.
+_LOOK_AGAIN_MS = 1000
+#: Milliseconds for which an attach waits for Nova or Placement to answer, for another task of Nova,
+#: or for a reboot; then it is rolled back.
+_PATIENCE_MS = 600_000
+#: How often a server is rebooted for an attach, and for a detach. Then it is its operator's turn.
+_REBOOTS = 2
+#: A server in this state takes on or loses accelerators without a reboot.
+_AT_REST = "SHUTOFF"
+_BROKEN = "ERROR"
+_REBOOTABLE = frozenset({"ACTIVE", _BROKEN})
+_FAILED = "the reboot failed"
+_GONE = "its accelerator requests were deleted together with those of the instance"
+
+#: Provider uuid → resource class → number of units.
 _Units = dict[str, dict[str, int]]
 
 
 class InstanceAllocation:
-    """Writes allocations of instances, always with the generation that was read."""
+    """Write allocations of instances, always with the generation that was read."""
 
     def __init__(self, *, db: Database, placement: Allocations) -> None:
         self._db = db
         self._placement = placement
 
     def grow(self, instance: str, providers: Mapping[str, str]) -> None:
-        """Have an instance hold at least the units that its ARQs bind of these providers.
+        """Allocate to an instance at least the units that its ARQs bind of these providers.
 
-        ``providers`` maps them to their resource classes. Raises exception.NotFound when it has
-        no allocation at all, Conflict when there is no room, Invalid when a provider is gone, and
-        Unavailable.
+        ``providers`` maps their uuids to their resource classes. Raises exception.NotFound when the
+        instance has no allocation, Conflict when a provider has no free units, Invalid when a
+        provider is gone, and Unavailable.
         """
-        for _ in range(_LOOKS):
-            found = self._placement.consumer(instance)
-            if found is None:
+        for _ in range(_ATTEMPTS):
+            consumer = self._placement.consumer(instance)
+            if consumer is None:
                 raise exception.NotFound(noun="Allocation of instance", key=instance)
-            if self._write(instance, found, self._grown(instance, found, providers)):
+            bound, units = self._units(instance, consumer)
+            for uuid, resource_class in providers.items():
+                classes = units.setdefault(uuid, {})
+                classes[resource_class] = max(classes.get(resource_class, 0), bound.get(uuid, 0))
+            if self._write(instance, consumer, units):
                 return
-        raise exception.Unavailable(peer="Placement", reason="the allocation never keeps still")
+        raise exception.Unavailable(peer="Placement", reason="the allocation keeps changing")
 
     def shrink(self, instance: str, providers: Mapping[str, str]) -> None:
-        """Have it hold no more of these providers than its ARQs bind; none at all is fine.
+        """Allocate to an instance at most the units that its ARQs bind of these providers.
 
-        Raises Conflict when Placement refuses, and Unavailable.
+        An instance without an allocation is left alone. Raises Conflict when Placement refuses the
+        change, and Unavailable.
         """
-        for _ in range(_LOOKS):
-            found = self._placement.consumer(instance)
-            if found is None:
+        for _ in range(_ATTEMPTS):
+            consumer = self._placement.consumer(instance)
+            if consumer is None:
                 return
-            if self._write(instance, found, self._shrunk(instance, found, providers)):
+            bound, units = self._units(instance, consumer)
+            for uuid, resource_class in providers.items():
+                classes = units.get(uuid, {})
+                if resource_class in classes:
+                    classes[resource_class] = min(classes[resource_class], bound.get(uuid, 0))
+            if self._write(instance, consumer, units):
                 return
-        raise exception.Unavailable(peer="Placement", reason="the allocation never keeps still")
+        raise exception.Unavailable(peer="Placement", reason="the allocation keeps changing")
 
-    def _grown(self, instance: str, found: Consumer, providers: Mapping[str, str]) -> _Units:
-        wanted = self._units(instance)
-        units: _Units = {rp: dict(one) for rp, one in found.allocations.items()}
-        for rp, resource_class in providers.items():
-            held = units.setdefault(rp, {})
-            held[resource_class] = max(held.get(resource_class, 0), wanted.get(rp, 0))
-        return _some(units)
-
-    def _shrunk(self, instance: str, found: Consumer, providers: Mapping[str, str]) -> _Units:
-        wanted = self._units(instance)
-        units: _Units = {rp: dict(one) for rp, one in found.allocations.items()}
-        for rp, resource_class in providers.items():
-            if resource_class in units.get(rp, {}):
-                units[rp][resource_class] = min(units[rp][resource_class], wanted.get(rp, 0))
-        return _some(units)
-
-    def _units(self, instance: str) -> Mapping[str, int]:
+    def _units(self, instance: str, consumer: Consumer) -> tuple[Mapping[str, int], _Units]:
+        """Return the units that the ARQs bind by provider, and a copy of the allocation."""
         with self._db.reader() as tx:
-            return attaching.units(tx, instance)
+            bound = attaching.units(tx, instance)
+        return bound, {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
 
-    def _write(self, instance: str, found: Consumer, units: _Units) -> bool:
-        """False when somebody else was faster."""
-        if units == found.allocations:
+    def _write(self, instance: str, consumer: Consumer, units: _Units) -> bool:
+        """Write an allocation if it differs; return False when another client was faster."""
+        # Placement refuses zeros.
+        counted = {
+            uuid: {name: count for name, count in classes.items() if count}
+            for uuid, classes in units.items()
+        }
+        allocations = {uuid: classes for uuid, classes in counted.items() if classes}
+        if allocations == consumer.allocations:
             return True
         try:
-            self._placement.set_consumer(instance, replace(found, allocations=units))
+            self._placement.set_consumer(instance, replace(consumer, allocations=allocations))
         except exception.Conflict as error:
             if error.fields.get("code") == CONCURRENT_UPDATE:
                 return False
             raise
         return True
-
-
-def _some(units: _Units) -> _Units:
-    """Without what is zero, which Placement would refuse."""
-    cleaned = {rp: {name: n for name, n in one.items() if n} for rp, one in units.items()}
-    return {rp: one for rp, one in cleaned.items() if one}
-
-
-LOG = logging.getLogger(__name__)
-
-#: How soon the host or Nova, at work, is looked at again, in milliseconds.
-_LOOK_AGAIN_MS = 1000
-#: How long an attach waits for a Nova or Placement that does not answer, or for another task of
-#: Nova's, before it is taken back; and how long a reboot may take.
-_PATIENCE_MS = 600_000
-#: How often a server is rebooted on the way in and out; after that it is its operator's.
-_REBOOTS = 2
-#: A server in these needs no reboot to take on or give back what is listed.
-_AT_REST = "SHUTOFF"
-_BROKEN = "ERROR"
-_REBOOTABLE = frozenset({"ACTIVE", _BROKEN})
-_FAILED = "the reboot failed"
-_GONE = "its accelerators were deleted together with those of the instance"
 
 
 class AttachWork:
@@ -133,13 +128,13 @@ class AttachWork:
         db: Database,
         queue: WorkQueue,
         nova: Nova,
-        allotment: InstanceAllocation,
+        allocation: InstanceAllocation,
         wake: Callable[[], None],
     ) -> None:
         self._db = db
         self._queue = queue
         self._nova = nova
-        self._allotment = allotment
+        self._allocation = allocation
         self._wake = wake
         self._steps: dict[Step, Callable[[Record, Plan], Plan | None]] = {
             Step.PREPARE: self._prepare,
@@ -150,74 +145,74 @@ class AttachWork:
             Step.SHRINK: self._shrink,
         }
 
-    def go_on(self, rows: Sequence[Record]) -> None:
-        """Go as far as it goes now; raises Unavailable to be called again later."""
+    def run(self, rows: Sequence[Record]) -> None:
+        """Take all steps that are possible now; raises Unavailable to be called again later."""
         (row,) = rows
         plan: Plan | None = wire.load(Plan, row.spec)
         while plan is not None:
             plan = self._steps[plan.step](row, plan)
 
     def _prepare(self, row: Record, plan: Plan) -> Plan | None:
-        """Wait until the host is done with all of them."""
+        """Wait until the host has prepared all units."""
         with self._db.reader() as tx:
-            states = arq_moves.states(tx, plan.arqs)
+            states = arqs_db.states(tx, plan.arqs)
             waits = attaching.being_prepared(tx, plan.arqs)
         if len(states) < len(plan.arqs):
-            return self._turn_back(row, plan, _GONE)
+            return self._roll_back(row, plan, _GONE)
         if State.BIND_FAILED in states.values():
-            return self._turn_back(row, plan, "its host could not prepare it")
+            return self._roll_back(row, plan, "its host could not prepare the accelerators")
         if waits:
             self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
             return None
-        return self._note(row, replace(plan, step=Step.ALLOCATE))
+        return self._continue(row, replace(plan, step=Step.ALLOCATE))
 
     def _allocate(self, row: Record, plan: Plan) -> Plan | None:
-        """Extend the instance's allocation, look at the server again, and list the ARQs."""
+        """Extend the instance's allocation, check the server again, and list the ARQs."""
         try:
-            self._allotment.grow(row.instance_uuid, plan.providers)
+            self._allocation.grow(row.instance_uuid, plan.providers)
             server = self._nova.server(row.instance_uuid)
         except exception.Unavailable as error:
             if row.age_ms < _PATIENCE_MS:
                 raise
-            return self._turn_back(row, plan, str(error))
+            return self._roll_back(row, plan, str(error))
         except (exception.NotFound, exception.Conflict, exception.Invalid) as error:
-            return self._turn_back(row, plan, f"Placement refuses it: {error}")
+            return self._roll_back(row, plan, f"Placement refuses it: {error}")
         if server is None or server.node != plan.node:
-            return self._turn_back(row, plan, "the server is not there any more")
+            return self._roll_back(row, plan, "the server is not there any more")
         if server.status not in ("ACTIVE", _AT_REST) or server.task is not None:
-            return self._turn_back(row, plan, f"the server has become {_words(server)}")
+            return self._roll_back(row, plan, f"the server has become {_state(server)}")
         return self._list(row, plan)
 
     @retried
     def _list(self, row: Record, plan: Plan) -> Plan | None:
-        """One transaction lists all of them, bound; from now on Nova hands them to the guest."""
-        going_on = replace(plan, step=Step.REBOOT)
+        """Mark all ARQs bound and list them; from now on Nova hands them to the guest."""
+        next_plan = replace(plan, step=Step.REBOOT)
         with self._queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
             complete = len(arqs) == len(plan.arqs)
             if complete:
-                ids = [one.id for one in arqs]
-                arq_moves.move(tx, Event.FINISH, ids)
-                arq_moves.hide(tx, ids, hidden=False)
-                entries = [_entry(row, one, State.BOUND.value) for one in arqs]
-                self._record(tx, row, entries)
-                self._reach(tx, row, going_on)
-        return going_on if complete else self._turn_back(row, plan, _GONE)
+                ids = [arq.id for arq in arqs]
+                arqs_db.move(tx, Event.FINISH, ids)
+                arqs_db.hide(tx, ids, hidden=False)
+                entries = [_entry(row, arq, State.BOUND.value) for arq in arqs]
+                work.record(tx, self._db.now, row, entries)
+                self._store(tx, row, next_plan)
+        return next_plan if complete else self._roll_back(row, plan, _GONE)
 
     def _reboot(self, row: Record, plan: Plan) -> Plan | None:
-        """Have the guest take on, or give back, what has been listed or hidden."""
+        """Reboot the server so that its guest gets the listed and loses the hidden accelerators."""
         server = self._nova.server(row.instance_uuid)
         if server is None or server.node != plan.node:
-            return self._without_guest(row, plan)
-        if not self._is_wanted(plan):
-            return self._next(row, plan)
+            return self._server_gone(row, plan)
+        if not self._has_arqs(plan):
+            return self._guest_updated(row, plan)
         if server.task is not None:
             return self._wait(row, plan, f"Nova is busy with the server ({server.task})")
         if server.status == _AT_REST:
-            return self._next(row, plan)
+            return self._guest_updated(row, plan)
         if server.status == _BROKEN and not plan.leaving:
-            # Maybe by a reboot that a conductor asked for which did not live to write that down.
-            return self._turn_back(row, plan, _FAILED)
+            # A conductor may have rebooted it and ended before it stored that.
+            return self._roll_back(row, plan, _FAILED)
         if server.status not in _REBOOTABLE:
             return self._wait(row, plan, f"the server is {server.status}")
         if not self._nova.reboot(row.instance_uuid):
@@ -225,149 +220,138 @@ class AttachWork:
         watching = replace(
             plan, step=Step.WATCH, reboots=plan.reboots + 1, rebooted_at=int(row.age_ms)
         )
-        return self._note(row, watching)
+        return self._continue(row, watching)
 
     def _watch(self, row: Record, plan: Plan) -> Plan | None:
-        """See the reboot finished."""
+        """Wait for the end of the reboot."""
         server = self._nova.server(row.instance_uuid)
         if server is None or server.node != plan.node:
-            return self._without_guest(row, plan)
+            return self._server_gone(row, plan)
         if server.task is not None:
             return self._wait(row, plan, f"the reboot does not end ({server.task})")
         if server.status != _BROKEN:
-            return self._next(row, plan)
+            return self._guest_updated(row, plan)
         if not plan.leaving:
-            return self._turn_back(row, plan, _FAILED)
+            return self._roll_back(row, plan, _FAILED)
         if plan.reboots < _REBOOTS:
-            return self._note(row, replace(plan, step=Step.REBOOT))
-        fault = "the server could not be rebooted; its accelerators are held until it was"
-        plan = self._tell(row, plan, "; ".join(filter(None, (plan.fault, fault))))
+            return self._continue(row, replace(plan, step=Step.REBOOT))
+        fault = "the server could not be rebooted; its accelerators are held until it is rebooted"
+        plan = self._end_early(row, plan, "; ".join(filter(None, (plan.fault, fault))))
         self._queue.reschedule([row], plan.fault)
         return None
 
     @retried
     def _release(self, row: Record, plan: Plan) -> Plan | None:
-        """Delete the ARQs; their handles are free, or the host's to clean up."""
-        going_on = replace(plan, step=Step.SHRINK)
+        """Delete the ARQs; their handles are free, or the host cleans them up first."""
+        next_plan = replace(plan, step=Step.SHRINK)
         with self._queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
             release.cancel_and_release(tx, self._db.now, arqs, request_key=row.operation_id)
-            arq_moves.delete(tx, [one.id for one in arqs])
+            arqs_db.delete(tx, [arq.id for arq in arqs])
             instances.release(tx, self._db.now, [row.instance_uuid])
-            entries = [_entry(row, one, "detached") for one in arqs]
-            self._record(tx, row, entries)
-            self._reach(tx, row, going_on)
+            entries = [_entry(row, arq, "detached") for arq in arqs]
+            work.record(tx, self._db.now, row, entries)
+            self._store(tx, row, next_plan)
         self._wake()
-        return going_on
+        return next_plan
 
     def _shrink(self, row: Record, plan: Plan) -> None:
-        """Give back in Placement what a server that is still there had of them."""
+        """Reduce the allocation of a server that is still there."""
         server = self._nova.server(row.instance_uuid)
         if server is not None and server.node == plan.node:
-            # Else Nova has cleaned up, and what is there by now is for binds to come.
-            self._allotment.shrink(row.instance_uuid, plan.providers)
-        self._end(row, plan)
+            # Otherwise Nova has removed it, and a new allocation is for later binds.
+            self._allocation.shrink(row.instance_uuid, plan.providers)
+        self._complete(row, plan)
 
-    def _next(self, row: Record, plan: Plan) -> Plan | None:
-        """The guest is as it should be."""
+    def _guest_updated(self, row: Record, plan: Plan) -> Plan | None:
+        """Continue after the guest has got or lost the accelerators."""
         if plan.leaving:
-            return self._note(row, replace(plan, step=Step.RELEASE))
-        if not self._is_wanted(plan):
-            return self._turn_back(row, plan, _GONE)
-        self._end(row, plan)
+            return self._continue(row, replace(plan, step=Step.RELEASE))
+        if not self._has_arqs(plan):
+            return self._roll_back(row, plan, _GONE)
+        self._complete(row, plan)
         return None
 
-    def _without_guest(self, row: Record, plan: Plan) -> Plan | None:
-        """The server is gone or elsewhere, or its ARQs are: no guest here has them."""
+    def _server_gone(self, row: Record, plan: Plan) -> Plan | None:
+        """Continue without the server: it is deleted, or on another host."""
         if plan.leaving:
-            return self._note(row, replace(plan, step=Step.RELEASE))
-        return self._turn_back(row, plan, "the server is not there any more")
+            return self._continue(row, replace(plan, step=Step.RELEASE))
+        return self._roll_back(row, plan, "the server is not there any more")
 
     def _wait(self, row: Record, plan: Plan, reason: str) -> Plan | None:
-        """Look again later; what is not there yet is not waited for without end."""
+        """Check again later; roll an attach back that has waited for too long."""
         if not plan.leaving and row.age_ms - plan.rebooted_at > _PATIENCE_MS:
-            return self._turn_back(row, plan, reason)
+            return self._roll_back(row, plan, reason)
         self._queue.reschedule([row], reason, pause_ms=_LOOK_AGAIN_MS)
         return None
 
     @retried
-    def _turn_back(self, row: Record, plan: Plan, fault: str) -> Plan:
-        """Take an attach back; what a guest may have got is rebooted away first."""
-        LOG.warning("Attaching to instance %s is taken back: %s", row.instance_uuid, fault)
+    def _roll_back(self, row: Record, plan: Plan, fault: str) -> Plan:
+        """Roll an attach back; a guest that may have got accelerators is rebooted first."""
+        LOG.warning("Attach to instance %s is rolled back: %s", row.instance_uuid, fault)
         with self._queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
-            listed = [one.id for one in arqs if not one.hidden]
-            said = [one.fault for one in arqs if one.fault is not None]
-            arq_moves.hide(tx, listed, hidden=True)
-            back = replace(
+            listed = [arq.id for arq in arqs if not arq.hidden]
+            faults = [arq.fault for arq in arqs if arq.fault is not None]
+            arqs_db.hide(tx, listed, hidden=True)
+            leaving = replace(
                 plan,
                 step=Step.REBOOT if listed else Step.RELEASE,
                 leaving=True,
-                fault=": ".join([fault, *said]),
+                fault=": ".join([fault, *faults]),
                 reboots=_REBOOTS - 1,
             )
-            self._reach(tx, row, back)
-        return back
+            self._store(tx, row, leaving)
+        return leaving
 
-    def _is_wanted(self, plan: Plan) -> bool:
-        """Whether any of its ARQs are left."""
+    def _has_arqs(self, plan: Plan) -> bool:
+        """Return whether any of its ARQs still exist."""
         with self._db.reader() as tx:
-            return bool(arq_moves.states(tx, plan.arqs))
+            return bool(arqs_db.states(tx, plan.arqs))
 
     @retried
-    def _note(self, row: Record, plan: Plan) -> Plan:
+    def _continue(self, row: Record, plan: Plan) -> Plan:
         with self._queue.checkpoint([row]) as tx:
-            self._reach(tx, row, plan)
+            self._store(tx, row, plan)
         return plan
 
-    def _reach(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
+    def _store(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
         operations.reach(tx, self._db.now, row.operation_id, plan.step.value)
         work.note(tx, row, wire.dump(plan))
 
     def _lock(self, tx: sa.Connection, row: Record, plan: Plan) -> Sequence[Record]:
-        """The ARQs that are still the instance's, locked after it."""
+        """Return the ARQs that the instance still has, locked after the instance."""
         instances.lock(tx, [row.instance_uuid])
-        return arq_moves.lock(tx, Arq.uuid.in_(plan.arqs), Arq.instance_uuid == row.instance_uuid)
+        return arqs_db.lock(tx, Arq.uuid.in_(plan.arqs), Arq.instance_uuid == row.instance_uuid)
 
     @retried
-    def _tell(self, row: Record, plan: Plan, fault: str) -> Plan:
-        """Report the failure now, for what is left may take long."""
+    def _end_early(self, row: Record, plan: Plan, fault: str) -> Plan:
+        """End the operation with a failure; the rest of the work may take long."""
         if plan.told:
             return plan
-        told = replace(plan, fault=fault, told=True)
+        ended = replace(plan, fault=fault, told=True)
         with self._queue.checkpoint([row]) as tx:
-            self._conclude(tx, row, told)
-            work.note(tx, row, wire.dump(told))
-        return told
+            self._end_operation(tx, row, ended)
+            work.note(tx, row, wire.dump(ended))
+        return ended
 
     @retried
-    def _end(self, row: Record, plan: Plan) -> None:
+    def _complete(self, row: Record, plan: Plan) -> None:
         with self._queue.complete([row]) as tx:
             if not plan.told:
-                self._conclude(tx, row, plan)
+                self._end_operation(tx, row, plan)
 
-    def _record(self, tx: sa.Connection, row: Record, entries: Sequence[events.Entry]) -> None:
-        """Append events with the operation and the ids of the request that ordered it."""
-        events.record(
-            tx,
-            self._db.now,
-            entries,
-            operation=row.operation_id,
-            ordered_by=work.origin(row),
-        )
-
-    def _conclude(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
-        """Write down how it ended."""
-        done = "attached" if row.kind == WorkKind.ATTACH else "detached"
+    def _end_operation(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
+        action = "attached" if row.kind == WorkKind.ATTACH else "detached"
         entry = events.Entry(
             "instance",
             row.instance_uuid,
-            done if plan.fault is None else f"not {done}",
+            action if plan.fault is None else f"not {action}",
             instance_uuid=row.instance_uuid,
             hostname=plan.node,
             reason=plan.fault,
         )
-        self._record(tx, row, [entry])
+        work.record(tx, self._db.now, row, [entry])
         state = ResultState.SUCCEEDED if plan.fault is None else ResultState.FAILED
         result = HostResult(plan.node, state, {"arqs": list(plan.arqs)}, plan.fault)
         operations.end(tx, self._db.now, row.operation_id, result)
@@ -384,5 +368,5 @@ def _entry(row: Record, arq: Record, action: str) -> events.Entry:
     )
 
 
-def _words(server: Server) -> str:
+def _state(server: Server) -> str:
     return server.status if server.task is None else f"{server.status} ({server.task})"

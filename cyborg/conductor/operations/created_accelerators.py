@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators that operators create: ordered here, made by the report that shows them.
+"""Accelerators that operators create: an order first, stored as a device when a report shows it.
 
-The order is work of the host, and part of what is desired of it. Whether the host can have it, its
-driver alone can tell: it shows the new device like any other, and the report makes the rows. So
-nothing of one that is refused was ever in the database, nor in Placement.
+The order is a work row of the host, and part of its desired state. Only the driver can decide
+whether the host can create the accelerator. The driver reports the new device like any other, and
+the report adds the rows. So a refused accelerator was never in the database or in Placement.
 """
 
 from collections.abc import Sequence
@@ -28,93 +28,123 @@ from cyborg.model.work import Discovered, WorkKind
 from cyborg.rpc.agent import AgentClient
 
 CREATE = "create_device"
-#: States of a driver that shows nothing.
-_MUTE = (DriverState.FAILED, DriverState.STOPPED)
+#: States of a driver that reports no devices.
+_NOT_LOADED = (DriverState.FAILED, DriverState.STOPPED)
 
 
 class AcceleratorCreator:
-    """Begins to create accelerators."""
+    """Begin to create accelerators."""
 
     def __init__(self, *, db: Database, operations: Operations) -> None:
         self._db = db
         self._operations = operations
 
-    def create(self, order: Order, wanted: Creation) -> Operation:
+    def create(self, order: Order, request: Creation) -> Operation:
         """Have an accelerator created on a backend of a host.
 
         Raises NotFound (host, driver, backend), Unavailable (its agent is down), Invalid (the
-        backend has no such handles), and Conflict when the driver creates none or the place is
-        taken.
+        backend has no such handles), and Conflict when the driver creates no accelerators there or
+        the host has, or will get, an accelerator with the same key or name.
         """
 
         def plan(tx: sa.Connection) -> list[Task]:
-            host = self._operations.hosts(tx, [wanted.host], wait=order.wait)[0]
-            # Under the host's lock: of two that want one place, the second sees the first.
+            host = self._operations.hosts(tx, [request.host], wait=order.wait)[0]
+            # This locks the host: of two orders for the same place the second sees the first.
             hosts.bump_desired_generation(tx, self._db.now, host.id)
-            attach_type = _attach_type(
-                created_accelerators.backends(tx, host.id, wanted.driver), wanted
-            )
-            new = self._new(tx, host, order, wanted, attach_type=attach_type)
-            entry = events.Entry("device", new.uuid, "ordered", hostname=host.name)
+            backends = created_accelerators.backends(tx, host.id, request.driver)
+            attach_type = _attach_type(backends, request)
+            ordered = _ordered(tx, host, order, request, attach_type=attach_type)
+            entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
             events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
-            about = {"device": new.uuid, "driver": wanted.driver, "backend": wanted.backend}
-            return [Task(host, WorkKind.CREATE, new.spec(), about=about)]
+            about = {
+                "device": ordered.uuid,
+                "driver": request.driver,
+                "backend": request.backend,
+            }
+            return [Task(host, WorkKind.CREATE, ordered.spec(), about=about)]
 
         return self._operations.begin(order, plan)
 
-    def _new(
-        self,
-        tx: sa.Connection,
-        host: Record,
-        order: Order,
-        wanted: Creation,
-        *,
-        attach_type: AttachType,
-    ) -> Ordered:
-        pending = [one.facts for one in created_accelerators.ordered(tx, host.id)]
-        keys = {*created_accelerators.keys(tx, host.id), *(one.key for one in pending)}
-        facts = creation.device(
-            wanted, creation.handles(wanted, attach_type, keys), host.service_host
+
+def _attach_type(backends: Sequence[Record], request: Creation) -> AttachType:
+    """Return how guests get what the requested backend creates; raises NotFound, Conflict."""
+    if not backends:
+        raise exception.NotFound(noun="Driver", key=request.driver)
+    if backends[0].state in _NOT_LOADED:
+        error = backends[0].error or "it is not loaded"
+        raise exception.Conflict(
+            reason=f"Driver {request.driver} is {backends[0].state} on {request.host}: {error}"
         )
-        names = {one.name for one in facts.deployables}
-        reserved = {one.name for device in pending for one in device.deployables}
-        if facts.key in keys or names & (reserved | host_inventory.taken_names(tx, names).keys()):
-            raise exception.Conflict(
-                reason=f"There is an accelerator {facts.key} on {host.name} already, or there will "
-                "be one soon."
-            )
-        uuid = str(uuid5(UUID(order.operation), "device"))
-        return Ordered(uuid, wanted.driver, facts, wanted.labels)
+    if all(backend.creates is None for backend in backends):
+        raise exception.Conflict(
+            reason=f"Driver {request.driver} has no backend on {request.host} on which "
+            "accelerators can be created. The field creates of the backends (backend-list on the "
+            "command line) tells where that is possible."
+        )
+    for backend in backends:
+        if backend.backend == request.backend:
+            if backend.creates is None:
+                raise exception.Conflict(
+                    reason=f"Accelerators cannot be created on backend {request.backend} of driver "
+                    f"{request.driver}. The field creates of the backends (backend-list on the "
+                    "command line) tells where that is possible."
+                )
+            return AttachType(backend.creates)
+    raise exception.NotFound(noun="Backend", key=request.backend)
+
+
+def _ordered(
+    tx: sa.Connection,
+    host: Record,
+    order: Order,
+    request: Creation,
+    *,
+    attach_type: AttachType,
+) -> Ordered:
+    """Return the order for the host; raises Conflict when its key or a name is in use."""
+    pending = [ordered.facts for ordered in created_accelerators.ordered(tx, host.id)]
+    keys = {*created_accelerators.keys(tx, host.id), *(device.key for device in pending)}
+    handles = creation.handles(request, attach_type, keys)
+    device = creation.device(request, handles, host.service_host)
+    names = {deployable.name for deployable in device.deployables}
+    reserved = {deployable.name for other in pending for deployable in other.deployables}
+    if device.key in keys or names & (reserved | host_inventory.taken_names(tx, names).keys()):
+        raise exception.Conflict(
+            reason=f"There is an accelerator {device.key} on {host.name} already, or there will "
+            "be one soon."
+        )
+    uuid = str(uuid5(UUID(order.operation), "device"))
+    return Ordered(uuid, request.driver, device, request.labels)
 
 
 class CreationWork:
     """The handler of ``create`` work."""
 
     def __init__(
-        self, *, db: Database, queue: WorkQueue, asker: AgentQuery, agents: AgentClient
+        self, *, db: Database, queue: WorkQueue, query: AgentQuery, agents: AgentClient
     ) -> None:
         self._db = db
         self._queue = queue
-        self._asker = asker
+        self._query = query
         self._agents = agents
 
     def create(self, rows: Sequence[Record]) -> None:
-        """Have the host look, which makes the device; end the operation by what came of that."""
+        """Have the host look at its hardware, which adds the device; then end the operation."""
         (row,) = rows
-        answer = self._asker.ask(row)
+        answer = self._query.ask(row)
         if answer is not None:
             self._end(row, answer)
 
     @retried
     def _end(self, row: Record, answer: Discovered) -> None:
-        new = Ordered.of(row.spec)
-        result = HostResult(row.spec["host"], ResultState.SUCCEEDED, {"device": new.uuid})
+        ordered = Ordered.of(row.spec)
+        result = HostResult(row.spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
         with self._queue.complete([row]) as tx:
-            # No report makes it while this is being decided, and none after that.
+            # No report adds the device while this transaction decides, nor after it.
             hosts.lock(tx, row.host_id)
-            if devices.of_operator(tx, new.uuid) is None:
-                why = _refusal(tx, row, new, answer)
-                result = HostResult(row.spec["host"], ResultState.FAILED, error=why)
+            if devices.of_operator(tx, ordered.uuid) is None:
+                error = _refusal(tx, row, ordered, answer)
+                result = HostResult(row.spec["host"], ResultState.FAILED, error=error)
                 hosts.bump_desired_generation(tx, self._db.now, row.host_id)
             operations.end(tx, self._db.now, row.operation_id, result)
             agent = hosts.agent_of(tx, self._db.now, 0, row.host_id)
@@ -122,42 +152,15 @@ class CreationWork:
             self._agents.poke(agent.service_host)
 
 
-def _attach_type(backends: Sequence[Record], wanted: Creation) -> AttachType:
-    """How guests get what is created on the backend that is wanted; raises what is wrong."""
-    if not backends:
-        raise exception.NotFound(noun="Driver", key=wanted.driver)
-    if backends[0].state in _MUTE:
-        why = backends[0].error or "it is not loaded"
-        raise exception.Conflict(
-            reason=f"Driver {wanted.driver} is {backends[0].state} on {wanted.host}: {why}"
-        )
-    if all(one.creates is None for one in backends):
-        raise exception.Conflict(
-            reason=f"Driver {wanted.driver} has no backend on {wanted.host} on which accelerators "
-            "can be created. The field creates of the backends (backend-list on the command line) "
-            "tells where that is possible."
-        )
-    for one in backends:
-        if one.backend == wanted.backend:
-            if one.creates is None:
-                raise exception.Conflict(
-                    reason=f"Accelerators cannot be created on backend {wanted.backend} of driver "
-                    f"{wanted.driver}. The field creates of the backends (backend-list on the "
-                    "command line) tells where that is possible."
-                )
-            return AttachType(one.creates)
-    raise exception.NotFound(noun="Backend", key=wanted.backend)
-
-
-def _refusal(tx: sa.Connection, row: Record, new: Ordered, answer: Discovered) -> str:
-    """Why a host has not shown what was ordered, in a sentence for the operator."""
-    for found in answer.drivers:
-        if found.name == new.driver and found.error is not None:
-            return f"{new.driver}: {found.error}"
-    holders = host_inventory.taken_names(tx, [one.name for one in new.facts.deployables])
+def _refusal(tx: sa.Connection, row: Record, ordered: Ordered, answer: Discovered) -> str:
+    """Return why a host does not report the ordered device, for the operator."""
+    for driver in answer.drivers:
+        if driver.name == ordered.driver and driver.error is not None:
+            return f"{ordered.driver}: {driver.error}"
+    names = [deployable.name for deployable in ordered.facts.deployables]
+    holders = host_inventory.taken_names(tx, names)
     if holders:
-        (name, *_) = holders
-        holder = holders[name]
+        name, holder = next(iter(holders.items()))
         return f"{name} is already a deployable of driver {holder.driver} on {holder.hostname}"
-    said = created_accelerators.reason(tx, row.host_id, new.driver, new.facts.key)
-    return said or f"{new.driver} does not show it on its backend {new.facts.backend}"
+    reason = created_accelerators.reason(tx, row.host_id, ordered.driver, ordered.facts.key)
+    return reason or f"{ordered.driver} does not report it on backend {ordered.facts.backend}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Discovery now: hosts are asked to look at their hardware, and tell what that changed.
+"""Discovery on request: have hosts look at their hardware now, and collect their answers.
 
-What they find goes the way of every report; here is only who was asked, and what was answered.
+The agents send what they discover as an ordinary report. The operation only holds which hosts were
+asked, and what they answered.
 """
 
 import logging
@@ -15,8 +16,7 @@ from cyborg import exception
 from cyborg.conductor.operations.operations import Operations, Order, Task
 from cyborg.conductor.tasks import set_up
 from cyborg.conductor.tasks.queue import WorkQueue
-from cyborg.db import devices as device_moves
-from cyborg.db import drivers, events, hosts, operations, work
+from cyborg.db import devices, drivers, events, hosts, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Device
@@ -29,23 +29,23 @@ from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
-#: Before what is wrong with what an agent says, or with what it was told.
-_STRANGE = "the agent is of another release. "
 VERB = "discover"
-#: Takes back in a transaction what has begun.
+#: Reverts in a transaction what an operation has begun.
 Undo = Callable[[sa.Connection], None]
-#: How soon an agent that is still at it is asked again, in milliseconds.
+#: Precedes the error when an agent and this conductor do not understand each other's arguments.
+_OTHER_RELEASE = "the agent is of another release. "
+#: Milliseconds before an agent that is still looking is asked again.
 _ASK_AGAIN_MS = 500
-#: How soon it is looked again whether an agent that is down is back, in milliseconds.
+#: Milliseconds before it is checked again whether an agent that is down is back.
 _LOOK_AGAIN_MS = 1000
-#: How many questions in a row an agent may leave unanswered before a discovery fails.
+#: A discovery fails when an agent has left so many queries in a row unanswered.
 _UNANSWERED = 2
-#: Where work keeps how many there were.
+#: The key in the spec of work for the number of queries in a row without an answer.
 _SILENCE = "unanswered"
 
 
 class DiscoveryAPI:
-    """Begins discoveries on hosts."""
+    """Begin discoveries on hosts."""
 
     def __init__(self, *, operations: Operations) -> None:
         self._operations = operations
@@ -53,7 +53,7 @@ class DiscoveryAPI:
     def discover(
         self, order: Order, *, hosts: Sequence[str] | None, driver: str | None, setup: bool = False
     ) -> Operation:
-        """Have hosts (None: all that are up) look now, through one driver or all.
+        """Have hosts (None: all that are up) look at their hardware, through one driver or all.
 
         With ``setup`` the hosts set up the devices of the driver that are inactive and need it.
         Raises NotFound (host, driver), Unavailable (an agent is down), Conflict.
@@ -61,17 +61,20 @@ class DiscoveryAPI:
 
         def plan(tx: sa.Connection) -> list[Task]:
             chosen = self._operations.hosts(tx, hosts, wait=order.wait)
-            if driver is not None and not drivers.on_hosts(tx, driver, [one.id for one in chosen]):
+            if driver is not None and not drivers.on_hosts(tx, driver, [row.id for row in chosen]):
                 raise exception.NotFound(noun="Driver", key=driver)
             spec = {"driver": driver, "setup": setup}
             about = {"driver": driver} if driver else {}
-            return [Task(one, WorkKind.DISCOVER, spec, about=about) for one in chosen]
+            return [Task(row, WorkKind.DISCOVER, spec, about=about) for row in chosen]
 
         return self._operations.begin(order, plan)
 
 
 class AgentQuery:
-    """Asks agents on behalf of an operation; ``down_after`` as for Operations."""
+    """Query agents on behalf of an operation; the handler of ``discover`` work.
+
+    An agent is down when it has been silent for ``down_after`` milliseconds.
+    """
 
     def __init__(
         self, *, db: Database, queue: WorkQueue, agents: AgentClient, down_after: int
@@ -82,65 +85,53 @@ class AgentQuery:
         self._down_after = down_after
 
     def discover(self, rows: Sequence[Record]) -> None:
-        """The handler of ``discover`` work: one host's part of an operation, to its end."""
+        """Do one host's part of a discovery, as far as it goes now."""
         (row,) = rows
         answer = self.ask(row)
         if answer is not None:
-            self._found(row, answer)
+            self._end_discovery(row, answer)
 
     @retried
-    def _found(self, row: Record, answer: Discovered) -> None:
-        """End a discovery; what is in service and has to be set up again is set up."""
-        sure = [one.name for one in answer.drivers if one.state is DriverState.READY]
-        which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(sure))
-        told = outcome(row, answer)
+    def _end_discovery(self, row: Record, answer: Discovered) -> None:
+        """End a discovery; begin the set-up of enabled devices that need one again."""
+        ready = [driver.name for driver in answer.drivers if driver.state is DriverState.READY]
+        which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(ready))
+        result = host_result(row, answer)
         with self._queue.complete([row]) as tx:
-            if device_moves.unready(tx, which):
+            if devices.unready(tx, which):
                 hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-                again = set_up.repeat(tx, self._db.now, which, row.operation_id)
-                status = DeviceStatus.INSTALLING.value
-                name = row.spec["host"]
-                entries = [events.Entry("device", one, status, hostname=name) for one in again]
-                events.record(
-                    tx,
-                    self._db.now,
-                    entries,
-                    operation=row.operation_id,
-                    ordered_by=work.origin(row),
+                self._record_set_up(
+                    tx, row, set_up.repeat(tx, self._db.now, which, row.operation_id)
                 )
             if row.spec.get("setup"):
-                self._set_up(tx, row, which)
-            busy = device_moves.being_set_up(tx, row.host_id, sure)
-            told = replace(told, result={**(told.result or {}), "installing": busy})
-            operations.end(tx, self._db.now, row.operation_id, told)
-        _tell(row, told)
+                self._set_up_inactive(tx, row, which)
+            installing = devices.being_set_up(tx, row.host_id, ready)
+            result = replace(result, result={**(result.result or {}), "installing": installing})
+            operations.end(tx, self._db.now, row.operation_id, result)
+        _log(row, result)
 
-    def _set_up(self, tx: sa.Connection, row: Record, which: sa.ColumnElement[bool]) -> None:
-        """Begin to set up the devices that nobody has put into service and that need it."""
-        devices = device_moves.unready(tx, which, status=DeviceStatus.INACTIVE)
-        if devices:
+    def _set_up_inactive(
+        self, tx: sa.Connection, row: Record, which: sa.ColumnElement[bool]
+    ) -> None:
+        """Begin the set-up of the devices that are not enabled yet and need one."""
+        inactive = devices.unready(tx, which, status=DeviceStatus.INACTIVE)
+        if inactive:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            device_moves.move_all(tx, [one.id for one in devices], DeviceEvent.INSTALL)
-            set_up.begin(tx, self._db.now, devices, row.operation_id)
-            entries = [
-                events.Entry(
-                    "device", one.uuid, DeviceStatus.INSTALLING.value, hostname=row.spec["host"]
-                )
-                for one in devices
-            ]
-            events.record(
-                tx,
-                self._db.now,
-                entries,
-                operation=row.operation_id,
-                ordered_by=work.origin(row),
-            )
+            devices.move_all(tx, [device.id for device in inactive], DeviceEvent.INSTALL)
+            set_up.begin(tx, self._db.now, inactive, row.operation_id)
+            self._record_set_up(tx, row, [device.uuid for device in inactive])
+
+    def _record_set_up(self, tx: sa.Connection, row: Record, uuids: Sequence[str]) -> None:
+        status, hostname = DeviceStatus.INSTALLING.value, row.spec["host"]
+        entries = [events.Entry("device", uuid, status, hostname=hostname) for uuid in uuids]
+        work.record(tx, self._db.now, row, entries)
 
     def ask(self, row: Record, phase: str = VERB, undo: Undo | None = None) -> Discovered | None:
-        """What the agent of a work row answers; None: not yet, or never, and that is noted.
+        """Return what the agent of a work row answers to a query.
 
-        Each ``phase`` of the work is a question of its own. ``undo`` takes back what had begun, in
-        the transaction that ends the work, if the agent does not know such questions.
+        None means that there is no answer yet, or that there will be none; the row then says so.
+        Each ``phase`` of the work is a query of its own. If the agent does not know such queries,
+        ``undo`` is called in the transaction that ends the work.
         """
         if row.overdue:
             self.overdue(row)
@@ -148,18 +139,19 @@ class AgentQuery:
         agent = self.agent(row)
         if agent is None:
             return None
-        question = str(uuid5(UUID(row.uuid), phase))
-        task = DiscoveryTask(question, row.spec.get("driver"), agent_epoch=agent.epoch)
+        task = DiscoveryTask(
+            str(uuid5(UUID(row.uuid), phase)), row.spec.get("driver"), agent_epoch=agent.epoch
+        )
         try:
             answer = self._agents.discovery(agent.service_host, task)
-        except (exception.UnknownVerb, exception.Invalid) as fault:
-            self.refused(row, fault, undo)
+        except (exception.UnknownVerb, exception.Invalid) as error:
+            self.refused(row, error, undo)
             return None
         except exception.NoAnswer:
             self._unanswered(row, agent)
             return None
-        except exception.Unavailable as fault:
-            self.pause(row, ResultState.WAITING, str(fault))
+        except exception.Unavailable as error:
+            self.pause(row, ResultState.WAITING, str(error))
             raise
         self._note_silence(row, 0)
         if not answer.done:
@@ -168,35 +160,38 @@ class AgentQuery:
         return answer
 
     def _unanswered(self, row: Record, agent: Record) -> None:
-        """Ask later an agent that lives and does not answer; a discovery ends after the second.
+        """Reschedule work whose agent is up and does not answer; end a discovery after the second.
 
-        What operators want of drivers reaches such an agent with its heartbeat, so that work on
-        drivers goes on, and so does what was asked to wait.
+        Such an agent gets requests about drivers with the desired state, after its heartbeat. So
+        work on drivers continues, and so does a discovery that waits without a deadline.
         """
         silence = 1 + int(row.spec.get(_SILENCE, 0))
         reason = agent.bus_error or "it does not answer"
-        fault = f"its agent sends heartbeats but receives no requests: {reason}"
+        error = f"its agent sends heartbeats but receives no requests: {reason}"
         if row.kind == WorkKind.DISCOVER and row.deadline_ms is not None:
             if agent.bus_error or silence >= _UNANSWERED:
-                self.end(row, _failed(row, fault))
+                self.end(row, _failed(row, error))
                 return
             self._note_silence(row, silence)
-        self.pause(row, ResultState.WAITING, fault)
-        self._queue.reschedule([row], fault)
+        self.pause(row, ResultState.WAITING, error)
+        self._queue.reschedule([row], error)
 
     @retried
     def _note_silence(self, row: Record, silence: int) -> None:
-        """Keep how many questions in a row were not answered; writes only what is new."""
+        """Store how many queries in a row were not answered, if the number has changed."""
         if silence != int(row.spec.get(_SILENCE, 0)):
             with self._queue.checkpoint([row]) as tx:
                 work.note(tx, row, {**row.spec, _SILENCE: silence})
 
     def agent(self, row: Record) -> Record | None:
-        """The agent of a work row, when it is up; None: not now, or never, and that is noted."""
+        """Return the agent of a work row if it is up.
+
+        None means that it is down or removed; the result of the operation then says so.
+        """
         with self._db.reader() as tx:
             agent = hosts.agent_of(tx, self._db.now, self._down_after, row.host_id)
         if agent is None:
-            self.end(row, _failed(row, "the host is gone"))
+            self.end(row, _failed(row, "the host was removed"))
             return None
         if not agent.up:
             self.pause(row, ResultState.WAITING, "its agent is down")
@@ -208,15 +203,15 @@ class AgentQuery:
     def refused(
         self,
         row: Record,
-        fault: exception.UnknownVerb | exception.Invalid,
+        error: exception.UnknownVerb | exception.Invalid,
         undo: Undo | None = None,
     ) -> None:
-        """End one host's part of an operation for which its agent and we have no common words."""
-        other = isinstance(fault, exception.Invalid)
-        self.end(row, _failed(row, f"{_STRANGE if other else ''}{fault}"), undo)
+        """Fail one host's part of an operation whose request its agent does not understand."""
+        prefix = _OTHER_RELEASE if isinstance(error, exception.Invalid) else ""
+        self.end(row, _failed(row, f"{prefix}{error}"), undo)
 
     def overdue(self, row: Record) -> None:
-        """End one host's part of an operation for which the time is over."""
+        """Fail one host's part of an operation whose deadline has passed."""
         self.end(row, _failed(row, "it was not carried out in time"))
 
     @retried
@@ -226,11 +221,11 @@ class AgentQuery:
             if undo is not None:
                 undo(tx)
             operations.end(tx, self._db.now, row.operation_id, result)
-        _tell(row, result)
+        _log(row, result)
 
     @retried
     def pause(self, row: Record, state: ResultState, error: str | None) -> None:
-        """Note what one host's part of an operation waits for; reads only when that is known."""
+        """Store what one host's part of an operation waits for, if that has changed."""
         with self._db.reader() as tx:
             if operations.standing(tx, row.operation_id, row.spec["host"]) == (state.value, error):
                 return
@@ -238,30 +233,30 @@ class AgentQuery:
             operations.pause(tx, row.operation_id, HostResult(row.spec["host"], state, error=error))
 
 
-def outcome(row: Record, answer: Discovered) -> HostResult:
-    """What an agent's answer means for its host.
+def host_result(row: Record, answer: Discovered) -> HostResult:
+    """Return the result of one host from its agent's answer.
 
-    It failed with any driver that did, or that shows what another one has; one that was asked for
-    by name must be there as well.
+    The host has failed if any driver failed or reports what another driver has. A driver that the
+    request names must be ready as well.
     """
-    faults = [
-        f"{one.name}: {one.error}"
-        for one in answer.drivers
-        if not one.accepted
-        or one.state is DriverState.FAILED
-        or (one.failed and one.error)
-        or (one.name == row.spec.get("driver") and one.state is not DriverState.READY)
+    errors = [
+        f"{driver.name}: {driver.error}"
+        for driver in answer.drivers
+        if not driver.accepted
+        or driver.state is DriverState.FAILED
+        or (driver.failed and driver.error)
+        or (driver.name == row.spec.get("driver") and driver.state is not DriverState.READY)
     ]
-    state = ResultState.FAILED if faults else ResultState.SUCCEEDED
-    found = {"drivers": [asdict(one) for one in answer.drivers]}
-    return HostResult(row.spec["host"], state, found, "; ".join(faults) or None)
+    state = ResultState.FAILED if errors else ResultState.SUCCEEDED
+    result = {"drivers": [asdict(driver) for driver in answer.drivers]}
+    return HostResult(row.spec["host"], state, result, "; ".join(errors) or None)
 
 
 def _failed(row: Record, reason: str) -> HostResult:
     return HostResult(row.spec["host"], ResultState.FAILED, error=reason)
 
 
-def _tell(row: Record, result: HostResult) -> None:
+def _log(row: Record, result: HostResult) -> None:
     LOG.info(
         "Operation %s on %s: %s%s",
         row.operation_id,

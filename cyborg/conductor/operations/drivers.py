@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.operations.discovery import AgentQuery, outcome
+from cyborg.conductor.operations.discovery import AgentQuery, host_result
 from cyborg.conductor.operations.operations import Operations, Order, Task
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import drivers, events, hosts, operations, work
@@ -30,16 +30,29 @@ UPDATE = "update_driver"
 UNINSTALL = "uninstall_driver"
 #: How many ARQs a refusal names.
 _NAMED = 10
-#: What stands at devices whose driver goes.
-_GOING = "Its driver is being uninstalled."
-#: What is refused while a driver is in use; only this can wait.
-_UNINSTALLED = "uninstalled"
-#: What an operator has a say in.
-_WISH = ("wanted", "enabled", "options")
+#: The status reason of devices whose driver is being uninstalled.
+_REASON = "Its driver is being uninstalled."
+#: Completes "cannot be" in refusals of drivers that are in use. Only an uninstall can wait.
+_DISABLED, _UNINSTALLED = "disabled", "uninstalled"
+#: The columns of a driver that operators set.
+_SETTINGS = ("wanted", "enabled", "options")
+
+#: The key in the spec of work for its phase.
+_PHASE = "phase"
+#: Reload: the agent executes itself again; ``epoch`` is its epoch before that.
+_RELOAD = "reload"
+#: Install and update: the agent follows the request (APPLY). If it cannot, the request is rolled
+#: back (UNDO).
+_APPLY, _UNDO = "apply", "undo"
+#: Uninstall: the agent shows that it knows the request (GREET), all units are released (DRAIN), the
+#: agent unloads the driver (UNLOAD), and its devices leave Placement (REMOVE).
+_GREET, _DRAIN, _UNLOAD, _REMOVE = "greet", "drain", "unload", "remove"
+#: Milliseconds before it is checked again whether a driver is unused, or its devices removed.
+_LOOK_AGAIN_MS = 1000
 
 
 class Drivers:
-    """Begins installing, changing and uninstalling."""
+    """Begin to install, update and uninstall drivers."""
 
     def __init__(self, *, db: Database, operations: Operations) -> None:
         self._db = db
@@ -59,18 +72,21 @@ class Drivers:
         """
 
         def plan(tx: sa.Connection) -> list[Task]:
-            name, own = self._name(tx, driver)
-            chosen = self._operations.hosts(tx, hosts, wait=order.wait or own is not None)
-            if own is not None:
-                chosen = [one for one in chosen if one.id == own]
-                self._operations.insist(chosen, wait=order.wait)
+            name, only_host_id = self._name(tx, driver)
+            wait = order.wait or only_host_id is not None
+            chosen = self._operations.hosts(tx, hosts, wait=wait)
+            if only_host_id is not None:
+                chosen = [host for host in chosen if host.id == only_host_id]
+                self._operations.check_agents(chosen, wait=order.wait)
             if not chosen:
-                raise exception.Conflict(reason=f"Driver {driver} is not one of these hosts.")
-            self._stay(tx, chosen, name)
-            wish: dict[str, Any] = {"wanted": True, "enabled": True}
+                raise exception.Conflict(
+                    reason=f"Driver {driver} is on none of the requested hosts."
+                )
+            self._check_not_leaving(tx, chosen, name)
+            settings: dict[str, Any] = {"wanted": True, "enabled": True}
             if options is not None:
-                wish["options"] = dict(options)
-            return self._want(tx, order, chosen, name=name, wish=lambda row: wish)
+                settings["options"] = dict(options)
+            return self._request(tx, order, chosen, name=name, settings_of=lambda row: settings)
 
         return self._operations.begin(order, plan)
 
@@ -84,157 +100,168 @@ class Drivers:
     ) -> Operation:
         """Change options of a driver (None: as the host has it), enable or disable it.
 
-        With nothing to change its agents are executed anew, with the code that is installed by
-        then. Raises NotFound, Unavailable, and Conflict, naming the ARQs, when one that is in use
-        is to be disabled.
+        Without a change the agents execute themselves again, with the code that is installed then.
+        Raises NotFound, Unavailable, and Conflict naming the ARQs when a driver in use is to be
+        disabled.
         """
 
         def plan(tx: sa.Connection) -> list[Task]:
             name, chosen = self._installed(tx, driver, wait=order.wait)
-            self._stay(tx, chosen, name)
+            self._check_not_leaving(tx, chosen, name)
             if options is None and enabled is None:
                 return self._reload(tx, order, chosen, name)
             if enabled is False:
-                self._refuse_use(tx, chosen, name, "disabled")
+                self._check_unused(tx, chosen, name, _DISABLED)
 
-            def wish(row: Record) -> dict[str, Any]:
-                wanted: dict[str, Any] = (
+            def settings_of(row: Record) -> dict[str, Any]:
+                settings: dict[str, Any] = (
                     {} if enabled is None else {"wanted": True, "enabled": enabled}
                 )
                 if options is not None:
-                    laid = {**(row.options or {}), **options}
-                    wanted["options"] = {k: v for k, v in laid.items() if v is not None}
-                return wanted
+                    merged = {**(row.options or {}), **options}
+                    settings["options"] = {
+                        key: value for key, value in merged.items() if value is not None
+                    }
+                return settings
 
-            return self._want(tx, order, chosen, name=name, wish=wish)
+            return self._request(tx, order, chosen, name=name, settings_of=settings_of)
 
         return self._operations.begin(order, plan)
 
     def uninstall(self, order: Order, driver: str, *, drain: bool) -> Operation:
-        """Take a driver off its hosts; its devices leave Placement and the database.
+        """Remove a driver from its hosts; its devices leave Placement and the database.
 
-        They are reserved from now on. Raises NotFound, Unavailable, and Conflict, naming the ARQs,
-        while one is in use; with ``drain`` it goes when the last of them is free.
+        The devices are reserved at once. While the driver is in use this raises Conflict naming the
+        ARQs; with ``drain`` the driver is removed when the last unit is released instead. Raises
+        NotFound, Unavailable as well.
         """
 
         def plan(tx: sa.Connection) -> list[Task]:
             name, chosen = self._installed(tx, driver, wait=order.wait)
-            self._stay(tx, chosen, name)
-            ids = [one.id for one in chosen]
-            for id_ in ids:
-                hosts.bump_desired_generation(tx, self._db.now, id_)
-            drivers.lock_handles(tx, ids, name)
+            self._check_not_leaving(tx, chosen, name)
+            host_ids = [host.id for host in chosen]
+            for host_id in host_ids:
+                hosts.bump_desired_generation(tx, self._db.now, host_id)
+            drivers.lock_handles(tx, host_ids, name)
             if not drain:
-                self._refuse_use(tx, chosen, name, _UNINSTALLED)
-            served = drivers.in_service(tx, ids, name)
-            reserved = drivers.reserve(tx, ids, name, _GOING)
-            self._record(tx, order, chosen, drivers.on_hosts(tx, name, ids))
-            told = device_history(reserved, DeviceStatus.MAINTAINING.value)
-            events.record(tx, self._db.now, told, caller=order.caller, operation=order.operation)
+                self._check_unused(tx, chosen, name, _UNINSTALLED)
+            served = drivers.in_service(tx, host_ids, name)
+            reserved = drivers.reserve(tx, host_ids, name, _REASON)
+            self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
+            entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
+            events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
             patient = drain or order.wait
             spec = {"driver": name, "served": served}
             about = {"driver": name}
             return [
-                Task(one, WorkKind.UNINSTALL, spec, patient=patient, about=about) for one in chosen
+                Task(host, WorkKind.UNINSTALL, spec, patient=patient, about=about)
+                for host in chosen
             ]
 
         return self._operations.begin(order, plan)
 
     def _name(self, tx: sa.Connection, key: str) -> tuple[str, int | None]:
-        """The name that a key means, and the host that it means when it is the uuid of a row."""
+        """Return the driver name for a key, and the host id when the key is the uuid of a row."""
         try:
             uuid = str(UUID(key))
         except ValueError:
             return key, None
-        found = drivers.named(tx, uuid)
-        if not found:
+        rows = drivers.named(tx, uuid)
+        if not rows:
             raise exception.NotFound(noun="Driver", key=key)
-        return found[0].name, found[0].host_id
+        return rows[0].name, rows[0].host_id
 
     def _installed(self, tx: sa.Connection, key: str, *, wait: bool) -> tuple[str, list[Record]]:
-        """The name and the hosts of a driver that is installed there; raises what is wrong."""
-        name, own = self._name(tx, key)
+        """Return the name and the hosts of an installed driver.
+
+        Raises NotFound, Conflict (installed nowhere), Unavailable (an agent is down).
+        """
+        name, only_host_id = self._name(tx, key)
         rows = drivers.named(tx, name)
         if not rows:
             raise exception.NotFound(noun="Driver", key=key)
-        ids = {row.host_id for row in rows if _is_installed(row) and own in (None, row.host_id)}
-        if not ids:
+        host_ids = {
+            row.host_id
+            for row in rows
+            if _is_installed(row) and only_host_id in (None, row.host_id)
+        }
+        if not host_ids:
             raise exception.Conflict(reason=f"Driver {key} is not installed there.")
-        chosen = [one for one in self._operations.known(tx) if one.id in ids]
-        self._operations.insist(chosen, wait=wait)
+        chosen = [host for host in self._operations.all_hosts(tx) if host.id in host_ids]
+        self._operations.check_agents(chosen, wait=wait)
         return name, chosen
+
+    def _check_not_leaving(self, tx: sa.Connection, chosen: Sequence[Record], name: str) -> None:
+        """Raise Conflict while the driver is being uninstalled."""
+        if drivers.leaving(tx, [host.id for host in chosen], name):
+            raise exception.Conflict(reason=f"Driver {name} is being uninstalled.")
+
+    def _check_unused(
+        self, tx: sa.Connection, chosen: Sequence[Record], name: str, action: str
+    ) -> None:
+        """Raise Conflict naming the ARQs that have accelerators of the driver."""
+        arqs = drivers.arqs(tx, [host.id for host in chosen], name)
+        if arqs:
+            more = f" and {len(arqs) - _NAMED} more" if len(arqs) > _NAMED else ""
+            advice = ", or have it drained" if action == _UNINSTALLED else ""
+            raise exception.Conflict(
+                reason=f"Driver {name} cannot be {action} while accelerator requests use it: "
+                f"{', '.join(arqs[:_NAMED])}{more}. Delete their instances or detach them first"
+                f"{advice}."
+            )
 
     def _reload(
         self, tx: sa.Connection, order: Order, chosen: Sequence[Record], name: str
     ) -> list[Task]:
-        rows = drivers.on_hosts(tx, name, [one.id for one in chosen])
+        rows = drivers.on_hosts(tx, name, [host.id for host in chosen])
         enabled = {row.host_id: row.enabled for row in rows}
         self._record(tx, order, chosen, rows)
-        spec = {"driver": name, "wish": {}, "phase": "reload"}
+        spec = {"driver": name, "wish": {}, _PHASE: _RELOAD, "before": {}}
         return [
             Task(
-                one,
+                host,
                 WorkKind.DRIVER,
-                {**spec, "before": {}, "epoch": one.epoch, "enabled": enabled[one.id]},
+                {**spec, "epoch": host.epoch, "enabled": enabled[host.id]},
                 about={"driver": name},
             )
-            for one in chosen
+            for host in chosen
         ]
 
-    def _want(
+    def _request(
         self,
         tx: sa.Connection,
         order: Order,
         chosen: Sequence[Record],
         *,
         name: str,
-        wish: Any,
+        settings_of: Callable[[Record], dict[str, Any]],
     ) -> list[Task]:
-        """Store what is wanted on each host; what was before is remembered for the way back."""
-        for one in chosen:
-            hosts.bump_desired_generation(tx, self._db.now, one.id)
-        ids = [one.id for one in chosen]
-        before = {row.host_id: row for row in drivers.on_hosts(tx, name, ids)}
+        """Store the requested settings of each host; the work keeps those before for a rollback."""
+        for host in chosen:
+            hosts.bump_desired_generation(tx, self._db.now, host.id)
+        host_ids = [host.id for host in chosen]
+        rows = {row.host_id: row for row in drivers.on_hosts(tx, name, host_ids)}
         tasks = []
-        for one in chosen:
-            row = before.get(one.id)
-            wanted = wish(row)
-            drivers.want(tx, one.id, name, wanted)
-            old = None if row is None else {key: getattr(row, key) for key in _WISH}
+        for host in chosen:
+            row = rows.get(host.id)
+            settings = settings_of(row)
+            drivers.want(tx, host.id, name, settings)
+            before = None if row is None else {key: getattr(row, key) for key in _SETTINGS}
             tasks.append(
                 Task(
-                    one,
+                    host,
                     WorkKind.DRIVER,
                     {
                         "driver": name,
-                        "wish": wanted,
-                        "before": old,
-                        "enabled": wanted.get("enabled", row is None or row.enabled),
+                        "wish": settings,
+                        "before": before,
+                        "enabled": settings.get("enabled", row is None or row.enabled),
                     },
                     about={"driver": name},
                 )
             )
-        self._record(tx, order, chosen, drivers.on_hosts(tx, name, ids))
+        self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
         return tasks
-
-    def _stay(self, tx: sa.Connection, chosen: Sequence[Record], name: str) -> None:
-        """Raise Conflict while the driver is on its way out."""
-        if drivers.leaving(tx, [one.id for one in chosen], name):
-            raise exception.Conflict(reason=f"Driver {name} is being uninstalled.")
-
-    def _refuse_use(
-        self, tx: sa.Connection, chosen: Sequence[Record], name: str, what: str
-    ) -> None:
-        """Raise Conflict naming the ARQs that have accelerators of the driver."""
-        found = drivers.arqs(tx, [one.id for one in chosen], name)
-        if found:
-            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-            advice = ", or have it drained" if what == _UNINSTALLED else ""
-            raise exception.Conflict(
-                reason=f"Driver {name} cannot be {what} while accelerator requests use it: "
-                f"{', '.join(found[:_NAMED])}{more}. Delete their instances or detach them first"
-                f"{advice}."
-            )
 
     def _record(
         self,
@@ -243,7 +270,7 @@ class Drivers:
         chosen: Sequence[Record],
         rows: Collection[Record],
     ) -> None:
-        names = {one.id: one.name for one in chosen}
+        names = {host.id: host.name for host in chosen}
         entries = [
             events.Entry(
                 "driver", row.uuid, order.verb, hostname=names[row.host_id], reason=row.name
@@ -253,126 +280,115 @@ class Drivers:
         events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
 
 
-def device_history(rows: Collection[Record], action: str) -> list[events.Entry]:
-    """What is to be told of devices that a driver's going or staying has changed."""
-    return [events.Entry("device", one.uuid, action, hostname=one.hostname) for one in rows]
-
-
 def _is_installed(row: Record) -> bool:
-    """Whether a driver is in force on its host, or would be if it were enabled."""
+    """Return whether a driver is loaded on its host, or would be if it were enabled."""
     if row.wanted is None:
         return bool(row.state != DriverState.STOPPED.value)
     return bool(row.wanted)
 
 
-_PHASE = "phase"
-#: The agent executes itself anew, and looks; ``epoch`` is the one that is to end.
-_RELOAD = "reload"
-#: A driver's way in: its agent follows the wish; a host that cannot has it taken back, and follows.
-_APPLY, _UNDO = "apply", "undo"
-#: Its way out: its agent knows how; nobody has a unit of it; its agent drops it; its devices leave
-#: Placement.
-_GREET, _DRAIN, _UNLOAD, _REMOVE = "greet", "drain", "unload", "remove"
-#: How soon it is looked again whether a driver is free, or its devices gone, in milliseconds.
-_LOOK_AGAIN_MS = 1000
+def _device_entries(rows: Collection[Record], action: str) -> list[events.Entry]:
+    return [events.Entry("device", row.uuid, action, hostname=row.hostname) for row in rows]
 
 
 class DriverWork:
-    """The handlers of ``driver`` and ``uninstall`` work."""
+    """The handlers of ``driver`` and ``uninstall`` work; ``wake`` is called when work waits."""
 
     def __init__(
         self,
         *,
         db: Database,
         queue: WorkQueue,
-        asker: AgentQuery,
+        query: AgentQuery,
         agents: AgentClient,
         wake: Callable[[], None],
     ) -> None:
         self._db = db
         self._queue = queue
-        self._asker = asker
+        self._query = query
         self._agents = agents
         self._wake = wake
 
     def configure(self, rows: Sequence[Record]) -> None:
-        """Have one host follow what was ordered of a driver; what it cannot is taken back."""
+        """Have one host follow a request about a driver; roll back what the host cannot do."""
         (row,) = rows
         phase = row.spec.get(_PHASE, _APPLY)
         if phase == _RELOAD:
             self._reload(row)
             return
-        answer = self._asker.ask(row, phase, lambda tx: self._restore(tx, row))
+        answer = self._query.ask(row, phase, lambda tx: self._restore(tx, row))
         if answer is None:
             return
         if phase == _UNDO:
-            self._undone(row)
+            self._end_rollback(row)
             return
         result = _configured(row, answer)
-        if row.spec["wish"] and any(not one.accepted for one in answer.drivers):
-            self._take_back(row, result)
+        if row.spec["wish"] and any(not driver.accepted for driver in answer.drivers):
+            self._roll_back(row, result)
         else:
-            self._asker.end(row, result)
+            self._query.end(row, result)
 
     def _reload(self, row: Record) -> None:
-        """Ask the agent to execute itself anew, until another epoch shows that it has."""
+        """Ask the agent to execute itself again, until another epoch shows that it has."""
         if row.overdue:
-            self._asker.overdue(row)
+            self._query.overdue(row)
             return
-        agent = self._asker.agent(row)
+        agent = self._query.agent(row)
         if agent is None:
             return
         if agent.epoch != row.spec["epoch"]:
-            self._go_on(row, _APPLY, step="reloaded")
+            self._next_phase(row, _APPLY, step="reloaded")
             return
         try:
             self._agents.reload(agent.service_host, agent.epoch)
-        except exception.UnknownVerb as fault:
-            self._asker.refused(row, fault)
+        except exception.UnknownVerb as error:
+            self._query.refused(row, error)
             return
         self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
 
     @retried
-    def _take_back(self, row: Record, result: HostResult) -> None:
-        """Want again what was wanted before, unless somebody has wanted another thing since."""
+    def _roll_back(self, row: Record, result: HostResult) -> None:
+        """Begin to roll a request back that the host cannot follow."""
         spec = {**row.spec, _PHASE: _UNDO, "result": result.result, "error": result.error}
         with self._queue.checkpoint([row]) as tx:
-            self._want_as_before(tx, row)
+            self._restore_settings(tx, row)
             work.note(tx, row, spec)
-        self._again(row)
+        self._run_again(row)
 
-    def _want_as_before(self, tx: sa.Connection, row: Record) -> None:
-        name, wish = row.spec["driver"], row.spec["wish"]
+    def _restore_settings(self, tx: sa.Connection, row: Record) -> None:
+        """Request the earlier settings again, unless a later request has changed them."""
+        name, settings = row.spec["driver"], row.spec["wish"]
         before = row.spec["before"] or {"wanted": None, "enabled": True, "options": None}
         hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-        for one in drivers.on_hosts(tx, name, [row.host_id]):
-            if all(getattr(one, key) == value for key, value in wish.items()):
-                drivers.want(tx, row.host_id, name, {key: before[key] for key in wish})
+        for driver in drivers.on_hosts(tx, name, [row.host_id]):
+            if all(getattr(driver, key) == value for key, value in settings.items()):
+                drivers.want(tx, row.host_id, name, {key: before[key] for key in settings})
 
     def _restore(self, tx: sa.Connection, row: Record) -> None:
-        """Leave nothing of a wish that the agent cannot even be told of."""
-        self._want_as_before(tx, row)
+        """Undo a request that the agent does not understand."""
+        self._restore_settings(tx, row)
         if row.spec["before"] is None:
-            self._forget(tx, row)
+            self._remove_row(tx, row)
 
     @retried
-    def _undone(self, row: Record) -> None:
-        """The host is as it was before: tell why."""
-        failed = HostResult(
+    def _end_rollback(self, row: Record) -> None:
+        """End the operation with the error, now that the host is as before."""
+        result = HostResult(
             row.spec["host"], ResultState.FAILED, row.spec["result"], row.spec["error"]
         )
         with self._queue.checkpoint([row]) as tx:
             if row.spec["before"] is None:
-                self._forget(tx, row)
-        self._asker.end(row, failed)
+                self._remove_row(tx, row)
+        self._query.end(row, result)
 
-    def _forget(self, tx: sa.Connection, row: Record) -> None:
-        for one in drivers.on_hosts(tx, row.spec["driver"], [row.host_id]):
-            if one.wanted is None and one.state != DriverState.READY.value:
-                drivers.forget(tx, row.host_id, one.name)
+    def _remove_row(self, tx: sa.Connection, row: Record) -> None:
+        """Remove the row of a driver that was never loaded."""
+        for driver in drivers.on_hosts(tx, row.spec["driver"], [row.host_id]):
+            if driver.wanted is None and driver.state != DriverState.READY.value:
+                drivers.forget(tx, row.host_id, driver.name)
 
     def uninstall(self, rows: Sequence[Record]) -> None:
-        """Take a driver off one host, as far as that goes now."""
+        """Remove a driver from one host, as far as that is possible now."""
         (row,) = rows
         phase = row.spec.get(_PHASE, _GREET)
         if phase == _GREET:
@@ -380,90 +396,81 @@ class DriverWork:
         elif phase == _DRAIN:
             self._drain(row)
         elif phase == _UNLOAD:
-            answer = self._asker.ask(row, phase)
+            answer = self._query.ask(row, phase)
             if answer is not None:
-                self._go_on(row, _REMOVE)
+                self._next_phase(row, _REMOVE)
         else:
             self._remove(row)
 
     def _greet(self, row: Record) -> None:
-        """Go on if the agent can be asked to drop a driver; if not, put its devices back."""
+        """Continue if the agent can unload a driver; if not, enable its devices again."""
 
         def undo(tx: sa.Connection) -> None:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            back = drivers.put_back(tx, row.host_id, row.spec["driver"], row.spec["served"])
-            self._tell(tx, row, back, DeviceStatus.ENABLED.value)
+            enabled = drivers.put_back(tx, row.host_id, row.spec["driver"], row.spec["served"])
+            work.record(tx, self._db.now, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
 
-        if self._asker.ask(row, _GREET, undo) is not None:
-            self._go_on(row, _DRAIN)
+        if self._query.ask(row, _GREET, undo) is not None:
+            self._next_phase(row, _DRAIN)
 
     @retried
     def _drain(self, row: Record) -> None:
-        """Have the agent drop the driver once nobody has a unit of it, and none can be had."""
+        """Have the agent unload the driver once all its units are released."""
         name = row.spec["driver"]
         with self._queue.checkpoint([row]) as tx:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
             drivers.lock_handles(tx, [row.host_id], name)
             users = drivers.arqs(tx, [row.host_id], name)
-            waits = len(users) or drivers.unreleased(tx, row.host_id, name)
-            if not waits:
-                self._tell(tx, row, drivers.lose(tx, self._db.now, row.host_id, name), LOST)
-                wish = {"wanted": False, "enabled": False, "options": None}
-                drivers.want(tx, row.host_id, name, wish)
-        if waits and row.overdue:
-            self._asker.overdue(row)
-        elif waits:
+            remaining = len(users) or drivers.unreleased(tx, row.host_id, name)
+            if not remaining:
+                lost = drivers.lose(tx, self._db.now, row.host_id, name)
+                work.record(tx, self._db.now, row, _device_entries(lost, LOST))
+                settings = {"wanted": False, "enabled": False, "options": None}
+                drivers.want(tx, row.host_id, name, settings)
+        if remaining and row.overdue:
+            self._query.overdue(row)
+        elif remaining:
             what = "accelerator request(s) that use it" if users else "unit(s) to be released"
-            self._asker.pause(row, ResultState.RUNNING, f"it waits for {waits} {what}")
+            self._query.pause(row, ResultState.RUNNING, f"it waits for {remaining} {what}")
             self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
         else:
-            self._go_on(row, _UNLOAD, step="free")
+            self._next_phase(row, _UNLOAD, step="free")
 
     @retried
     def _remove(self, row: Record) -> None:
-        """End it when the last device of the driver has left Placement, and so the database."""
+        """End when the last device of the driver has left Placement and thereby the database."""
         name = row.spec["driver"]
         with self._db.reader() as tx:
-            left = drivers.devices(tx, row.host_id, name)
+            remaining = drivers.devices(tx, row.host_id, name)
             obstacles = drivers.obstacles(tx, row.host_id, name)
             agent = hosts.agent_of(tx, self._db.now, 0, row.host_id)
-        if not left:
-            self._asker.end(row, HostResult(row.spec["host"], ResultState.SUCCEEDED, {}))
+        if not remaining:
+            self._query.end(row, HostResult(row.spec["host"], ResultState.SUCCEEDED, {}))
         elif row.overdue:
-            self._asker.overdue(row)
+            self._query.overdue(row)
         else:
-            why = "; ".join(obstacles) or f"{left} device(s) have to leave Placement"
-            self._asker.pause(row, ResultState.RUNNING, why)
+            reason = "; ".join(obstacles) or f"{remaining} device(s) have to leave Placement"
+            self._query.pause(row, ResultState.RUNNING, reason)
             if agent is not None:
                 self._agents.poke(agent.service_host)
             self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
 
     @retried
-    def _go_on(self, row: Record, phase: str, *, step: str | None = None) -> None:
-        """Note that a phase is over, and have the next one begun at once."""
+    def _next_phase(self, row: Record, phase: str, *, step: str | None = None) -> None:
+        """Store the next phase, and the ``step`` that the operation has reached; run it at once."""
         with self._queue.checkpoint([row]) as tx:
             if step is not None:
                 operations.reach(tx, self._db.now, row.operation_id, step)
             work.note(tx, row, {**row.spec, _PHASE: phase})
-        self._again(row)
+        self._run_again(row)
 
-    def _tell(self, tx: sa.Connection, row: Record, devices: Sequence[Record], action: str) -> None:
-        entries = device_history(devices, action)
-        events.record(
-            tx,
-            self._db.now,
-            entries,
-            operation=row.operation_id,
-            ordered_by=work.origin(row),
-        )
-
-    def _again(self, row: Record) -> None:
+    def _run_again(self, row: Record) -> None:
         self._queue.reschedule([row], None, pause_ms=1)
         self._wake()
 
 
 def _configured(row: Record, answer: Discovered) -> HostResult:
-    """What an agent's answer means; a driver that is disabled shall not be there."""
-    if row.spec["enabled"] or any(not one.accepted for one in answer.drivers):
-        return outcome(row, answer)
-    return outcome(row, Discovered(answer.operation))
+    """Return the result of one host; a driver that is disabled need not be ready."""
+    if row.spec["enabled"] or any(not driver.accepted for driver in answer.drivers):
+        return host_result(row, answer)
+    return host_result(row, Discovered(answer.operation))

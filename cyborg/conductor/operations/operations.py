@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a long verb begins: checked, stored and handed to workers in one transaction, and once.
+"""Begin long-running operations: check, store and queue each of them in one transaction, once.
 
-What a verb does on each of its hosts, or to an instance, is a work row, so that whatever conductor
-lives carries it on.
+What an operation does on each of its hosts, or to an instance, is a work row, so that any running
+conductor can continue it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,18 @@ from cyborg.model.caller import Caller
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.work import WorkKind
 
-#: How long a host may take for its part before that counts as failed. What was asked to wait for
-#: agents that are down has no end.
+#: Time in milliseconds after which the part of a host counts as failed. There is no limit for an
+#: order that waits for hosts whose agent is down.
 _WITHIN_MS = 60 * 60 * 1000
 
 
 @dataclass(frozen=True)
 class Order:
-    """A long verb as it was asked for; ``wait``: hosts whose agent is down may come later."""
+    """A request for an operation.
+
+    ``operation`` is the key of the request, and the uuid of the operation. With ``wait`` hosts
+    whose agent is down do their part when the agent is back.
+    """
 
     caller: Caller
     operation: str
@@ -36,7 +40,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Place:
-    """A host by the name that results carry; ``id`` is None where no compute is meant."""
+    """A host by the name that results carry; ``id`` is None where it is no compute host."""
 
     name: str
     id: int | None = None
@@ -44,14 +48,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    """What a verb does on one host: the kind of work, and what its handler needs to know."""
+    """What an operation does on one host: the kind of work, and the ``spec`` for its handler."""
 
     host: Record | Place
     kind: WorkKind
     spec: Mapping[str, Any] = field(default_factory=dict)
-    #: It may take as long as it takes.
+    #: The task has no deadline.
     patient: bool = False
-    #: The instance to which the work is done, rather than to the host.
+    #: The instance, where the work concerns an instance rather than the host.
     instance: str | None = None
     #: What the operation is about besides the host: driver, device and so on.
     about: Mapping[str, str] = field(default_factory=dict)
@@ -59,22 +63,22 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """A part of a verb for which nothing is left to do, and its result."""
+    """A part of an operation that has nothing left to do, and its result."""
 
     host: Place
     result: Mapping[str, Any]
     about: Mapping[str, str] = field(default_factory=dict)
 
 
-#: Checks what was asked for and changes what begins with it; answers what is left to do.
+#: Checks a request, makes its first changes, and returns the parts of the operation.
 Plan = Callable[[sa.Connection], Sequence[Task | Done]]
 
 
 class Operations:
-    """Begins operations.
+    """Begin operations.
 
-    ``wake`` is called when work waits after a commit; ``down_after`` is how long an agent may be
-    silent, in milliseconds, before it is down.
+    ``wake`` is called when work waits after a commit. An agent is down when it has been silent for
+    ``down_after`` milliseconds.
     """
 
     def __init__(self, *, db: Database, wake: Callable[[], None], down_after: int) -> None:
@@ -83,29 +87,29 @@ class Operations:
         self._down_after = down_after
 
     def begin(self, order: Order, plan: Plan) -> Operation:
-        """Begin an operation, unless its id has begun one already: answers that as it is now.
+        """Begin an operation; return the existing operation when its id has begun one already.
 
-        Raises Conflict when the id is another verb's or another project's, and whatever ``plan``
+        Raises Conflict when the id belongs to another verb or project, and whatever ``plan``
         raises; then nothing has changed.
         """
         try:
-            begun = self._begin(order, plan)
+            operation = self._begin(order, plan)
         except exception.Conflict:
-            # The same request may have come in twice at the same moment.
+            # The same request may have arrived twice at the same time.
             with self._db.reader() as tx:
-                done = known(tx, order.caller, order.operation, order.verb)
-            if done is None:
+                existing = begun_before(tx, order.caller, order.operation, order.verb)
+            if existing is None:
                 raise
-            return done
+            return existing
         self._wake()
-        return begun
+        return operation
 
     @retried
     def _begin(self, order: Order, plan: Plan) -> Operation:
         with self._db.writer() as tx:
-            done = known(tx, order.caller, order.operation, order.verb)
-            if done is not None:
-                return done
+            existing = begun_before(tx, order.caller, order.operation, order.verb)
+            if existing is not None:
+                return existing
             parts = plan(tx)
             operations.begin(
                 tx,
@@ -113,46 +117,47 @@ class Operations:
                 order.caller,
                 uuid=order.operation,
                 verb=order.verb,
-                hosts=[one.host.name for one in parts],
+                hosts=[part.host.name for part in parts],
                 subject=_subject(parts),
             )
-            work.add(tx, self._db.now, [_row(order, one) for one in parts if isinstance(one, Task)])
-            for one in parts:
-                if isinstance(one, Done):
-                    told = HostResult(one.host.name, ResultState.SUCCEEDED, dict(one.result))
-                    operations.end(tx, self._db.now, order.operation, told)
+            tasks = [part for part in parts if isinstance(part, Task)]
+            work.add(tx, self._db.now, [_row(order, task) for task in tasks])
+            for part in parts:
+                if isinstance(part, Done):
+                    result = HostResult(part.host.name, ResultState.SUCCEEDED, dict(part.result))
+                    operations.end(tx, self._db.now, order.operation, result)
             entry = events.Entry("operation", order.operation, order.verb)
             events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
-            begun = operations.show(tx, order.operation)
-        assert begun is not None
-        return begun
+            operation = operations.show(tx, order.operation)
+        assert operation is not None
+        return operation
 
     def hosts(self, tx: sa.Connection, names: Sequence[str] | None, *, wait: bool) -> list[Record]:
-        """The hosts that are meant by these names; None means all whose agent is up.
+        """Return the hosts with these names; None means all hosts whose agent is up.
 
-        Raises NotFound for a name that no agent ever had, Unavailable naming those whose agent is
-        down (unless they may come later), and Conflict when there is none at all.
+        Raises NotFound for a name that no agent ever had, Unavailable naming the hosts whose agent
+        is down (unless ``wait``), and Conflict when there is no such host at all.
         """
-        found = list(hosts.with_agents(tx, self._db.now, self._down_after, names))
+        rows = list(hosts.with_agents(tx, self._db.now, self._down_after, names))
         if names is None:
-            chosen = [one for one in found if one.up or wait]
+            chosen = [row for row in rows if row.up or wait]
             if not chosen:
                 raise exception.Conflict(reason="There is no host whose agent is up.")
             return chosen
-        called = {one.name for one in found} | {one.service_host for one in found}
+        existing = {row.name for row in rows} | {row.service_host for row in rows}
         for name in names:
-            if name not in called:
+            if name not in existing:
                 raise exception.NotFound(noun="Host", key=name)
-        self.insist(found, wait=wait)
-        return found
+        self.check_agents(rows, wait=wait)
+        return rows
 
-    def known(self, tx: sa.Connection) -> list[Record]:
-        """All hosts that ever had an agent."""
+    def all_hosts(self, tx: sa.Connection) -> list[Record]:
+        """Return all hosts that ever had an agent."""
         return list(hosts.with_agents(tx, self._db.now, self._down_after))
 
-    def insist(self, found: Sequence[Record], *, wait: bool) -> None:
-        """Raise Unavailable naming the hosts whose agent is down, unless they may come later."""
-        down = [one.name for one in found if not one.up]
+    def check_agents(self, rows: Sequence[Record], *, wait: bool) -> None:
+        """Raise Unavailable naming the hosts whose agent is down, unless ``wait``."""
+        down = [row.name for row in rows if not row.up]
         if down and not wait:
             raise exception.Unavailable(
                 peer=f"The agent of {', '.join(down)}",
@@ -161,8 +166,22 @@ class Operations:
             )
 
 
+def begun_before(tx: sa.Connection, caller: Caller, operation: str, verb: str) -> Operation | None:
+    """Return the operation that this id has begun before, if any.
+
+    Raises OperationTaken when the id belongs to another verb or project.
+    """
+    existing = operations.show(tx, operation)
+    if existing is None:
+        return None
+    foreign = not caller.everywhere and existing.project_id != caller.project_id
+    if foreign or existing.verb != verb:
+        raise exception.OperationTaken(uuid=operation)
+    return existing
+
+
 def _subject(parts: Sequence[Task | Done]) -> dict[str, Any]:
-    """What an operation is about: driver, device and so on, and its hosts."""
+    """Return what an operation is about: driver, device and so on, and its hosts."""
     about = {key: value for part in parts for key, value in part.about.items()}
     names = sorted({part.host.name for part in parts} - {""})
     return {**about, "hosts": names} if names else about
@@ -177,14 +196,3 @@ def _row(order: Order, task: Task) -> dict[str, Any]:
         "operation_id": order.operation,
         "deadline_in": None if order.wait or task.patient else _WITHIN_MS,
     }
-
-
-def known(tx: sa.Connection, caller: Caller, operation: str, verb: str) -> Operation | None:
-    """The operation that this id has begun before; raises OperationTaken when it is another."""
-    begun = operations.show(tx, operation)
-    if begun is None:
-        return None
-    foreign = not caller.everywhere and begun.project_id != caller.project_id
-    if foreign or begun.verb != verb:
-        raise exception.OperationTaken(uuid=operation)
-    return begun

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports: taken in under the host's lock, in one transaction, whatever they bring."""
+"""Apply the reports of agents: each under the lock of its host and in one transaction."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -11,7 +11,7 @@ from cyborg.conductor.leases import check_epoch
 from cyborg.conductor.reports import device_diff
 from cyborg.conductor.reports.device_diff import DeviceDiff, StoredDevices
 from cyborg.conductor.reports.driver_inventory import DriverInventory
-from cyborg.conductor.tasks import set_up as installing
+from cyborg.conductor.tasks import set_up
 from cyborg.db import created_accelerators, events, host_inventory, hosts
 from cyborg.db.base import Record
 from cyborg.db.created_accelerators import Ordered
@@ -20,17 +20,17 @@ from cyborg.db.models import Deployable, Device
 from cyborg.model import device as facts
 from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
-from cyborg.model.report import Acknowledged, DriverReport, DriverState, Report
+from cyborg.model.report import Acknowledged, DriverState, Report
 
 LOG = logging.getLogger(__name__)
 
 
 class ReportApplier:
-    """Takes in what agents report of their hosts.
+    """Apply what agents report of their hosts.
 
-    New devices of the drivers named by ``auto_enable`` (``*``: of all) are put into service, the
-    others wait for an operator. What is in service and has to be set up, for the first time or once
-    more, is set up. ``wake`` is called when work waits after a commit.
+    New devices of the drivers that ``auto_enable`` names (``*``: all drivers) are enabled at once,
+    the others wait for an operator. Enabled devices that need a set-up, for the first time or
+    again, are set up. ``wake`` is called when work waits after a commit.
     """
 
     def __init__(
@@ -41,228 +41,236 @@ class ReportApplier:
         self._wake = wake
 
     def report(self, service_host: str, epoch: int, report: Report) -> Acknowledged:
-        """Write what the report changes; raises NotFound (no hello yet), StaleEpoch.
+        """Store what the report changes; raises NotFound (no hello yet), StaleEpoch.
 
-        Deployables that cannot be kept, because their name is another's, are refused with the
-        reason; everything else of the report stands.
+        Deployables that cannot be kept, because another device has their name, are refused with
+        the reason. The rest of the report is stored.
         """
-        taken, waits = self._report(service_host, epoch, report)
-        if waits:
+        acknowledged, work_waits = self._report(service_host, epoch, report)
+        if work_waits:
             self._wake()
-        return taken
+        return acknowledged
 
     @retried
     def _report(self, service_host: str, epoch: int, report: Report) -> tuple[Acknowledged, bool]:
-        """Answers as well whether there are devices to be set up."""
+        """Return the answer to the agent, and whether there are devices to be set up."""
         with self._db.writer() as tx:
             host = hosts.lock_for_report(tx, service_host)
             check_epoch(host, service_host, epoch)
-            # Of a host that is news there is nothing to read.
-            known = StoredDevices.read(tx, host.id) if host.has_devices else StoredDevices()
-            equipment = (
+            # A host without devices or drivers has no rows to read.
+            stored = StoredDevices.read(tx, host.id) if host.has_devices else StoredDevices()
+            inventory = (
                 DriverInventory.read(tx, host.id) if host.has_drivers else DriverInventory(host.id)
             )
-            new = DeviceDiff(host.id, host.name, self._auto_enable)
+            diff = DeviceDiff(host.id, host.name, self._auto_enable)
             keepers: dict[str, str] = {}
-            refused = self._compare(tx, report, known, new, equipment=equipment, keepers=keepers)
-            changed = equipment.note_drivers(tx, self._db.now, report)
-            uuids = _uuids(known, new)
-            healths = device_health.of_report(report, uuids, known.devices)
-            changed |= any(one.moves_offer for one in healths)
-            device_diff.write(tx, self._db.now, new)
-            device_health.write(tx, self._db.now, healths)
-            unready = equipment.note_hardware(tx, self._db.now, report, uuids)
-            set_up = self._set_up(tx, new, unready) if _is_unready(report) else []
+            refused = self._compare(tx, report, stored, diff, inventory=inventory, keepers=keepers)
+            changed = inventory.note_drivers(tx, self._db.now, report)
+            uuids = _uuids(stored, diff)
+            health_changes = device_health.of_report(report, uuids, stored.devices)
+            changed |= any(change.moves_offer for change in health_changes)
+            device_diff.write(tx, self._db.now, diff)
+            device_health.write(tx, self._db.now, health_changes)
+            unready = inventory.note_hardware(tx, self._db.now, report, uuids)
+            begun = self._set_up(tx, diff, unready) if _is_unready(report) else []
             entries = [
-                events.Entry("device", uuid, what, hostname=host.name, state=state)
-                for uuid, what, state in new.history
+                events.Entry("device", uuid, action, hostname=host.name, state=state)
+                for uuid, action, state in diff.history
             ]
-            entries += device_health.entries(healths, host.name)
+            entries += device_health.entries(health_changes, host.name)
             events.record(tx, self._db.now, entries)
-            desired = hosts.acknowledge(
-                tx, self._db.now, host, report.digest(), changed=bool(new or set_up) or changed
+            generation = hosts.acknowledge(
+                tx, self._db.now, host, report.digest(), changed=bool(diff or begun) or changed
             )
-        for uuid, what, _ in new.history:
-            LOG.info("Device %s on %s: %s", uuid, host.name, what)
-        device_health.log(healths, host.name)
-        if new.waiting:
-            LOG.info("%d device(s) of %s wait to be enabled", new.waiting, host.name)
-        return Acknowledged(desired, refused, keepers), bool(set_up)
-
-    def _set_up(self, tx: sa.Connection, new: DeviceDiff, lately: set[str]) -> list[str]:
-        """Begin to set up what is in service and needs it: new devices, and those that lately do.
-
-        That one needed it before, too, proves nothing: it may just have been set up since this
-        report was made. Answers their uuids.
-        """
-        served = DeviceStatus.ENABLED.value
-        fresh = {one["uuid"] for one in new.devices if one["status"] == served}
-        if not fresh | lately:
-            return []
-        which = Device.uuid.in_(sorted(fresh | lately))
-        uuids = installing.repeat(tx, self._db.now, which, None)
-        new.history += [(one, DeviceStatus.INSTALLING.value, None) for one in uuids]
-        return uuids
-
-    @retried
-    def published(self, service_host: str, epoch: int, refused: Mapping[str, str]) -> None:
-        """Note which deployables Placement refuses (name → reason), so that none is bound."""
-        with self._db.writer() as tx:
-            host = hosts.lock_for_agent(tx, service_host)
-            check_epoch(host, service_host, epoch)
-            for row in host_inventory.deployables(tx, host.id):
-                if row.publish_error != refused.get(row.name):
-                    error = refused.get(row.name)
-                    host_inventory.change(tx, Deployable, row.id, {"publish_error": error})
+        for uuid, action, _ in diff.history:
+            LOG.info("Device %s on %s: %s", uuid, host.name, action)
+        device_health.log(health_changes, host.name)
+        if diff.waiting:
+            LOG.info("%d device(s) on %s wait to be enabled", diff.waiting, host.name)
+        return Acknowledged(generation, refused, keepers), bool(begun)
 
     def _compare(
         self,
         tx: sa.Connection,
         report: Report,
-        known: StoredDevices,
-        new: DeviceDiff,
+        stored: StoredDevices,
+        diff: DeviceDiff,
         *,
-        equipment: DriverInventory,
+        inventory: DriverInventory,
         keepers: dict[str, str],
     ) -> dict[str, str]:
-        """Fill the difference; answers the refused deployables by name.
+        """Fill the difference; return the refused deployables: name → reason.
 
         ``keepers`` gets the driver of this report that keeps such a name, where there is one.
         """
-        seen = list(_devices(report))
-        names = {one.name for _, device in seen for one in device.deployables}
+        reported = [
+            (driver.driver, device)
+            for driver in report.drivers
+            if driver.state is DriverState.READY
+            for device in driver.devices
+        ]
+        names = {deployable.name for _, device in reported for deployable in device.deployables}
         taken = host_inventory.taken_names(tx, names)
-        matched = _match(seen, known.devices)
-        ordered = self._ordered(tx, known, new.host_id, seen)
+        matched = _match(reported, stored.devices)
+        ordered = self._ordered(tx, stored, diff.host_id, reported)
         refused: dict[str, str] = {}
         used: dict[object, str] = {}
-        taken_uuids = {row.uuid for row in known.devices}
-        for index, (driver, device) in enumerate(seen):
+        taken_uuids = {row.uuid for row in stored.devices}
+        for index, (driver, device) in enumerate(reported):
             row = matched.get(index)
             reason = _refusal(driver, device, row, taken=taken, used=used)
             if reason is not None:
-                LOG.warning("Device %s of %s is refused: %s", device.key, driver, reason)
-                refused |= {one.name: reason for one in device.deployables}
+                LOG.warning(
+                    "Device %s of driver %s on %s is not stored: %s",
+                    *(device.key, driver, diff.hostname, reason),
+                )
+                refused |= {deployable.name: reason for deployable in device.deployables}
                 continue
             used |= {(driver, device.key): driver}
-            used |= {one.name: driver for one in device.deployables}
-            if row is not None and _is_made(row):
-                new.see_made(row, device, known)
+            used |= {deployable.name: driver for deployable in device.deployables}
+            if row is not None and _is_operator_created(row):
+                diff.compare_created(row, device, stored)
             elif row is not None:
-                new.compare_device(row, driver, device, known)
+                diff.compare_device(row, driver, device, stored)
             elif not device.made:
-                uuid = equipment.uuid_for(driver, device.key, taken_uuids)
-                new.add_device(driver, device, uuid)
+                uuid = inventory.uuid_for(driver, device.key, taken_uuids)
+                diff.add_device(driver, device, uuid)
             elif (order := ordered.get((driver, device.key))) is not None:
-                new.add_device(driver, device, order.uuid, order.labels)
-            # Else it has been deleted, and its agent has not heard of that yet.
+                diff.add_device(driver, device, order.uuid, order.labels)
+            # Otherwise an operator has deleted the device, and its agent does not know it yet.
         keepers |= {name: used[name] for name in refused if name in used}
         kept = {row.id for row in matched.values()}
-        # What is not enabled any more offers nothing; who only fails may see it again.
-        sure = (DriverState.READY, DriverState.STOPPED)
-        failed = {one.driver for one in report.drivers if one.state not in sure}
-        for row in known.devices:
+        # A driver that is not enabled any more has lost its devices. A driver that fails may see
+        # them again.
+        conclusive = (DriverState.READY, DriverState.STOPPED)
+        failed = {driver.driver for driver in report.drivers if driver.state not in conclusive}
+        for row in stored.devices:
             if row.id not in kept and row.driver not in failed:
-                new.lose_device(row)
+                diff.lose_device(row)
         return refused
 
     def _ordered(
         self,
         tx: sa.Connection,
-        known: StoredDevices,
+        stored: StoredDevices,
         host_id: int,
-        seen: Sequence[tuple[str, facts.Device]],
+        reported: Sequence[tuple[str, facts.Device]],
     ) -> dict[tuple[str, str], Ordered]:
-        """What operators have ordered and this host shows for the first time, by driver and key."""
-        there = {(row.driver, row.device_key) for row in known.devices}
-        if all((driver, one.key) in there for driver, one in seen if one.made):
+        """Return the accelerators that operators ordered on this host, by driver and key.
+
+        Empty when the report shows no created device for the first time.
+        """
+        keys = {(row.driver, row.device_key) for row in stored.devices}
+        if all((driver, device.key) in keys for driver, device in reported if device.made):
             return {}
         return {
-            (one.driver, one.facts.key): one for one in created_accelerators.ordered(tx, host_id)
+            (order.driver, order.facts.key): order
+            for order in created_accelerators.ordered(tx, host_id)
         }
 
+    def _set_up(self, tx: sa.Connection, diff: DeviceDiff, unready: set[str]) -> list[str]:
+        """Begin the set-up of the enabled devices that need it; return their uuids.
 
-def _devices(report: Report) -> Iterator[tuple[str, facts.Device]]:
-    for one in _ready(report):
-        for device in one.devices:
-            yield one.driver, device
+        These are the new devices, and those in ``unready``, which did not need a set-up when they
+        were last reported. A device that needed it before is left out: its set-up may have ended
+        after this report was made.
+        """
+        enabled = DeviceStatus.ENABLED.value
+        candidates = unready | {row["uuid"] for row in diff.devices if row["status"] == enabled}
+        if not candidates:
+            return []
+        which = Device.uuid.in_(sorted(candidates))
+        uuids = set_up.repeat(tx, self._db.now, which, None)
+        diff.history += [(uuid, DeviceStatus.INSTALLING.value, None) for uuid in uuids]
+        return uuids
+
+    @retried
+    def published(self, service_host: str, epoch: int, refused: Mapping[str, str]) -> None:
+        """Store which deployables Placement refuses (name → reason), so that none is bound.
+
+        Raises NotFound, StaleEpoch.
+        """
+        with self._db.writer() as tx:
+            host = hosts.lock_for_agent(tx, service_host)
+            check_epoch(host, service_host, epoch)
+            for row in host_inventory.deployables(tx, host.id):
+                error = refused.get(row.name)
+                if row.publish_error != error:
+                    host_inventory.change(tx, Deployable, row.id, {"publish_error": error})
 
 
-def _ready(report: Report) -> list[DriverReport]:
-    return [one for one in report.drivers if one.state is DriverState.READY]
+def _match(
+    reported: Sequence[tuple[str, facts.Device]], rows: Sequence[Record]
+) -> dict[int, Record]:
+    """Return the rows of the devices that are stored already: position in the report → row.
 
-
-def _is_unready(report: Report) -> bool:
-    """Whether any hardware has to be set up before it can be used."""
-    return any(one.setup_required for driver in report.drivers for one in driver.hardware or ())
-
-
-def _uuids(known: StoredDevices, new: DeviceDiff) -> dict[tuple[str, str], str]:
-    """The uuids of all devices of a host by driver and key, those of the report included."""
-    stand = {(row.driver, row.device_key): row.uuid for row in known.devices}
-    came = {(row["driver"], row["device_key"]): row["uuid"] for row in new.devices}
-    moved = {uuid for key, uuid in new.moved.items() if stand.get(key) != uuid}
-    return {key: uuid for key, uuid in stand.items() if uuid not in moved} | came | new.moved
-
-
-def _match(seen: list[tuple[str, facts.Device]], rows: Sequence[Record]) -> dict[int, Record]:
-    """Position in the report → the row of the same device.
-
-    First by driver and key. What is left is matched by key alone, so that a card which another
-    driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid. What operators
-    created stays with its driver.
+    A device is matched by driver and key first. The rest is matched by key alone, so that a card
+    which another driver has taken over (or whose driver an upgrade guessed wrong) keeps its uuid.
+    Devices that operators created stay with their driver.
     """
     free = {(row.driver, row.device_key): row for row in rows}
     matched: dict[int, Record] = {}
-    for index, (driver, device) in enumerate(seen):
+    for index, (driver, device) in enumerate(reported):
         row = free.pop((driver, device.key), None)
         if row is not None:
             matched[index] = row
-    by_key = {row.device_key: row for row in free.values() if not _is_made(row)}
-    for index, (_, device) in enumerate(seen):
+    by_key = {row.device_key: row for row in free.values() if not _is_operator_created(row)}
+    for index, (_, device) in enumerate(reported):
         if index not in matched and not device.made and device.key in by_key:
             matched[index] = by_key.pop(device.key)
     return matched
 
 
-def _is_made(row: Record) -> bool:
-    """Whether an operator created a device that is known."""
+def _is_operator_created(row: Record) -> bool:
     return bool(row.origin == Origin.OPERATOR.value)
 
 
 def _refusal(
     driver: str,
     device: facts.Device,
-    row: Record,
+    row: Record | None,
     *,
     taken: Mapping[str, Record],
     used: Mapping[object, str],
 ) -> str | None:
-    """Why a device cannot be kept; None when it can.
+    """Return why a device cannot be kept; None when it can.
 
-    ``taken`` are the names that stand in the database, ``used`` those of this report with the
-    driver of each.
+    ``taken`` are the names in the database. ``used`` maps the names, and the pairs of driver and
+    key, of the devices before it in this report to their driver.
     """
     flaw = device.validate()
     if flaw is not None:
         return flaw
     if (driver, device.key) in used:
         return f"{device.key} is reported twice"
-    if device.made and row is not None and not _is_made(row):
+    if device.made and row is not None and not _is_operator_created(row):
         return f"{device.key} was discovered before it could be created"
-    for one in device.deployables:
-        other = used.get(one.name)
+    for deployable in device.deployables:
+        other = used.get(deployable.name)
         if other == driver:
-            return f"{one.name} is reported twice"
+            return f"{deployable.name} is reported twice"
         if other is not None:
             return (
-                f"{one.name} is claimed by driver {other} as well; disable one of the two drivers "
-                "on this host, or limit what it offers"
+                f"{deployable.name} is claimed by driver {other} as well; disable one of the two "
+                "drivers on this host, or limit what it offers"
             )
-        holder = taken.get(one.name)
+        holder = taken.get(deployable.name)
         if holder is not None and (row is None or holder.device_id != row.id):
             return (
-                f"{one.name} is already a deployable of driver {holder.driver} on "
+                f"{deployable.name} is already a deployable of driver {holder.driver} on "
                 f"{holder.hostname}; disable one of the two drivers there"
             )
     return None
+
+
+def _uuids(stored: StoredDevices, diff: DeviceDiff) -> dict[tuple[str, str], str]:
+    """Return the uuids of all devices of a host by driver and key, with those of the report."""
+    before = {(row.driver, row.device_key): row.uuid for row in stored.devices}
+    added = {(row["driver"], row["device_key"]): row["uuid"] for row in diff.devices}
+    moved = {uuid for key, uuid in diff.moved.items() if before.get(key) != uuid}
+    return {key: uuid for key, uuid in before.items() if uuid not in moved} | added | diff.moved
+
+
+def _is_unready(report: Report) -> bool:
+    """Return whether any hardware has to be set up before it can be used."""
+    return any(entry.setup_required for driver in report.drivers for entry in driver.hardware or ())

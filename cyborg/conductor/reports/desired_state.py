@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The desired state of a host, derived from the rows alone: providers and prepared units."""
+"""The desired state of a host, computed from its rows: resource providers and prepared units."""
 
 import json
 from collections import defaultdict
@@ -31,10 +31,11 @@ from cyborg.model.work import HandleTask, Holding, Holdings, Use
 
 
 class DesiredStates:
-    """Computes desired states.
+    """Compute the desired states of hosts.
 
-    What has been lost for ``lost_retention`` milliseconds (0 means never) is given up, and what is
-    lost and an operator wants to be forgotten. Devices of a driver that was uninstalled go at once.
+    Devices and deployables are removed when they have been lost for ``lost_retention`` milliseconds
+    (0: never), when they are lost and an operator has asked for their removal, and at once when
+    their driver was uninstalled.
     """
 
     def __init__(self, *, db: Database, lost_retention: int = 0) -> None:
@@ -42,12 +43,12 @@ class DesiredStates:
         self._lost_retention = lost_retention
 
     def desired(self, service_host: str, epoch: int) -> Desired:
-        """The provider tree of an agent's host; raises NotFound, StaleEpoch.
+        """Return the provider tree and the drivers of an agent's host; raises NotFound, StaleEpoch.
 
-        ``total`` counts every unit known, lost ones too, because allocations may hang on them;
-        ``reserved`` takes back what must not be given out: everything of a device that is not
-        enabled, is lost, is not healthy or has a driver in trouble, else units lost or in
-        quarantine.
+        ``total`` counts all units, lost units too, because allocations may refer to them.
+        ``reserved`` counts the units that must not be allocated: all units of a device that is not
+        enabled, is lost, is not healthy or has a driver that is not ready; of other devices the
+        units that are lost or in quarantine.
         """
         with self._db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
@@ -56,74 +57,77 @@ class DesiredStates:
             deployables = host_inventory.deployables(tx, host.id)
             handles = _by_deployable(host_inventory.handles(tx, host.id))
             traits = _traits(host_inventory.attributes(tx, host.id))
-            known = drivers.of_host(tx, host.id)
+            driver_rows = drivers.of_host(tx, host.id)
             ordered = created_accelerators.ordered(tx, host.id)
-            leaving = self._leaving(tx, host.id, devices.values(), deployables)
+            removed = self._removed(tx, host.id, devices.values(), deployables)
         providers = tuple(
             _provider(
-                one,
-                handles[one.id],
-                traits[one.id],
-                standing=_standing(one, devices[one.device_id], known, disabled=host.disabled),
+                row,
+                handles[row.id],
+                traits[row.id],
+                standing=_standing(
+                    row, devices[row.device_id], driver_rows, disabled=host.disabled
+                ),
             )
-            for one in sorted(deployables, key=lambda row: str(row.name))
-            if one.id not in leaving
+            for row in sorted(deployables, key=lambda row: str(row.name))
+            if row.id not in removed
         )
         retired = tuple(
-            Retired(one.rp_uuid, one.name)
-            for one in children_first(deployables)
-            if one.id in leaving
+            Retired(row.rp_uuid, row.name)
+            for row in children_first(deployables)
+            if row.id in removed
         )
         refused = {
-            one.name: one.publish_error for one in deployables if one.publish_error is not None
+            row.name: row.publish_error for row in deployables if row.publish_error is not None
         }
-        made = [
-            Made(one.driver, _facts(one, deployables, handles, traits))
-            for one in devices.values()
-            if one.origin == Origin.OPERATOR.value
+        created = [
+            Made(row.driver, _facts(row, deployables, handles, traits))
+            for row in devices.values()
+            if row.origin == Origin.OPERATOR.value
         ]
-        made += [Made(one.driver, one.facts) for one in ordered]
+        created += [Made(order.driver, order.facts) for order in ordered]
         return Desired(
             host.desired_generation,
             ProviderTree(host.name, providers),
             refused,
             retired,
-            _wishes(known.values()),
-            made=tuple(sorted(made, key=lambda one: (one.driver, one.device.key))),
+            _requested_drivers(driver_rows.values()),
+            made=tuple(sorted(created, key=lambda item: (item.driver, item.device.key))),
         )
 
-    def _leaving(
+    def _removed(
         self,
         tx: sa.Connection,
         host_id: int,
         devices: Iterable[Record],
         deployables: Iterable[Record],
     ) -> set[int]:
-        """The ids of the deployables that are given up, alone or with their devices."""
-        leaving: set[int] = set()
-        if any(one.lost_ms is not None for one in devices):
-            found = lost_devices.due(tx, self._db.now, host_id, self._lost_retention)
-            ids = {one.id for one in found}
-            leaving |= {one.id for one in deployables if one.device_id in ids}
-        if any(one.lost_ms is not None for one in deployables):
-            parts = lost_devices.deployables(tx, self._db.now, host_id, self._lost_retention)
-            leaving |= {one.id for one in parts}
-        return leaving
+        """Return the ids of the deployables to be removed, alone or with their devices."""
+        removed: set[int] = set()
+        if any(row.lost_ms is not None for row in devices):
+            due = lost_devices.due(tx, self._db.now, host_id, self._lost_retention)
+            device_ids = {row.id for row in due}
+            removed |= {row.id for row in deployables if row.device_id in device_ids}
+        if any(row.lost_ms is not None for row in deployables):
+            due = lost_devices.deployables(tx, self._db.now, host_id, self._lost_retention)
+            removed |= {row.id for row in due}
+        return removed
 
 
 def _by_deployable(rows: Iterable[Record]) -> Mapping[int, list[Record]]:
-    found = defaultdict(list)
+    groups = defaultdict(list)
     for row in rows:
-        found[row.deployable_id].append(row)
-    return found
+        groups[row.deployable_id].append(row)
+    return groups
 
 
 def _traits(attributes: Iterable[Record]) -> Mapping[int, set[str]]:
-    found = defaultdict(set)
+    """Return the traits of deployables by deployable id."""
+    traits = defaultdict(set)
     for row in attributes:
         if row.key.startswith("trait"):
-            found[row.deployable_id].add(row.value)
-    return found
+            traits[row.deployable_id].add(row.value)
+    return traits
 
 
 def _facts(
@@ -132,7 +136,7 @@ def _facts(
     handles: Mapping[int, Iterable[Record]],
     traits: Mapping[int, Collection[str]],
 ) -> Device:
-    """What an operator created, as its driver shall show it."""
+    """Return a device that an operator created, as its driver has to report it."""
     return Device(
         key=device.device_key,
         type=DeviceType(device.type),
@@ -141,51 +145,51 @@ def _facts(
         control_path=PciAddress.parse(device.device_key).info(),
         deployables=tuple(
             Deployable(
-                name=one.name,
-                resource_class=one.resource_class,
-                driver_name=one.driver_name,
+                name=row.name,
+                resource_class=row.resource_class,
+                driver_name=row.driver_name,
                 handles=tuple(
                     AttachHandle(
-                        unit.handle_key,
-                        AttachType(unit.attach_type),
-                        json.loads(unit.attach_info),
+                        handle.handle_key,
+                        AttachType(handle.attach_type),
+                        json.loads(handle.attach_info),
                     )
-                    for unit in sorted(handles[one.id], key=lambda unit: unit.handle_key)
+                    for handle in sorted(handles[row.id], key=lambda handle: handle.handle_key)
                 ),
-                traits=tuple(sorted(traits[one.id])),
-                prepare=one.prepare,
+                traits=tuple(sorted(traits[row.id])),
+                prepare=row.prepare,
             )
-            for one in sorted(deployables, key=lambda one: str(one.name))
-            if one.device_id == device.id
+            for row in sorted(deployables, key=lambda row: str(row.name))
+            if row.device_id == device.id
         ),
         backend=device.backend,
         made=True,
     )
 
 
-def _wishes(drivers: Iterable[Record]) -> tuple[RequestedDriver, ...]:
-    """What operators want of drivers, in the order of their names."""
+def _requested_drivers(rows: Iterable[Record]) -> tuple[RequestedDriver, ...]:
+    """Return what operators have requested of drivers, ordered by name."""
     return tuple(
         RequestedDriver(
-            one.name,
-            one.wanted,
-            # Until an operator has spoken, a driver that is not enabled is what its host wants.
-            enabled=one.enabled or one.wanted is None,
-            options=dict(one.options or {}),
+            row.name,
+            row.wanted,
+            # Without a request of an operator the configuration of the host decides.
+            enabled=row.enabled or row.wanted is None,
+            options=dict(row.options or {}),
         )
-        for one in sorted(drivers, key=lambda row: str(row.name))
-        if one.wanted is not None or one.options
+        for row in sorted(rows, key=lambda row: str(row.name))
+        if row.wanted is not None or row.options
     )
 
 
 def children_first(deployables: Iterable[Record]) -> list[Record]:
-    """Deployables in an order in which each comes before the one that it stands below."""
-    known = {one.id: one for one in deployables}
+    """Return the deployables ordered so that each comes before its parent."""
+    rows = {row.id: row for row in deployables}
 
-    def depth(one: Record) -> int:
-        return 0 if one.parent_id not in known else 1 + depth(known[one.parent_id])
+    def depth(row: Record) -> int:
+        return 0 if row.parent_id not in rows else 1 + depth(rows[row.parent_id])
 
-    return sorted(known.values(), key=lambda one: (-depth(one), one.name))
+    return sorted(rows.values(), key=lambda row: (-depth(row), row.name))
 
 
 def _provider(
@@ -196,15 +200,15 @@ def _provider(
         name=deployable.name,
         resource_class=deployable.resource_class,
         total=len(handles),
-        reserved=reserved(standing, (Unit(one.state, one.lost_ms is not None) for one in handles)),
+        reserved=reserved(standing, (Unit(row.state, row.lost_ms is not None) for row in handles)),
         traits=frozenset(traits),
     )
 
 
 def _standing(
-    deployable: Record, device: Record, known: Mapping[str, Record], *, disabled: bool
+    deployable: Record, device: Record, driver_rows: Mapping[str, Record], *, disabled: bool
 ) -> Standing:
-    driver = known.get(device.driver)
+    driver = driver_rows.get(device.driver)
     return Standing(
         device.status,
         lost=device.lost_ms is not None or deployable.lost_ms is not None,
@@ -215,14 +219,14 @@ def _standing(
 
 
 class PreparedUnits:
-    """Tells agents what their hosts' units are used for."""
+    """Tell agents what the units of their hosts are used for."""
 
     def __init__(self, *, db: Database) -> None:
         self._db = db
 
     @retried
     def holdings(self, service_host: str, epoch: int) -> Holdings:
-        """All units of an agent's host that binds prepare; raises NotFound, StaleEpoch."""
+        """Return all units of a host that are prepared for a bind; raises NotFound, StaleEpoch."""
         with self._db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
@@ -231,7 +235,7 @@ class PreparedUnits:
 
 
 def _use(row: Record) -> Use:
-    """Whatever is not plainly one or the other is left to the work that is about it."""
+    """Return IN_TRANSITION unless the unit is clearly prepared or free: its work decides then."""
     if row.lost:
         return Use.IN_TRANSITION
     if row.holder_state == State.BOUND and row.state == HandleState.HELD and row.prepared:

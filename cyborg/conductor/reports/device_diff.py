@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report changes in a host's tree: computed in memory, written in few statements.
+"""The difference between a report and the rows of its host: computed in memory, then written.
 
-A scan never deletes: what is not seen is marked lost and comes back as it was. What operators
-made (attributes, created devices, the status) is never a report's business.
+The write takes few statements. A report never deletes a device: a device that is not reported is
+marked lost, and is restored unchanged when it is reported again. A report never changes what
+operators made: attributes, created devices and the status of a device.
 """
 
 import json
@@ -28,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass
 class StoredDevices:
-    """The rows of a host as they stand, ready to be looked up."""
+    """The rows of a host before a report."""
 
     devices: Sequence[Record] = ()
     deployables: Sequence[Record] = ()
@@ -37,7 +38,7 @@ class StoredDevices:
 
     @classmethod
     def read(cls, tx: sa.Connection, host_id: int) -> "StoredDevices":
-        """One statement for a host that has no devices yet, four for any other."""
+        """Read them: one statement for a host without devices, four for any other."""
         devices = host_inventory.devices(tx, host_id)
         if not devices:
             return cls()
@@ -51,11 +52,11 @@ class StoredDevices:
 
 @dataclass
 class DeviceDiff:
-    """What is to be written; nothing in it means that the report brought nothing new."""
+    """The rows to be written; false when the report changes nothing."""
 
     host_id: int
     hostname: str
-    #: Drivers whose new devices are in service at once; ``*`` stands for every one.
+    #: Drivers whose new devices are enabled at once; ``*`` stands for every driver.
     auto_enable: frozenset[str]
     devices: list[Row] = field(default_factory=list)
     control_paths: list[Row] = field(default_factory=list)
@@ -63,12 +64,14 @@ class DeviceDiff:
     attributes: list[Row] = field(default_factory=list)
     handles: list[Row] = field(default_factory=list)
     changes: list[tuple[Any, int, Row]] = field(default_factory=list)
+    #: Model → ids of the rows that the report does not show any more.
     lost: dict[Any, set[int]] = field(default_factory=dict)
-    found: dict[Any, set[int]] = field(default_factory=dict)
+    #: Model → ids of the lost rows that the report shows again.
+    returned: dict[Any, set[int]] = field(default_factory=dict)
     gone_attributes: set[int] = field(default_factory=set)
-    #: The uuids of devices that stood already, by the driver and key that they have now.
+    #: The uuids of devices that were stored before, by the driver and key that they have now.
     moved: dict[tuple[str, str], str] = field(default_factory=dict)
-    #: (device uuid, what happened, its status where that does not tell) for the history.
+    #: (device uuid, action, status where the action does not imply it) for the history.
     history: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -79,19 +82,19 @@ class DeviceDiff:
             or self.handles
             or self.changes
             or any(self.lost.values())
-            or any(self.found.values())
+            or any(self.returned.values())
             or self.gone_attributes
         )
 
     @property
     def waiting(self) -> int:
-        """How many of the new devices are not put into service at once."""
-        return sum(one["status"] == DeviceStatus.INACTIVE.value for one in self.devices)
+        """How many of the new devices wait to be enabled."""
+        return sum(row["status"] == DeviceStatus.INACTIVE.value for row in self.devices)
 
     def add_device(
         self, driver: str, device: facts.Device, uuid: str, labels: Labels | None = None
     ) -> None:
-        """A device that was never seen on this host, and its uuid from now on."""
+        """Add a device that was never reported by this host, with the uuid that it gets."""
         self.devices.append(
             {
                 "uuid": uuid,
@@ -114,51 +117,56 @@ class DeviceDiff:
                 "cpid_info": json.dumps(device.control_path),
             }
         )
-        what = "created" if device.made else "discovered"
-        self.history.append((uuid, what, self.devices[-1]["status"]))
-        for one in device.deployables:
-            self._add_deployable(one, {"device_uuid": uuid})
+        action = "created" if device.made else "discovered"
+        self.history.append((uuid, action, self.devices[-1]["status"]))
+        for deployable in device.deployables:
+            self._add_deployable(deployable, {"device_uuid": uuid})
 
     def compare_device(
-        self, row: Record, driver: str, device: facts.Device, known: StoredDevices
+        self, row: Record, driver: str, device: facts.Device, stored: StoredDevices
     ) -> None:
-        """A device that was seen before, perhaps by another driver, perhaps lost since."""
+        """Compare a device with its row; another driver may have reported it, or it may be lost."""
         self.moved[driver, device.key] = row.uuid
         columns = {"driver": driver, **_device_columns(device)}
         self._compare(Device, row, columns)
-        self._find(row)
-        mine = {one.name: one for one in known.deployables if one.device_id == row.id}
+        self._restore_device(row)
+        missing = {
+            deployable_row.name: deployable_row
+            for deployable_row in stored.deployables
+            if deployable_row.device_id == row.id
+        }
         for deployable in device.deployables:
-            old = mine.pop(deployable.name, None)
+            old = missing.pop(deployable.name, None)
             if old is None:
                 self._add_deployable(deployable, {"device_id": row.id})
             else:
-                self._compare_deployable(old, deployable, known)
-        self._lose(Deployable, mine.values())
+                self._compare_deployable(old, deployable, stored)
+        self._lose(Deployable, missing.values())
 
-    def see_made(self, row: Record, device: facts.Device, known: StoredDevices) -> None:
-        """A device that an operator created is there: facts are the operator's.
+    def compare_created(self, row: Record, device: facts.Device, stored: StoredDevices) -> None:
+        """Compare a device that an operator created: its facts are the operator's.
 
-        But whether a bind needs the host's work, and whether it takes images, its driver tells.
+        Only the driver knows whether the host prepares units for a bind, and whether the device
+        takes images.
         """
         self.moved[row.driver, row.device_key] = row.uuid
         if row.leaving:
             return
-        self._find(row)
-        told = {one.name: one for one in device.deployables}
-        for one in known.deployables:
-            if one.device_id == row.id and one.name in told:
-                new = told[one.name]
-                values = {"prepare": new.prepare, "programmable": new.programmable}
-                self._compare(Deployable, one, values)
+        self._restore_device(row)
+        deployables = {deployable.name: deployable for deployable in device.deployables}
+        for old in stored.deployables:
+            if old.device_id == row.id and old.name in deployables:
+                deployable = deployables[old.name]
+                values = {"prepare": deployable.prepare, "programmable": deployable.programmable}
+                self._compare(Deployable, old, values)
 
-    def _find(self, row: Record) -> None:
+    def _restore_device(self, row: Record) -> None:
         if row.lost_ms is not None:
-            self.found.setdefault(Device, set()).add(row.id)
+            self.returned.setdefault(Device, set()).add(row.id)
             self.history.append((row.uuid, "found again", row.status))
 
     def lose_device(self, row: Record) -> None:
-        """A device that its driver no longer sees."""
+        """Mark a device lost that its driver does not report any more."""
         if row.lost_ms is None:
             self._lose(Device, [row])
             self.history.append((row.uuid, "lost", None))
@@ -180,33 +188,33 @@ class DeviceDiff:
             self._add_handle(handle, {"deployable_uuid": uuid, **owner})
 
     def _compare_deployable(
-        self, old: Record, deployable: facts.Deployable, known: StoredDevices
+        self, old: Record, deployable: facts.Deployable, stored: StoredDevices
     ) -> None:
         self._compare(Deployable, old, _deployable_columns(deployable))
         if old.lost_ms is not None:
-            self.found.setdefault(Deployable, set()).add(old.id)
-        self._compare_attributes(old, deployable, known)
-        handles = {one.handle_key: one for one in known.handles if one.deployable_id == old.id}
+            self.returned.setdefault(Deployable, set()).add(old.id)
+        self._compare_attributes(old, deployable, stored)
+        missing = {row.handle_key: row for row in stored.handles if row.deployable_id == old.id}
         for handle in deployable.handles:
-            was = handles.pop(handle.key, None)
-            if was is None:
+            row = missing.pop(handle.key, None)
+            if row is None:
                 self._add_handle(handle, {"deployable_id": old.id, "device_id": old.device_id})
                 continue
-            self._compare(AttachHandle, was, _handle_columns(handle))
-            if was.lost_ms is not None:
-                self.found.setdefault(AttachHandle, set()).add(was.id)
-        self._lose(AttachHandle, handles.values())
+            self._compare(AttachHandle, row, _handle_columns(handle))
+            if row.lost_ms is not None:
+                self.returned.setdefault(AttachHandle, set()).add(row.id)
+        self._lose(AttachHandle, missing.values())
 
     def _compare_attributes(
-        self, old: Record, deployable: facts.Deployable, known: StoredDevices
+        self, old: Record, deployable: facts.Deployable, stored: StoredDevices
     ) -> None:
-        mine = {
-            (one.key, one.value): one.id for one in known.attributes if one.deployable_id == old.id
+        missing = {
+            (row.key, row.value): row.id for row in stored.attributes if row.deployable_id == old.id
         }
         for attribute in deployable.attributes:
-            if mine.pop((attribute.key, attribute.value), None) is None:
+            if missing.pop((attribute.key, attribute.value), None) is None:
                 self._add_attribute(attribute, {"deployable_id": old.id})
-        self.gone_attributes |= set(mine.values())
+        self.gone_attributes |= set(missing.values())
 
     def _add_attribute(self, attribute: facts.Attribute, owner: Row) -> None:
         self.attributes.append(
@@ -230,48 +238,45 @@ class DeviceDiff:
             self.changes.append((model, row.id, changed))
 
     def _lose(self, model: Any, rows: Iterable[Record]) -> None:
-        self.lost.setdefault(model, set()).update(one.id for one in rows if one.lost_ms is None)
+        self.lost.setdefault(model, set()).update(row.id for row in rows if row.lost_ms is None)
 
 
-def write(tx: sa.Connection, now: sa.ColumnElement[int], new: DeviceDiff) -> None:
-    """Store a difference: one statement for each kind of new row, one for each changed one."""
-    device_ids = base.insert_ids(tx, Device, new.devices)
-    _refer(new.control_paths, "device_uuid", "device_id", device_ids)
-    path_ids = {row["uuid"]: row["device_id"] for row in new.control_paths}
+def write(tx: sa.Connection, now: sa.ColumnElement[int], diff: DeviceDiff) -> None:
+    """Store a difference: one statement for each kind of new row and for each changed row."""
+    device_ids = base.insert_ids(tx, Device, diff.devices)
+    _refer(diff.control_paths, "device_uuid", "device_id", device_ids)
+    path_ids = {row["uuid"]: row["device_id"] for row in diff.control_paths}
+    # Device id → id of its control path.
     paths = {
         path_ids[uuid]: id_
-        for uuid, id_ in base.insert_ids(tx, ControlpathId, new.control_paths).items()
+        for uuid, id_ in base.insert_ids(tx, ControlpathId, diff.control_paths).items()
     }
-    _refer(new.deployables, "device_uuid", "device_id", device_ids)
-    deployable_ids = base.insert_ids(tx, Deployable, new.deployables)
-    _refer(new.attributes, "deployable_uuid", "deployable_id", deployable_ids)
-    base.insert(tx, Attribute, new.attributes)
-    _refer(new.handles, "deployable_uuid", "deployable_id", deployable_ids)
-    _refer(new.handles, "device_uuid", "device_id", device_ids)
-    _insert_handles(tx, new.handles, paths)
-    for model, id_, values in new.changes:
-        host_inventory.change(tx, model, id_, values)
-    for model, ids in new.lost.items():
-        host_inventory.set_lost(tx, model, ids, now)
-    for model, ids in new.found.items():
-        host_inventory.set_lost(tx, model, ids, None)
-    host_inventory.remove_attributes(tx, new.gone_attributes)
-
-
-def _insert_handles(tx: sa.Connection, rows: list[Row], paths: dict[int, int]) -> None:
-    unknown = {row["device_id"] for row in rows} - set(paths)
-    if unknown:
-        paths = {**paths, **host_inventory.control_paths(tx, unknown)}
-    for row in rows:
+    _refer(diff.deployables, "device_uuid", "device_id", device_ids)
+    deployable_ids = base.insert_ids(tx, Deployable, diff.deployables)
+    _refer(diff.attributes, "deployable_uuid", "deployable_id", deployable_ids)
+    base.insert(tx, Attribute, diff.attributes)
+    _refer(diff.handles, "deployable_uuid", "deployable_id", deployable_ids)
+    _refer(diff.handles, "device_uuid", "device_id", device_ids)
+    old_device_ids = {row["device_id"] for row in diff.handles} - set(paths)
+    if old_device_ids:
+        paths |= host_inventory.control_paths(tx, old_device_ids)
+    for row in diff.handles:
         row["cpid_id"] = paths[row.pop("device_id")]
-    base.insert(tx, AttachHandle, rows)
+    base.insert(tx, AttachHandle, diff.handles)
+    for model, id_, values in diff.changes:
+        host_inventory.change(tx, model, id_, values)
+    for model, ids in diff.lost.items():
+        host_inventory.set_lost(tx, model, ids, now)
+    for model, ids in diff.returned.items():
+        host_inventory.set_lost(tx, model, ids, None)
+    host_inventory.remove_attributes(tx, diff.gone_attributes)
 
 
-def _refer(rows: Iterable[Row], word: str, column: str, ids: dict[str, int]) -> None:
-    """Turn references by uuid, to rows that have just been stored, into ids."""
+def _refer(rows: Iterable[Row], reference: str, column: str, ids: dict[str, int]) -> None:
+    """Replace references by uuid to rows that have just been stored with their ids."""
     for row in rows:
-        if word in row:
-            row[column] = ids[row.pop(word)]
+        if reference in row:
+            row[column] = ids[row.pop(reference)]
 
 
 def _device_columns(device: facts.Device) -> Row:

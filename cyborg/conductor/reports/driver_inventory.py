@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report tells beside devices: drivers, their backends, and all hardware of the host.
+"""Drivers, their backends and all hardware of a host, as its agent reports them.
 
-Facts for operators to read; nothing is bound to them. So what a driver does not see any more goes,
-but for what it only could not tell. A piece of hardware that is a device has the device's uuid.
+Operators read these facts; nothing is bound to them. So a row is deleted when its driver does not
+report it any more, and kept when the driver could not tell. Hardware that is a device has the uuid
+of the device.
 """
 
 import logging
@@ -14,8 +15,8 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import base, drivers, host_inventory
-from cyborg.db import drivers as equipment
+from cyborg.db import base, host_inventory
+from cyborg.db import drivers as drivers_db
 from cyborg.db.base import Record
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.model import device as facts
@@ -24,13 +25,13 @@ from cyborg.model.report import DriverHello, DriverReport, DriverState, Report
 LOG = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-#: What tells hardware of one host apart, and devices: driver and key.
+#: Driver and key, which identify a device or a piece of hardware of a host.
 Key = tuple[str, str]
 
 
 @dataclass
 class DriverInventory:
-    """The rows of a host as they stand, ready to be looked up; the writes need its lock."""
+    """The rows of a host before a report; the caller holds the lock of the host."""
 
     host_id: int
     drivers: dict[str, Record] = field(default_factory=dict)
@@ -40,42 +41,46 @@ class DriverInventory:
 
     @classmethod
     def read(cls, tx: sa.Connection, host_id: int) -> "DriverInventory":
-        """Two statements."""
-        found = cls(host_id)
-        for row in equipment.driven(tx, host_id):
-            found.drivers[row.name] = row
+        """Read them with two statements."""
+        inventory = cls(host_id)
+        for row in drivers_db.driven(tx, host_id):
+            inventory.drivers[row.name] = row
             if row.backend_id is not None:
-                found.backends[row.id][row.backend_name] = row
-        for row in equipment.hardware(tx, host_id):
-            found.hardware[row.driver, row.hardware_key] = row
-        return found
+                inventory.backends[row.id][row.backend_name] = row
+        for row in drivers_db.hardware(tx, host_id):
+            inventory.hardware[row.driver, row.hardware_key] = row
+        return inventory
 
     def note_drivers(self, tx: sa.Connection, now: sa.ColumnElement[int], report: Report) -> bool:
-        """Keep each driver's state and backends; True when one changed between ready and not."""
+        """Store each driver's state and backends; return whether a driver's state has changed."""
         changed = False
-        fresh: list[Row] = []
-        for one in report.drivers:
-            old = self.drivers.get(one.driver)
+        added: list[Row] = []
+        for driver in report.drivers:
+            old = self.drivers.get(driver.driver)
             if old is None:
-                enabled = one.state is not DriverState.STOPPED
-                columns = {**_driver_columns(one), "enabled": enabled}
-                fresh.append({"uuid": str(uuid4()), "name": one.driver, **columns})
-                # Devices of a driver that is news may stand here since an upgrade.
-                changed |= one.state is not DriverState.READY
+                enabled = driver.state is not DriverState.STOPPED
+                columns = {**_driver_columns(driver), "enabled": enabled}
+                added.append({"uuid": str(uuid4()), "name": driver.driver, **columns})
+                # After an upgrade a driver without a row may have devices.
+                changed |= driver.state is not DriverState.READY
             else:
-                _change(tx, Driver, old, _driver_columns(one) | _enabled(old, one.state))
-                changed |= old.state != one.state.value
-        for name in self.drivers.keys() - {one.driver for one in report.drivers}:
+                _change(tx, Driver, old, _driver_columns(driver) | _enabled(old, driver.state))
+                changed |= old.state != driver.state.value
+        for name in self.drivers.keys() - {driver.driver for driver in report.drivers}:
             row = self.drivers[name]
             stopped = {"state": DriverState.STOPPED.value, **_enabled(row, DriverState.STOPPED)}
             _change(tx, Driver, row, stopped)
         common = {"host_id": self.host_id, "discovered_ms": now}
-        ids = equipment.add_drivers(tx, fresh, common)
-        known = {row.name: row.id for row in self.drivers.values()}
-        asked = [known[one.driver] for one in _ready(report) if one.driver in known]
-        equipment.seen(tx, Driver, asked, now)
-        known |= {row["name"]: ids[row["uuid"]] for row in fresh}
-        self._note_backends(tx, now, report, known)
+        added_ids = drivers_db.add_drivers(tx, added, common)
+        ids = {row.name: row.id for row in self.drivers.values()}
+        seen = [
+            ids[driver.driver]
+            for driver in report.drivers
+            if driver.state is DriverState.READY and driver.driver in ids
+        ]
+        drivers_db.seen(tx, Driver, seen, now)
+        ids |= {row["name"]: added_ids[row["uuid"]] for row in added}
+        self._note_backends(tx, now, report, ids)
         return changed
 
     def note_hardware(
@@ -85,38 +90,46 @@ class DriverInventory:
         report: Report,
         devices: Mapping[Key, str],
     ) -> set[str]:
-        """Keep the hardware; ``devices`` are the uuids of the host's devices.
+        """Store the hardware; ``devices`` are the uuids of the host's devices.
 
-        Answers the uuids of what has to be set up, and had not when it was last reported.
+        Return the uuids of the hardware that has to be set up now and had not to when it was last
+        reported.
         """
-        silent = {one.driver for one in report.drivers if one.hardware is None}
+        silent = {driver.driver for driver in report.drivers if driver.hardware is None}
         left = {key: row for key, row in self.hardware.items() if key[0] not in silent}
         taken = set(devices.values())
-        fresh: list[Row] = []
+        added: list[Row] = []
         changes: list[tuple[Record, Row]] = []
         unready: set[str] = set()
-        for key, one in _entries(report).items():
+        entries = {
+            (driver.driver, key): entry
+            for driver in report.drivers
+            for key, entry in _valid(
+                driver.driver, "Hardware", driver.hardware or (), "key"
+            ).items()
+        }
+        for key, entry in entries.items():
             old = left.pop(key, None)
             uuid = devices.get(key)
             if uuid is None:
                 keeps = old is not None and old.uuid not in taken
                 uuid = old.uuid if keeps else str(uuid4())
-            if one.setup_required and not (old is not None and old.setup_required):
+            if entry.setup_required and not (old is not None and old.setup_required):
                 unready.add(uuid)
-            columns = {"uuid": uuid, **_hardware_columns(one)}
+            columns = {"uuid": uuid, **_hardware_columns(entry)}
             if old is None:
-                fresh.append({"driver": key[0], "hardware_key": key[1], **columns})
+                added.append({"driver": key[0], "hardware_key": key[1], **columns})
             else:
                 changes.append((old, columns))
-        equipment.remove(tx, Hardware, [row.id for row in left.values()])
-        # Those that give up a device's uuid come before the one that gets it.
+        drivers_db.remove(tx, Hardware, [row.id for row in left.values()])
+        # A row that gives up a device's uuid is changed before the row that gets it.
         for old, columns in sorted(changes, key=lambda change: change[1]["uuid"] in taken):
             _change(tx, Hardware, old, columns)
-        base.insert(tx, Hardware, fresh, {"host_id": self.host_id, "seen_ms": now})
+        base.insert(tx, Hardware, added, {"host_id": self.host_id, "seen_ms": now})
         return unready
 
     def uuid_for(self, driver: str, key: str, taken: Iterable[str]) -> str:
-        """The uuid for a device that is news: that which it had as hardware, if it had any."""
+        """Return the uuid for a new device: the one that it had as hardware, else a new one."""
         row = self.hardware.get((driver, key))
         return str(uuid4()) if row is None or row.uuid in taken else str(row.uuid)
 
@@ -125,142 +138,134 @@ class DriverInventory:
         tx: sa.Connection,
         now: sa.ColumnElement[int],
         report: Report,
-        drivers: Mapping[str, int],
+        driver_ids: Mapping[str, int],
     ) -> None:
+        """Store the backends; ``driver_ids`` are the ids of all drivers of the report by name."""
         gone = [
             row.backend_id
-            for name in self.drivers.keys() - {one.driver for one in report.drivers}
+            for name in self.drivers.keys() - {driver.driver for driver in report.drivers}
             for row in self.backends[self.drivers[name].id].values()
         ]
-        fresh: list[Row] = []
+        added: list[Row] = []
         seen = []
-        for one in report.drivers:
-            if one.backends is None:
+        for driver in report.drivers:
+            if driver.backends is None:
                 continue
-            driver_id = drivers[one.driver]
+            driver_id = driver_ids[driver.driver]
             left = dict(self.backends[driver_id])
-            for name, backend in _sound(one.driver, "Backend", one.backends, "name").items():
+            backends = _valid(driver.driver, "Backend", driver.backends, "name")
+            for name, backend in backends.items():
                 columns = _backend_columns(backend)
                 old = left.pop(name, None)
                 if old is None:
-                    fresh.append(
+                    added.append(
                         {"uuid": str(uuid4()), "driver_id": driver_id, "name": name, **columns}
                     )
                     continue
                 seen.append(old.backend_id)
-                was = {
+                before = {
                     "state": old.backend_state,
                     "services": old.services,
                     "capabilities": old.capabilities,
                     "creates": old.creates,
                 }
-                if was != columns:
+                if before != columns:
                     host_inventory.change(tx, Backend, old.backend_id, columns)
             gone += [row.backend_id for row in left.values()]
-        equipment.remove(tx, Backend, gone)
-        equipment.seen(tx, Backend, seen, now)
-        base.insert(tx, Backend, fresh, {"discovered_ms": now})
+        drivers_db.remove(tx, Backend, gone)
+        drivers_db.seen(tx, Backend, seen, now)
+        base.insert(tx, Backend, added, {"discovered_ms": now})
 
 
 def introduce(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) -> None:
-    """Keep what drivers said when their agent started; how they are, its report will tell.
+    """Store the drivers that an agent names in a hello; its report will tell their state.
 
-    One statement where there is no news.
+    One statement where nothing has changed.
     """
-    known = drivers.of_host(tx, host_id)
-    fresh = []
-    for one in hellos:
+    rows = drivers_db.of_host(tx, host_id)
+    added = []
+    for hello in hellos:
         columns: Row = {
-            "version": one.version,
-            "device_type": one.type,
-            "endpoint": one.endpoint,
+            "version": hello.version,
+            "device_type": hello.type,
+            "endpoint": hello.endpoint,
         }
-        if one.driver in known:
-            _change(tx, Driver, known[one.driver], columns)
+        if hello.driver in rows:
+            _change(tx, Driver, rows[hello.driver], columns)
             continue
-        ready = one.status is DriverState.READY
-        state = DriverState.STARTING if ready else one.status
-        enabled = one.status is not DriverState.STOPPED
-        columns |= {"name": one.driver, "state": state.value, "enabled": enabled}
-        fresh.append({"uuid": str(uuid4()), **columns})
-    equipment.add_drivers(tx, fresh, {"host_id": host_id})
+        ready = hello.status is DriverState.READY
+        state = DriverState.STARTING if ready else hello.status
+        enabled = hello.status is not DriverState.STOPPED
+        columns |= {"name": hello.driver, "state": state.value, "enabled": enabled}
+        added.append({"uuid": str(uuid4()), **columns})
+    drivers_db.add_drivers(tx, added, {"host_id": host_id})
 
 
-def _ready(report: Report) -> list[DriverReport]:
-    return [one for one in report.drivers if one.state is DriverState.READY]
+def _valid(driver: str, noun: str, items: Sequence[Any], key: str) -> dict[str, Any]:
+    """Return a driver's items that the database can hold, by their attribute ``key``.
 
-
-def _entries(report: Report) -> dict[Key, facts.Hardware]:
-    """All hardware that can be kept, once each."""
-    return {
-        (one.driver, key): entry
-        for one in report.drivers
-        for key, entry in _sound(one.driver, "Hardware", one.hardware or (), "key").items()
-    }
-
-
-def _sound(driver: str, what: str, found: Sequence[Any], key: str) -> dict[str, Any]:
-    """Those of a driver's things that the database can keep, by their key."""
-    sound: dict[str, Any] = {}
-    for one in found:
-        word = getattr(one, key)
-        flaw = one.validate() or (f"{word} is reported twice" if word in sound else None)
+    Each item that is left out is logged with the reason.
+    """
+    valid: dict[str, Any] = {}
+    for item in items:
+        name = getattr(item, key)
+        flaw = item.validate() or (f"{name} is reported twice" if name in valid else None)
         if flaw is not None:
-            LOG.warning("%s %r of %s is left out: %s", what, word, driver, flaw)
+            LOG.warning("%s %r of driver %s is not stored: %s", noun, name, driver, flaw)
             continue
-        sound[word] = one
-    return sound
+        valid[name] = item
+    return valid
 
 
 def _change(tx: sa.Connection, model: Any, row: Record, columns: Row) -> None:
-    """Write what differs."""
+    """Write the columns that differ from the row."""
     changed = {name: value for name, value in columns.items() if getattr(row, name) != value}
     if changed:
         host_inventory.change(tx, model, row.id, changed)
 
 
-def _driver_columns(one: DriverReport) -> Row:
+def _driver_columns(driver: DriverReport) -> Row:
     return {
-        "state": one.state.value,
-        "error": one.error,
-        "version": one.version,
-        "device_type": one.type,
-        "endpoint": one.endpoint,
-        "accepts": [asdict(option) for option in one.accepts],
+        "state": driver.state.value,
+        "error": driver.error,
+        "version": driver.version,
+        "device_type": driver.type,
+        "endpoint": driver.endpoint,
+        "accepts": [asdict(option) for option in driver.accepts],
     }
 
 
 def _enabled(row: Record, state: DriverState) -> Row:
-    """Whether a driver is enabled is the host's word, until an operator has spoken."""
+    """Return the column that follows the host until an operator has enabled or disabled it."""
     return {} if row.wanted is not None else {"enabled": state is not DriverState.STOPPED}
 
 
 def _backend_columns(backend: facts.Backend) -> Row:
-    services = sorted(backend.services, key=lambda one: one.name)
+    services = sorted(backend.services, key=lambda service: service.name)
     return {
         "state": backend.state,
-        "services": [{"name": one.name, "state": one.state} for one in services],
+        "services": [{"name": service.name, "state": service.state} for service in services],
         "capabilities": backend.capabilities,
         "creates": None if backend.creates is None else backend.creates.value,
     }
 
 
-def _hardware_columns(one: facts.Hardware) -> Row:
+def _hardware_columns(entry: facts.Hardware) -> Row:
     return {
-        "device_type": one.kind,
-        "offered": one.offered,
-        "setup_required": one.setup_required,
-        "reboot_required": one.reboot_required,
-        "reason": one.reason,
+        "device_type": entry.kind,
+        "offered": entry.offered,
+        "setup_required": entry.setup_required,
+        "reboot_required": entry.reboot_required,
+        "reason": entry.reason,
         "acc_specs": {
-            "device_type": one.kind,
-            "num": one.num,
-            "remote": one.remote,
-            "acc_capability": one.capability,
+            "device_type": entry.kind,
+            "num": entry.num,
+            "remote": entry.remote,
+            "acc_capability": entry.capability,
         },
         "acc_status": {
-            "setup_required": one.setup_required,
-            "reboot_required": one.reboot_required,
-            "reason": one.reason,
+            "setup_required": entry.setup_required,
+            "reboot_required": entry.reboot_required,
+            "reason": entry.reason,
         },
     }

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.clients.placement import Placement
 from cyborg.conductor.hosts.lost_devices import LostDevices
-from cyborg.conductor.jobs import Housekeeper
+from cyborg.conductor.jobs import RetentionJob
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.reports.apply import ReportApplier
 from cyborg.conductor.reports.desired_state import DesiredStates
@@ -152,7 +152,7 @@ class Aged:
     name: str
 
     @property
-    def lost_devices(self) -> LostDevices:
+    def retirement(self) -> LostDevices:
         return LostDevices(db=self.cloud.db, lost_retention=RETENTION, down_after=DOWN_AFTER)
 
     def desired(self, retention: int = RETENTION) -> Desired:
@@ -169,7 +169,7 @@ class Aged:
         return [one.name for one in self.desired().retired]
 
     def answer(self, *names: str) -> None:
-        self.lost_devices.confirm_removal(self.name, self.cloud.epochs[self.name], names)
+        self.retirement.confirm_removal(self.name, self.cloud.epochs[self.name], names)
 
     @property
     def card(self) -> str:
@@ -211,7 +211,7 @@ def test_before_its_time_it_is_kept(aged: Aged) -> None:
 def test_each_pass_says_so_once(aged: Aged) -> None:
     other = aged.cloud.host()
     before = [aged.cloud.generation(one) for one in (aged.name, other)]
-    aged.lost_devices.expire()
+    aged.retirement.expire()
     after = [aged.cloud.generation(one) for one in (aged.name, other)]
     assert after == [before[0] + 1, before[1]]
     aged.desired()
@@ -220,7 +220,7 @@ def test_each_pass_says_so_once(aged: Aged) -> None:
 
 
 def test_an_agent_of_an_older_release_changes_nothing(aged: Aged) -> None:
-    aged.lost_devices.expire()
+    aged.retirement.expire()
     aged.cloud.publish(aged.name)
     assert aged.cloud.found() == {(Kind.LOST_DEVICE, uuids(aged.cloud.db)[0])}
 
@@ -277,7 +277,7 @@ def test_what_is_in_use_stays(aged: Aged, use: Callable[[Aged, sa.Connection], N
     with aged.cloud.db.writer() as tx:
         use(aged, tx)
     generation = aged.cloud.generation(aged.name)
-    aged.lost_devices.expire()
+    aged.retirement.expire()
     assert aged.cloud.generation(aged.name) == generation
     desired = aged.desired()
     assert (len(desired.tree.providers), desired.retired) == (1, ())
@@ -318,21 +318,21 @@ def test_a_device_without_any_provider_just_goes(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         for model in (Attribute, AttachHandle, Deployable):
             tx.execute(sa.delete(model))
-    aged.lost_devices.expire()
+    aged.retirement.expire()
     assert uuids(aged.cloud.db) == []
 
 
 def test_an_agent_that_was_superseded_retires_nothing(aged: Aged) -> None:
     with pytest.raises(exception.StaleEpoch):
-        aged.lost_devices.confirm_removal(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.card])
+        aged.retirement.confirm_removal(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.card])
     assert len(uuids(aged.cloud.db)) == 1
 
 
-def housekeeper(aged: Aged, lease: ConductorLease) -> Housekeeper:
-    return Housekeeper(
+def retention_job(aged: Aged, lease: ConductorLease) -> RetentionJob:
+    return RetentionJob(
         db=aged.cloud.db,
         lease=lease,
-        lost_devices=aged.lost_devices,
+        lost_devices=aged.retirement,
         lease_ms=60_000,
         history_retention=90 * DAY,
     )
@@ -344,7 +344,7 @@ def test_only_the_first_conductor_tidies_up(aged: Aged) -> None:
     second.renew()
     generation = aged.cloud.generation(aged.name)
     for lease, more in ((unborn, 0), (second, 0), (aged.cloud.lease, 1)):
-        housekeeper(aged, lease).run_once()
+        retention_job(aged, lease).run_once()
         assert aged.cloud.generation(aged.name) == generation + more
 
 
@@ -352,6 +352,6 @@ def test_old_history_goes_with_a_pass(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         tx.execute(sa.update(Event).values(at_ms=Event.at_ms - 91 * DAY))
     aged.report(1)
-    housekeeper(aged, aged.cloud.lease).run_once()
+    retention_job(aged, aged.cloud.lease).run_once()
     with aged.cloud.db.reader() as tx:
         assert list(tx.execute(sa.select(Event.action)).scalars()) == ["found again"]

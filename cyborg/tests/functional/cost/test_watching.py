@@ -42,5 +42,5 @@ def test_a_look_at_a_history_in_which_nothing_happens(
 
 def test_what_an_agent_measured(house: CountedService, statements: Statements) -> None:
     with statements() as tally, pytest.raises(exception.NotFound):
-        Readings(db=house.db).take("nobody", 1, [])
+        Readings(db=house.db).store("nobody", 1, [])
     assert tally.costs == (1, 0, 0), str(tally)

@@ -379,7 +379,7 @@ def test_a_device_that_is_not_healthy_is_not_attached(scene: Scene) -> None:
 def test_the_flavors_own_are_never_detached(scene: Scene) -> None:
     (flavors,) = scene.listed
     said = refused(scene.operator.delete(f"{scene.path}/{flavors}", status=409))
-    assert "only what was attached" in said
+    assert "only an attached accelerator can be detached" in said
     done = scene.detach()
     assert (done["state"], done["results"][0]["result"]) == ("succeeded", {"arqs": []})
     assert scene.listed == [flavors]
@@ -391,7 +391,7 @@ def test_one_at_a_time(scene: Scene) -> None:
     scene.guest.lasts = 10_000
     scene.operator.post(scene.path, {}, status=202)
     eventually(lambda: scene.guest.reboots == 1)
-    assert "is at it" in refused(scene.operator.post(scene.path, {}, status=409))
+    assert "is in progress" in refused(scene.operator.post(scene.path, {}, status=409))
     assert "(attach)" in refused(scene.operator.delete(scene.path, status=409))
     scene.guest._looks = 0
     scene.settle()
@@ -649,7 +649,7 @@ def test_an_allocation_that_others_change_is_read_again(scene: Scene) -> None:
     provider, uuid = scene.rack.provider(), scene.server.uuid
     providers = {provider: scene.rack.resource_class}
     meddled = Meddled(scene.placement.adapter())
-    allotment = InstanceAllocation(db=scene.database, placement=meddled)
+    allocation = InstanceAllocation(db=scene.database, placement=meddled)
     found = meddled.consumer(uuid)
     assert found is not None
     current = Allocations(scene.placement.adapter()).consumer(uuid)
@@ -657,21 +657,21 @@ def test_an_allocation_that_others_change_is_read_again(scene: Scene) -> None:
     less = {**current.allocations, provider: {scene.rack.resource_class: 1}}
     meddled.set_consumer(uuid, replace(current, allocations=less))
     meddled.times = 2
-    allotment.grow(uuid, providers)
+    allocation.grow(uuid, providers)
     assert scene.allocated == {provider: 2}
     meddled.times = 1000
     more = {**current.allocations, provider: {scene.rack.resource_class: 3}}
     fresh = Allocations(scene.placement.adapter()).consumer(uuid)
     assert fresh is not None
     meddled.set_consumer(uuid, replace(fresh, allocations=more))
-    with pytest.raises(exception.Unavailable, match="never keeps still"):
-        allotment.shrink(uuid, providers)
+    with pytest.raises(exception.Unavailable, match="keeps changing"):
+        allocation.shrink(uuid, providers)
     meddled.times = 1
-    allotment.shrink(uuid, providers)
+    allocation.shrink(uuid, providers)
     assert scene.allocated == {provider: 2}
     # What Nova has removed does not come back.
     scene.placement.free(uuid)
-    allotment.shrink(uuid, providers)
+    allocation.shrink(uuid, providers)
     with pytest.raises(exception.NotFound):
-        allotment.grow(uuid, providers)
+        allocation.grow(uuid, providers)
     assert scene.allocated == {}

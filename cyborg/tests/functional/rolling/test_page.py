@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cyborg
-from cyborg.conductor.app import _AGENT_PATIENCE
+from cyborg.conductor.app import _AGENT_TIMEOUT
 from cyborg.rpc import versions
 from cyborg.tests import committed
 from cyborg.tests.functional.rolling import page
@@ -52,7 +52,7 @@ def test_every_argument_is_explained() -> None:
 
 
 def test_the_time_an_agent_has_is_the_one_of_the_page() -> None:
-    assert f"{_AGENT_PATIENCE:.0f} seconds" in " ".join(PAGE.read_text().split())
+    assert f"{_AGENT_TIMEOUT:.0f} seconds" in " ".join(PAGE.read_text().split())
 
 
 def test_the_table_of_versions_has_those_of_this_release() -> None:

@@ -16,6 +16,7 @@ from cyborg.db.models import Work
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.notification import Notification
+from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.watching.conftest import Watched, soon
 
@@ -62,14 +63,14 @@ class Teller:
         self._lease.renew()
         self.queue = WorkQueue(db=self.db)
         notifier: Any = voice
-        self.herald = NotificationPublisher(
+        self.publisher = NotificationPublisher(
             db=self.db,
             queue=self.queue,
             notifier=notifier,
             down_after={AGENT: 2000},
             pause=0.01,
         )
-        self.herald.begin()
+        self.publisher.begin()
         self._thread: threading.Thread | None = None
         self.ended: list[BaseException] = []
         watched.endings += [self.db.close, self.stop]
@@ -80,19 +81,19 @@ class Teller:
         with self.db.writer() as tx:
             # No other conductor shows a sign of life meanwhile.
             rows = work.claim(tx, self.db.now, owner=self._lease.owner, lease_ms=-1, limit=1)
-        assert [row.kind for row in rows] == ["announce"]
+        assert [row.kind for row in rows] == [WorkKind.PUBLISH_NOTIFICATIONS]
         self._thread = threading.Thread(target=self._follow, args=(rows,))
         self._thread.start()
 
     def _follow(self, rows: Sequence[Any]) -> None:
         try:
-            self.herald.follow(rows)
+            self.publisher.publish(rows)
         except (Died, Fenced) as end:
             self.ended.append(end)
 
     def stop(self) -> None:
         """End in good order, unless it has ended."""
-        self.herald.stop()
+        self.publisher.stop()
         if self._thread is not None:
             self._thread.join()
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions as ks_exceptions
 
 from cyborg import exception
-from cyborg.conductor.metrics import Cloud, Readings
+from cyborg.conductor.metrics import CloudCollector, Readings
 from cyborg.db import events, notifications, work
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Arq, Event, Service, Work
@@ -119,7 +119,7 @@ def test_how_far_notifications_are_behind_is_the_age_of_what_is_not_told(watched
 def test_without_the_database_the_rest_is_shown(watched: Watched, tmp_path: Path):
     db = Database(f"sqlite:////{tmp_path}/no-such-place/cyborg.sqlite")
     meters = Meters(CONDUCTOR, "0", address="127.0.0.1:0")
-    cloud = Cloud(db=db, readings=Readings(db=db), down_after={AGENT: 1})
+    cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1})
     listener = meters.listener(cloud)
     listener.start()
     try:
@@ -151,7 +151,7 @@ class StuckReader(Reader):
 
 def test_a_scrape_waits_for_no_database_and_asks_it_once(tmp_path: Path):
     db = StuckReader(f"sqlite:///{tmp_path}/cyborg.sqlite")
-    cloud = Cloud(db=db, readings=Readings(db=db), down_after={AGENT: 1}, patience=0.01)
+    cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1}, patience=0.01)
     for _ in range(3):
         up, *_rest = cloud.collect()
         assert [sample.value for sample in up.samples] == [0]

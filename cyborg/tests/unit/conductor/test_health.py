@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health in the database: stored with a report, decisive for the desired state and for binds."""
+"""Health in the database: stored with a report, used by the desired state and by binds."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,25 +36,25 @@ class Host:
 
     def report(self, *healths: DeviceHealth, driver: str | None = None) -> int:
         """Apply a report with these healths; return the desired generation."""
-        (first,) = report_of(HOST, 2).drivers
-        name = driver or first.driver
-        report = Report((replace(first, driver=name, health=healths),))
+        (reported,) = report_of(HOST, 2).drivers
+        name = driver or reported.driver
+        report = Report((replace(reported, driver=name, health=healths),))
         applier = ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None)
         return applier.report(HOST, self.epoch, report).desired_generation
 
     def reserved(self) -> list[int]:
-        """The reserved units of the two providers."""
+        """Return the numbers of reserved units of the two providers."""
         tree = DesiredStates(db=self.db).desired(HOST, self.epoch).tree
         return [provider.reserved for provider in tree.providers]
 
     def devices(self) -> list[Any]:
-        """The rows of the devices, by key."""
+        """Return the rows of the devices, ordered by key."""
         with self.db.reader() as tx:
             columns = (Device.health, Device.health_reason, Device.health_ms, Device.status)
             return list(tx.execute(sa.select(*columns).order_by(Device.device_key)))
 
     def history(self) -> list[str]:
-        """The actions of the history that are about health."""
+        """Return the actions of the history that are about health."""
         with self.db.reader() as tx:
             query = sa.select(Event.action).where(Event.action.like("health%"))
             return list(tx.execute(query.order_by(Event.id)).scalars())
@@ -88,7 +88,7 @@ def host(db: Database) -> Host:
     return Host(db, Heartbeats(db=db, down_after=30_000).hello(hello).epoch)
 
 
-def test_all_units_of_a_faulty_device_are_reserved_and_no_other(host: Host) -> None:
+def test_only_the_units_of_a_faulty_device_are_reserved(host: Host) -> None:
     host.report()
     assert host.reserved() == [0, 0]
     host.report(FAULT)
@@ -98,7 +98,7 @@ def test_all_units_of_a_faulty_device_are_reserved_and_no_other(host: Host) -> N
     assert host.history() == ["health drain", "health degraded"]
 
 
-def test_a_new_device_that_is_faulty_is_reserved_from_the_beginning(host: Host) -> None:
+def test_a_new_faulty_device_is_reserved_at_once(host: Host) -> None:
     host.report(FAULT, DeviceHealth(KEYS[1], Condition.OK))
     assert host.reserved() == [2, 0]
     assert [(row.health, row.health_reason, row.status) for row in host.devices()] == [
@@ -108,7 +108,7 @@ def test_a_new_device_that_is_faulty_is_reserved_from_the_beginning(host: Host) 
     assert host.history() == ["health drain"]
 
 
-def test_a_bind_of_a_faulty_device_is_refused_and_changes_nothing(host: Host) -> None:
+def test_a_bind_to_a_faulty_device_is_refused_and_changes_nothing(host: Host) -> None:
     host.report(FAULT)
     with pytest.raises(exception.DeviceUnavailable, match="not healthy"):
         host.bind(0)
@@ -119,7 +119,7 @@ def test_a_bind_of_a_faulty_device_is_refused_and_changes_nothing(host: Host) ->
     host.bind(0)
 
 
-def test_a_device_that_is_not_mentioned_keeps_its_health(host: Host) -> None:
+def test_a_device_keeps_its_health_when_the_report_does_not_mention_it(host: Host) -> None:
     host.report(FAULT)
     before = host.devices()
     host.report()
@@ -127,7 +127,7 @@ def test_a_device_that_is_not_mentioned_keeps_its_health(host: Host) -> None:
     assert host.reserved() == [2, 0]
 
 
-def test_a_device_whose_health_becomes_unknown_is_offered(host: Host) -> None:
+def test_a_device_is_available_when_its_health_becomes_unknown(host: Host) -> None:
     host.report(FAULT)
     host.report(DeviceHealth(KEYS[0]))
     assert host.reserved() == [0, 0]
@@ -135,14 +135,14 @@ def test_a_device_whose_health_becomes_unknown_is_offered(host: Host) -> None:
     assert host.history() == ["health drain", "health unknown"]
 
 
-def test_the_health_ends_when_another_driver_takes_the_device_over(host: Host) -> None:
+def test_the_health_is_unknown_after_another_driver_takes_the_device_over(host: Host) -> None:
     host.report(FAULT)
     host.report(driver="other_driver")
     assert host.devices()[0].health is None
     assert host.reserved() == [0, 0]
 
 
-def test_the_desired_state_changes_only_when_availability_changes(host: Host) -> None:
+def test_the_desired_state_changes_only_when_the_inventory_does(host: Host) -> None:
     first = host.report()
     healthy = DeviceHealth(KEYS[0], Condition.OK)
     assert host.report(healthy) == first
@@ -156,6 +156,6 @@ def test_the_desired_state_changes_only_when_availability_changes(host: Host) ->
     assert host.report(healthy) > faulty
 
 
-def test_health_of_unknown_devices_is_ignored(host: Host) -> None:
+def test_the_health_of_unknown_devices_is_ignored(host: Host) -> None:
     host.report(DeviceHealth("nowhere", Condition.DEAD, "gone"))
     assert [row.health for row in host.devices()] == [None, None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent is told of the use of a unit: from the rows as they are when it asks."""
+"""The use of a unit that an agent is given: computed from the rows at each request."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,18 +25,18 @@ HOST = "compute"
 
 @dataclass
 class Unit:
-    """The only unit of a host, which binds prepare."""
+    """The only unit of a host; it is prepared for each bind."""
 
     db: Database
     epoch: int
-    custodian: PreparedUnits
+    prepared_units: PreparedUnits
 
     def change(self, model: Any, **values: Any) -> None:
         with self.db.writer() as tx:
             tx.execute(sa.update(model).values(**values))
 
-    def give(self, state: State, *, prepared: bool) -> None:
-        """Let an ARQ have it."""
+    def assign(self, state: State, *, prepared: bool) -> None:
+        """Add an ARQ that has the unit."""
         with self.db.writer() as tx:
             profile = tx.execute(
                 sa.insert(DeviceProfile).values(
@@ -56,8 +56,8 @@ class Unit:
             )
 
     def use(self) -> Use:
-        (one,) = self.custodian.holdings(HOST, self.epoch).units
-        return one.use
+        (holding,) = self.prepared_units.holdings(HOST, self.epoch).units
+        return holding.use
 
 
 @pytest.fixture
@@ -73,17 +73,17 @@ def unit(db: Database) -> Unit:
     return Unit(db, epoch, PreparedUnits(db=db))
 
 
-def test_what_nobody_has_is_idle(unit: Unit) -> None:
+def test_a_unit_without_an_arq_is_free(unit: Unit) -> None:
     assert unit.use() is Use.FREE
 
 
 @pytest.mark.parametrize("state", [HandleState.RELEASING, HandleState.QUARANTINED])
-def test_what_is_being_released_is_left_to_that(unit: Unit, state: HandleState) -> None:
+def test_a_unit_that_is_being_released_is_in_transition(unit: Unit, state: HandleState) -> None:
     unit.change(AttachHandle, state=state.value)
     assert unit.use() is Use.IN_TRANSITION
 
 
-def test_what_is_held_by_nobody_is_left_to_the_audit(unit: Unit) -> None:
+def test_a_held_unit_without_an_arq_is_in_transition(unit: Unit) -> None:
     unit.change(AttachHandle, state=HandleState.HELD.value)
     assert unit.use() is Use.IN_TRANSITION
 
@@ -92,7 +92,7 @@ def test_what_is_held_by_nobody_is_left_to_the_audit(unit: Unit) -> None:
     ("arq", "prepared", "handle", "use"),
     [
         (State.BOUND, True, HandleState.HELD, Use.PREPARED),
-        # Bound before its resource class needed preparing: nobody knows how.
+        # Bound before its resource class needed preparation: nobody knows how to prepare it.
         (State.BOUND, False, HandleState.HELD, Use.IN_TRANSITION),
         (State.BOUND, True, HandleState.RELEASING, Use.IN_TRANSITION),
         (State.BIND_STARTED, False, HandleState.HELD, Use.IN_TRANSITION),
@@ -101,28 +101,28 @@ def test_what_is_held_by_nobody_is_left_to_the_audit(unit: Unit) -> None:
         (State.BIND_STARTED, False, HandleState.FREE, Use.IN_TRANSITION),
     ],
 )
-def test_what_an_arq_has(
+def test_the_use_of_a_unit_follows_from_its_arq(
     unit: Unit, arq: State, prepared: bool, handle: HandleState, use: Use
 ) -> None:
     unit.change(AttachHandle, state=handle.value)
-    unit.give(arq, prepared=prepared)
+    unit.assign(arq, prepared=prepared)
     assert unit.use() is use
 
 
 @pytest.mark.parametrize("model", [Device, Deployable, AttachHandle])
 @pytest.mark.parametrize("held", [True, False])
-def test_what_is_lost_is_touched_by_nobody(unit: Unit, model: Any, held: bool) -> None:
+def test_a_lost_unit_is_in_transition(unit: Unit, model: Any, held: bool) -> None:
     if held:
         unit.change(AttachHandle, state=HandleState.HELD.value)
-        unit.give(State.BOUND, prepared=True)
+        unit.assign(State.BOUND, prepared=True)
     unit.change(model, lost_ms=1)
     assert unit.use() is Use.IN_TRANSITION
 
 
-def test_each_answer_is_of_the_rows_as_they_are_then(unit: Unit) -> None:
+def test_each_answer_reads_the_rows_again(unit: Unit) -> None:
     assert unit.use() is Use.FREE
     unit.change(AttachHandle, state=HandleState.HELD.value)
-    unit.give(State.BIND_STARTED, prepared=True)
+    unit.assign(State.BIND_STARTED, prepared=True)
     assert unit.use() is Use.IN_TRANSITION
     unit.change(Arq, state=State.BOUND.value)
     assert unit.use() is Use.PREPARED
@@ -132,8 +132,8 @@ def test_each_answer_is_of_the_rows_as_they_are_then(unit: Unit) -> None:
     assert unit.use() is Use.FREE
 
 
-def test_a_superseded_agent_is_told_nothing(unit: Unit) -> None:
+def test_a_superseded_or_unknown_agent_gets_no_answer(unit: Unit) -> None:
     with pytest.raises(exception.StaleEpoch):
-        unit.custodian.holdings(HOST, unit.epoch - 1)
+        unit.prepared_units.holdings(HOST, unit.epoch - 1)
     with pytest.raises(exception.NotFound):
-        unit.custodian.holdings("nowhere", unit.epoch)
+        unit.prepared_units.holdings("nowhere", unit.epoch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which row a reported device belongs to, case by case."""
+"""Match reported devices to rows."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("seen", "rows", "matched"),
+    ("reported", "rows", "matched"),
     [
         pytest.param([("a", device(KEY))], [], {}, id="new"),
         pytest.param([("a", device(KEY))], [row(1, "a", KEY)], {0: 1}, id="same driver and key"),
@@ -40,10 +40,13 @@ def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
             [("a", device(KEY)), ("b", device(KEY))],
             [row(1, "a", KEY), row(2, "b", KEY)],
             {0: 1, 1: 2},
-            id="one key of two drivers",
+            id="two drivers with the same key",
         ),
         pytest.param(
-            [("b", device(KEY)), ("c", device(KEY))], [row(1, "a", KEY)], {0: 1}, id="one row once"
+            [("b", device(KEY)), ("c", device(KEY))],
+            [row(1, "a", KEY)],
+            {0: 1},
+            id="a row matches one device only",
         ),
         pytest.param(
             [("b", device(KEY, made=True))],
@@ -65,8 +68,8 @@ def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
         ),
     ],
 )
-def test_a_reported_device_gets_its_row(
-    seen: list[tuple[str, facts.Device]], rows: list[Any], matched: dict[int, int]
+def test_a_reported_device_is_matched_to_its_row(
+    reported: list[tuple[str, facts.Device]], rows: list[Any], matched: dict[int, int]
 ) -> None:
-    found = _match(seen, rows)
-    assert {index: one.id for index, one in found.items()} == matched
+    rows_by_index = _match(reported, rows)
+    assert {index: row.id for index, row in rows_by_index.items()} == matched

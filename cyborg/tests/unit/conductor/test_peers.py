@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.conductor.endpoint import named
+from cyborg.conductor.endpoint import require_sender
 
 
-class Door:
-    """An endpoint with two verbs."""
+class Endpoint:
+    """An endpoint with two methods."""
 
-    _named = staticmethod(named())
+    _required = staticmethod(require_sender())
 
-    @_named
+    @_required
     def first(self, context: Mapping[str, Any], *, host: str) -> str:
         """Return the host."""
         return host
 
-    @_named
+    @_required
     def second(self, context: Mapping[str, Any]) -> str:
         """Return a word."""
         return "second"
@@ -30,18 +30,18 @@ class Door:
 def test_a_request_without_a_sender_is_refused_and_logged_once(
     context: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    door = Door()
+    endpoint = Endpoint()
     caplog.clear()
     for _ in range(3):
         with pytest.raises(exception.Forbidden, match="The request first names no sender"):
-            door.first(context, host="compute-1")
+            endpoint.first(context, host="compute-1")
     assert len(caplog.records) <= 1
-    assert door.first({"sender": "cyborg-agent@compute-1"}, host="compute-1") == "compute-1"
-    assert door.second({"sender": "cyborg-api"}) == "second"
+    assert endpoint.first({"sender": "cyborg-agent@compute-1"}, host="compute-1") == "compute-1"
+    assert endpoint.second({"sender": "cyborg-api"}) == "second"
 
 
 def test_the_first_refusal_of_each_verb_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    refuse = named()
+    refuse = require_sender()
 
     def verb(self: object, context: Mapping[str, Any]) -> None:
         """Do nothing."""
