@@ -252,7 +252,7 @@ DEFECTS = (
         "release-ends-in-any-state",
         "the end of a release moves a handle that is being released, and no other",
         "cyborg/db/attach_handles.py",
-        "            AttachHandle.state.in_([one.value for one in UNRELEASED]),\n",
+        "            AttachHandle.state.in_([state.value for state in UNRELEASED]),\n",
         "",
         (f"{_RULES}/test_handles.py",),
     ),
