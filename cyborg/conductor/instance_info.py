@@ -82,4 +82,4 @@ class InstanceInfoSync:
     def _keep(self, asked: Record, face: ServerInfo | None, after_ms: int) -> None:
         said = None if face is None else {"name": face.name, "status": face.status}
         with self._db.writer() as tx:
-            instances.note(tx, self._db.now, asked, after_ms=after_ms, said=said)
+            instances.note(tx, self._db.now, asked, after_ms=after_ms, answer=said)

@@ -320,7 +320,7 @@ _MOVABLE = sa.update(Arq).where(
 
 @cache
 def _move_each(count: int) -> sa.Update:
-    """Return the UPDATE of ``count`` ARQs; the values of ``id_i`` are the parameters with suffix i."""
+    """Return the UPDATE of ``count`` ARQs; parameters ``<column>_<i>`` are the values of ``id_<i>``."""
     columns = Arq.__table__.c
     values: dict[str, Any] = {
         name: sa.case(

@@ -51,7 +51,10 @@ def _now() -> datetime.datetime:
 
 
 class Base(DeclarativeBase):
-    """Base of all tables; no id is used twice (an option on SQLite), so a newer row has a higher id."""
+    """Base of all tables.
+
+    The database never reuses an id (an option on SQLite), so a newer row has a higher id.
+    """
 
     metadata = sa.MetaData(naming_convention=NAMING)
     __table_args__: Any = {**MYSQL, "sqlite_autoincrement": True}  # noqa: RUF012 - read by SQLAlchemy

@@ -64,7 +64,7 @@ def _profile(row: sa.Row[*tuple[Any, ...]]) -> DeviceProfile:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The groups of a profile; ``repeated`` is True when the operation has been carried out before."""
+    """The groups of a profile; ``repeated`` is True when the operation has run before."""
 
     id: int
     groups: tuple[dict[str, str], ...]

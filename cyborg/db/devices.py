@@ -158,7 +158,7 @@ def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
 
 
 def _traits(ids: Sequence[int]) -> sa.Select[*tuple[Any, ...]]:
-    """Select (deployable uuid, trait) of the traits that the devices' providers have in Placement."""
+    """Select (deployable uuid, trait) of the traits that providers of devices have in Placement."""
     return (
         sa.select(_U.uuid, models.Attribute.value)
         .select_from(models.Attribute)
@@ -361,7 +361,7 @@ def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = N
 def move_all(
     tx: sa.Connection, ids: Collection[int], event: DeviceEvent, reason: str | None = None
 ) -> int:
-    """Change the statuses of devices as ``move`` does, in one statement; return how many changed."""
+    """Change the statuses of devices as ``move`` does, in one statement; return their number."""
     transition = MOVES[event]
     result = tx.execute(
         sa.update(Device)

@@ -69,7 +69,7 @@ class Entry:
     device_uuid: str | None = None
 
     def columns(self, origin: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values to store; ``origin`` holds the request's other ids, see ``origin()``."""
+        """Return the values to store; ``origin`` holds the other ids of the request."""
         columns = dict(vars(self))
         state = columns.pop("state")
         if self.noun in ("device", "instance"):
@@ -198,7 +198,7 @@ def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]
 
 
 def treated_by(tx: sa.Connection, operation: str, action: str) -> str | None:
-    """Return the subject to which this operation has applied the action; None when there is none."""
+    """Return the subject to which this operation has applied the action; None: not yet."""
     return tx.execute(
         sa.select(Event.subject_uuid)
         .where(Event.operation_id == operation, Event.action == action)

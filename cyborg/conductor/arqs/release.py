@@ -153,7 +153,7 @@ class ArqReleaser:
         with self._db.writer() as tx:
             scope = [*arqs.of_caller(caller), ~events.mark_of(operation)]
             # First of all: this also locks the instance against a bind.
-            opened = instances.release(tx, self._db.now, [instance_uuid], going=scope)
+            opened = instances.release(tx, self._db.now, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
             waiting = self._delete(tx, caller, operation, rows)
             events.record(tx, self._db.now, _told(instance_uuid, rows), caller=caller)
