@@ -45,6 +45,19 @@ _SHOW = _VISIBLE.where(_R.uuid == sa.bindparam("uuid"))
 _SHOW_OF_PROJECT = _SHOW.where(_R.project_id == sa.bindparam("project_id"))
 _EXPLAINED = _SHOW.add_columns(_R.fault)
 _EXPLAINED_OF_PROJECT = _SHOW_OF_PROJECT.add_columns(_R.fault)
+
+
+#: The columns, besides the state, that a change of state may set.
+_BOUND_COLUMNS = (
+    "hostname",
+    "device_rp_uuid",
+    "instance_uuid",
+    "project_id",
+    "attach_handle_id",
+    "deployable_id",
+    "prepared",
+    "operation_id",
+)
 #: Filters of the API by name; all compare for equality.
 FILTERS: Mapping[str, sa.ColumnElement[Any]] = {
     "instance": _R.instance_uuid,
@@ -93,18 +106,6 @@ def explained(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | Non
     return _first(tx, (_EXPLAINED, _EXPLAINED_OF_PROJECT), uuid, project_id)
 
 
-def _first(
-    tx: sa.Connection,
-    queries: tuple[sa.Select[*tuple[Any, ...]], sa.Select[*tuple[Any, ...]]],
-    uuid: str,
-    project_id: str | None,
-) -> Row | None:
-    of_all, of_project = queries
-    if project_id is None:
-        return tx.execute(of_all, {"uuid": uuid}).first()
-    return tx.execute(of_project, {"uuid": uuid, "project_id": project_id}).first()
-
-
 def page(
     tx: sa.Connection,
     page: listing.Page,
@@ -139,41 +140,10 @@ def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) 
     return tx.execute(query.limit(1)).first() is None
 
 
-def _visible(project_id: str | None) -> sa.Select[*tuple[Any, ...]]:
-    return _VISIBLE.where(*_of(project_id))
-
-
-def _of(project_id: str | None) -> list[sa.ColumnElement[bool]]:
-    return [] if project_id is None else [_R.project_id == project_id]
-
-
-#: The columns, besides the state, that a change of state may set.
-_BOUND_COLUMNS = (
-    "hostname",
-    "device_rp_uuid",
-    "instance_uuid",
-    "project_id",
-    "attach_handle_id",
-    "deployable_id",
-    "prepared",
-    "operation_id",
-)
-
-
-def insert(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store new ARQs; raise Conflict if a repeated operation has stored them."""
-    base.insert(tx, Arq, rows)
-
-
 def made_at(tx: sa.Connection, uuids: Sequence[str]) -> datetime | None:
     """Return when one operation stored these ARQs; None unless all of them exist."""
     moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()
     return moments[0] if len(moments) == len(uuids) else None
-
-
-def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
-    """Return the WHERE terms of the scope that the API has determined for the caller."""
-    return [] if caller.everywhere else [Arq.project_id == caller.project_id]
 
 
 def peek(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
@@ -185,20 +155,35 @@ def peek(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Re
     return tx.execute(query.where(Arq.uuid.in_(uuids), *of_caller(caller))).all()
 
 
-def lock(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
-    """Lock the ARQs that match the terms, in order of id, and return their rows."""
-    return tx.execute(_LOCK.where(*terms)).all()
-
-
 def states(tx: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
     """Return uuid → state of those of the ARQs that exist."""
     return {row.uuid: row.state for row in tx.execute(_STATES, {"uuids": uuids})}
+
+
+def lock(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
+    """Lock the ARQs that match the terms, in order of id, and return their rows."""
+    return tx.execute(_LOCK.where(*terms)).all()
 
 
 def check(row: Record, event: Event) -> None:
     """Raise BadState unless the state of the ARQ allows the event."""
     if row.state not in MOVES[event].sources:
         raise exception.BadState(uuid=row.uuid, state=row.state, event=event.value)
+
+
+def insert(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store new ARQs; raise Conflict if a repeated operation has stored them."""
+    base.insert(tx, Arq, rows)
+
+
+def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
+    """Change the states of ARQs by one event; other values stay.
+
+    Raises BadState when the state of a row no longer allows the event.
+    """
+    _update(
+        tx, ids, set(MOVES[event].sources), {"state": MOVES[event].target.value, "fault": fault}
+    )
 
 
 def move_each(
@@ -218,16 +203,6 @@ def move_each(
     _check_moved(ids, tx.execute(_move_each(len(ids)), values))
 
 
-def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
-    """Change the states of ARQs by one event; other values stay.
-
-    Raises BadState when the state of a row no longer allows the event.
-    """
-    _update(
-        tx, ids, set(MOVES[event].sources), {"state": MOVES[event].target.value, "fault": fault}
-    )
-
-
 def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Set ARQs to UNBOUND and clear all values of the bind; their project stays."""
     cleared = {name: None for name in _BOUND_COLUMNS if name not in ("project_id", "prepared")}
@@ -238,21 +213,6 @@ def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
 def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Delete ARQs that the caller has locked."""
     tx.execute(_DELETE, {"ids": ids})
-
-
-def _update(
-    tx: sa.Connection, ids: Sequence[int], sources: set[State], values: Mapping[str, Any]
-) -> None:
-    statement = _MOVABLE.values(**values)
-    where = {"ids": ids, "sources": sorted(state.value for state in sources)}
-    _check_moved(ids, tx.execute(statement, where))
-
-
-def _check_moved(ids: Sequence[int], result: sa.CursorResult[Any]) -> None:
-    if result.rowcount != len(ids):
-        raise exception.BadState(
-            uuid=", ".join(str(id_) for id_ in ids), state="moving elsewhere", event="be moved"
-        )
 
 
 def mark_prepared(tx: sa.Connection, id_: int, *, prepared: bool = True) -> None:
@@ -276,6 +236,46 @@ def drop_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
         .where(Arq.id.in_(ids))
         .values(attach_handle_id=None, deployable_id=None, prepared=False)
     )
+
+
+def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
+    """Return the WHERE terms of the scope that the API has determined for the caller."""
+    return [] if caller.everywhere else [Arq.project_id == caller.project_id]
+
+
+def _first(
+    tx: sa.Connection,
+    queries: tuple[sa.Select[*tuple[Any, ...]], sa.Select[*tuple[Any, ...]]],
+    uuid: str,
+    project_id: str | None,
+) -> Row | None:
+    of_all, of_project = queries
+    if project_id is None:
+        return tx.execute(of_all, {"uuid": uuid}).first()
+    return tx.execute(of_project, {"uuid": uuid, "project_id": project_id}).first()
+
+
+def _visible(project_id: str | None) -> sa.Select[*tuple[Any, ...]]:
+    return _VISIBLE.where(*_of(project_id))
+
+
+def _of(project_id: str | None) -> list[sa.ColumnElement[bool]]:
+    return [] if project_id is None else [_R.project_id == project_id]
+
+
+def _update(
+    tx: sa.Connection, ids: Sequence[int], sources: set[State], values: Mapping[str, Any]
+) -> None:
+    statement = _MOVABLE.values(**values)
+    where = {"ids": ids, "sources": sorted(state.value for state in sources)}
+    _check_moved(ids, tx.execute(statement, where))
+
+
+def _check_moved(ids: Sequence[int], result: sa.CursorResult[Any]) -> None:
+    if result.rowcount != len(ids):
+        raise exception.BadState(
+            uuid=", ".join(str(id_) for id_ in ids), state="moving elsewhere", event="be moved"
+        )
 
 
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
@@ -320,7 +320,7 @@ _MOVABLE = sa.update(Arq).where(
 
 @cache
 def _move_each(count: int) -> sa.Update:
-    """Return the UPDATE of ``count`` ARQs; parameters ``<column>_<i>`` are the values of ``id_<i>``."""
+    """Return the UPDATE of ``count`` ARQs; ``<column>_<i>`` are the values of ARQ ``id_<i>``."""
     columns = Arq.__table__.c
     values: dict[str, Any] = {
         name: sa.case(

@@ -50,18 +50,6 @@ def page(
     return [_profile(row) for row in tx.execute(query).all()]
 
 
-def _profile(row: sa.Row[*tuple[Any, ...]]) -> DeviceProfile:
-    uuid, name, description, profile_json, created_at, updated_at = row
-    return DeviceProfile(
-        uuid=uuid,
-        name=name,
-        description=description,
-        groups=tuple(json.loads(profile_json)["groups"]),
-        created_at=created_at,
-        updated_at=updated_at,
-    )
-
-
 @dataclass(frozen=True)
 class Wanted:
     """The groups of a profile; ``repeated`` is True when the operation has run before."""
@@ -83,6 +71,34 @@ def wanted(tx: sa.Connection, name: str, operation: str) -> Wanted | None:
     if row is None:
         return None
     return Wanted(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
+
+
+def uuid_of(tx: sa.Connection, name: str) -> str | None:
+    """Return the uuid of the profile with this name; None when there is none."""
+    uuid: str | None = tx.execute(
+        sa.select(models.DeviceProfile.uuid).where(models.DeviceProfile.name == name)
+    ).scalar_one_or_none()
+    return uuid
+
+
+def users(tx: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
+    """Return profile id → number of ARQs that refer to it; profiles without ARQs are left out."""
+    rows = tx.execute(
+        sa.select(Arq.device_profile_id, sa.func.count().label("users"))
+        .where(Arq.device_profile_id.in_(ids))
+        .group_by(Arq.device_profile_id)
+    )
+    return {row.device_profile_id: row.users for row in rows}
+
+
+def lock(tx: sa.Connection, keys: Sequence[str]) -> Sequence[Record]:
+    """Lock the profiles with these uuids or names, and return (id, uuid, name) of each."""
+    return tx.execute(
+        sa.select(models.DeviceProfile.id, models.DeviceProfile.uuid, models.DeviceProfile.name)
+        .where(sa.or_(models.DeviceProfile.uuid.in_(keys), models.DeviceProfile.name.in_(keys)))
+        .order_by(models.DeviceProfile.id)
+        .with_for_update()
+    ).all()
 
 
 def insert(tx: sa.Connection, profile: DeviceProfile) -> None:
@@ -112,34 +128,18 @@ def change(tx: sa.Connection, id_: int, request: ProfileChange) -> None:
     )
 
 
-def uuid_of(tx: sa.Connection, name: str) -> str | None:
-    """Return the uuid of the profile with this name; None when there is none."""
-    uuid: str | None = tx.execute(
-        sa.select(models.DeviceProfile.uuid).where(models.DeviceProfile.name == name)
-    ).scalar_one_or_none()
-    return uuid
-
-
-def lock(tx: sa.Connection, keys: Sequence[str]) -> Sequence[Record]:
-    """Lock the profiles with these uuids or names, and return (id, uuid, name) of each."""
-    return tx.execute(
-        sa.select(models.DeviceProfile.id, models.DeviceProfile.uuid, models.DeviceProfile.name)
-        .where(sa.or_(models.DeviceProfile.uuid.in_(keys), models.DeviceProfile.name.in_(keys)))
-        .order_by(models.DeviceProfile.id)
-        .with_for_update()
-    ).all()
-
-
-def users(tx: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
-    """Return profile id → number of ARQs that refer to it; profiles without ARQs are left out."""
-    rows = tx.execute(
-        sa.select(Arq.device_profile_id, sa.func.count().label("users"))
-        .where(Arq.device_profile_id.in_(ids))
-        .group_by(Arq.device_profile_id)
-    )
-    return {row.device_profile_id: row.users for row in rows}
-
-
 def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Delete profiles that the caller has locked."""
     tx.execute(sa.delete(models.DeviceProfile).where(models.DeviceProfile.id.in_(ids)))
+
+
+def _profile(row: sa.Row[*tuple[Any, ...]]) -> DeviceProfile:
+    uuid, name, description, profile_json, created_at, updated_at = row
+    return DeviceProfile(
+        uuid=uuid,
+        name=name,
+        description=description,
+        groups=tuple(json.loads(profile_json)["groups"]),
+        created_at=created_at,
+        updated_at=updated_at,
+    )

@@ -57,150 +57,6 @@ def named(tx: sa.Connection, key: str) -> Sequence[Record]:
     ).all()
 
 
-def want(tx: sa.Connection, host_id: int, name: str, values: Mapping[str, Any]) -> None:
-    """Store what operators request of a driver on a host; the caller has locked the host."""
-    result = tx.execute(
-        sa.update(Driver).where(Driver.host_id == host_id, Driver.name == name).values(**values)
-    )
-    if not result.rowcount:
-        tx.execute(
-            sa.insert(Driver).values(
-                uuid=str(uuid4()),
-                host_id=host_id,
-                name=name,
-                state=DriverState.STARTING.value,
-                **values,
-            )
-        )
-
-
-def forget(tx: sa.Connection, host_id: int, name: str) -> None:
-    """Delete a driver of a host, with its backends, when it has never worked there."""
-    ids = sa.select(Driver.id).where(Driver.host_id == host_id, Driver.name == name)
-    tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(ids)))
-    tx.execute(sa.delete(Driver).where(Driver.host_id == host_id, Driver.name == name))
-
-
-def leaving(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
-    """Return whether a driver is being uninstalled on one of these hosts."""
-    specs = sa.select(Work.spec).where(
-        Work.kind == WorkKind.UNINSTALL.value, Work.host_id.in_(sorted(host_ids))
-    )
-    return any(spec["driver"] == name for spec in tx.execute(specs).scalars())
-
-
-def lock_handles(tx: sa.Connection, host_ids: Collection[int], name: str) -> None:
-    """Lock the attach handles of a driver on these hosts, by id, so that no bind claims one."""
-    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_ids, name)))
-
-
-def arqs(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
-    """Return the ARQs that hold or have claimed units of a driver on these hosts."""
-    own = _deployables(host_ids, name)
-    held = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
-    uuids = tx.execute(
-        sa.select(Arq.uuid)
-        .where(sa.or_(Arq.deployable_id.in_(own), Arq.attach_handle_id.in_(held)))
-        .order_by(Arq.id)
-    )
-    return list(uuids.scalars())
-
-
-def unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
-    """Return how many handles of a driver are held, or not yet released by the host."""
-    return int(
-        tx.execute(
-            sa.select(sa.func.count())
-            .select_from(AttachHandle)
-            .where(
-                AttachHandle.deployable_id.in_(_deployables([host_id], name)),
-                AttachHandle.state.not_in(UNHELD),
-            )
-        ).scalar_one()
-    )
-
-
-def reserve(
-    tx: sa.Connection, host_ids: Collection[int], name: str, reason: str
-) -> Sequence[Record]:
-    """Take all devices of a driver out of service; return (uuid, hostname) of the changed ones."""
-    changed = _devices(tx, *_own(host_ids, name), Device.status != DeviceStatus.MAINTAINING.value)
-    tx.execute(
-        sa.update(Device)
-        .where(*_own(host_ids, name))
-        .values(status=DeviceStatus.MAINTAINING.value, status_reason=reason)
-    )
-    return changed
-
-
-def in_service(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
-    """Return the uuids of the enabled devices of a driver."""
-    query = sa.select(Device.uuid).where(
-        *_own(host_ids, name), Device.status == DeviceStatus.ENABLED.value
-    )
-    return list(tx.execute(query.order_by(Device.id)).scalars())
-
-
-def put_back(
-    tx: sa.Connection, host_id: int, name: str, served: Collection[str]
-) -> Sequence[Record]:
-    """Enable the devices ``served`` again when their driver is not uninstalled after all.
-
-    Returns (uuid, hostname) of the changed devices.
-    """
-    reserved = (*_own([host_id], name), Device.status == DeviceStatus.MAINTAINING.value)
-    chosen = Device.uuid.in_(sorted(served))
-    changed = _devices(tx, *reserved, chosen)
-    tx.execute(sa.update(Device).where(*reserved, chosen).values(status=DeviceStatus.ENABLED.value))
-    tx.execute(sa.update(Device).where(*_own([host_id], name)).values(status_reason=None))
-    return changed
-
-
-def lose(
-    tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str
-) -> Sequence[Record]:
-    """Mark all devices of a driver as lost; return (uuid, hostname) of the changed ones."""
-    present = (*_own([host_id], name), Device.lost_ms.is_(None))
-    changed = _devices(tx, *present)
-    tx.execute(sa.update(Device).where(*present).values(lost_ms=now))
-    return changed
-
-
-def devices(tx: sa.Connection, host_id: int, name: str) -> int:
-    """Return how many devices a driver has on a host, including lost devices."""
-    query = sa.select(sa.func.count()).select_from(Device).where(*_own([host_id], name))
-    return int(tx.execute(query).scalar_one())
-
-
-def obstacles(tx: sa.Connection, host_id: int, name: str) -> list[str]:
-    """Return the distinct reasons why Placement refuses to remove providers of a driver."""
-    errors = tx.execute(
-        sa.select(Deployable.publish_error)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(*_own([host_id], name), Deployable.publish_error.is_not(None))
-        .order_by(Deployable.id)
-    )
-    return list(dict.fromkeys(map(str, errors.scalars())))
-
-
-def _devices(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
-    return tx.execute(
-        sa.select(Device.uuid, Device.hostname).where(*terms).order_by(Device.id)
-    ).all()
-
-
-def _own(host_ids: Collection[int], name: str) -> tuple[sa.ColumnElement[bool], ...]:
-    return Device.host_id.in_(sorted(host_ids)), Device.driver == name
-
-
-def _deployables(host_ids: Collection[int], name: str) -> sa.Select[Any]:
-    return (
-        sa.select(Deployable.id)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(*_own(host_ids, name))
-    )
-
-
 def driven(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     """Return the drivers of a host with their backends (``backend_*``), one row for each pair."""
     return tx.execute(
@@ -237,6 +93,137 @@ def hardware(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
+def leaving(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
+    """Return whether a driver is being uninstalled on one of these hosts."""
+    specs = sa.select(Work.spec).where(
+        Work.kind == WorkKind.UNINSTALL.value, Work.host_id.in_(sorted(host_ids))
+    )
+    return any(spec["driver"] == name for spec in tx.execute(specs).scalars())
+
+
+def arqs(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
+    """Return the ARQs that hold or have claimed units of a driver on these hosts."""
+    own = _deployables(host_ids, name)
+    held = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
+    uuids = tx.execute(
+        sa.select(Arq.uuid)
+        .where(sa.or_(Arq.deployable_id.in_(own), Arq.attach_handle_id.in_(held)))
+        .order_by(Arq.id)
+    )
+    return list(uuids.scalars())
+
+
+def unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
+    """Return how many handles of a driver are held, or not yet released by the host."""
+    return int(
+        tx.execute(
+            sa.select(sa.func.count())
+            .select_from(AttachHandle)
+            .where(
+                AttachHandle.deployable_id.in_(_deployables([host_id], name)),
+                AttachHandle.state.not_in(UNHELD),
+            )
+        ).scalar_one()
+    )
+
+
+def in_service(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
+    """Return the uuids of the enabled devices of a driver."""
+    query = sa.select(Device.uuid).where(
+        *_own(host_ids, name), Device.status == DeviceStatus.ENABLED.value
+    )
+    return list(tx.execute(query.order_by(Device.id)).scalars())
+
+
+def devices(tx: sa.Connection, host_id: int, name: str) -> int:
+    """Return how many devices a driver has on a host, including lost devices."""
+    query = sa.select(sa.func.count()).select_from(Device).where(*_own([host_id], name))
+    return int(tx.execute(query).scalar_one())
+
+
+def obstacles(tx: sa.Connection, host_id: int, name: str) -> list[str]:
+    """Return the distinct reasons why Placement refuses to remove providers of a driver."""
+    errors = tx.execute(
+        sa.select(Deployable.publish_error)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(*_own([host_id], name), Deployable.publish_error.is_not(None))
+        .order_by(Deployable.id)
+    )
+    return list(dict.fromkeys(map(str, errors.scalars())))
+
+
+def lock_handles(tx: sa.Connection, host_ids: Collection[int], name: str) -> None:
+    """Lock the attach handles of a driver on these hosts, by id, so that no bind claims one."""
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_ids, name)))
+
+
+def want(tx: sa.Connection, host_id: int, name: str, values: Mapping[str, Any]) -> None:
+    """Store what operators request of a driver on a host; the caller has locked the host."""
+    result = tx.execute(
+        sa.update(Driver).where(Driver.host_id == host_id, Driver.name == name).values(**values)
+    )
+    if not result.rowcount:
+        tx.execute(
+            sa.insert(Driver).values(
+                uuid=str(uuid4()),
+                host_id=host_id,
+                name=name,
+                state=DriverState.STARTING.value,
+                **values,
+            )
+        )
+
+
+def forget(tx: sa.Connection, host_id: int, name: str) -> None:
+    """Delete a driver of a host, with its backends, when it has never worked there."""
+    ids = sa.select(Driver.id).where(Driver.host_id == host_id, Driver.name == name)
+    tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(ids)))
+    tx.execute(sa.delete(Driver).where(Driver.host_id == host_id, Driver.name == name))
+
+
+def reserve(
+    tx: sa.Connection, host_ids: Collection[int], name: str, reason: str
+) -> Sequence[Record]:
+    """Take all devices of a driver out of service; return (uuid, hostname) of the changed ones."""
+    changed = _devices(tx, *_own(host_ids, name), Device.status != DeviceStatus.MAINTAINING.value)
+    tx.execute(
+        sa.update(Device)
+        .where(*_own(host_ids, name))
+        .values(status=DeviceStatus.MAINTAINING.value, status_reason=reason)
+    )
+    return changed
+
+
+def put_back(
+    tx: sa.Connection, host_id: int, name: str, served: Collection[str]
+) -> Sequence[Record]:
+    """Enable the devices ``served`` again when their driver is not uninstalled after all.
+
+    Returns (uuid, hostname) of the changed devices.
+    """
+    reserved = (*_own([host_id], name), Device.status == DeviceStatus.MAINTAINING.value)
+    chosen = Device.uuid.in_(sorted(served))
+    changed = _devices(tx, *reserved, chosen)
+    tx.execute(sa.update(Device).where(*reserved, chosen).values(status=DeviceStatus.ENABLED.value))
+    tx.execute(sa.update(Device).where(*_own([host_id], name)).values(status_reason=None))
+    return changed
+
+
+def lose(
+    tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str
+) -> Sequence[Record]:
+    """Mark all devices of a driver as lost; return (uuid, hostname) of the changed ones."""
+    present = (*_own([host_id], name), Device.lost_ms.is_(None))
+    changed = _devices(tx, *present)
+    tx.execute(sa.update(Device).where(*present).values(lost_ms=now))
+    return changed
+
+
+def add_drivers(tx: sa.Connection, rows: Sequence[base.Row], common: base.Row) -> dict[str, int]:
+    """Store new drivers of a host, and return uuid → id."""
+    return base.insert_ids(tx, Driver, rows, common)
+
+
 def seen(tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int]) -> None:
     """Store that the host has just reported drivers or backends."""
     if ids:
@@ -249,6 +236,19 @@ def remove(tx: sa.Connection, model: Any, ids: Collection[int]) -> None:
         tx.execute(sa.delete(model).where(model.id.in_(sorted(ids))))
 
 
-def add_drivers(tx: sa.Connection, rows: Sequence[base.Row], common: base.Row) -> dict[str, int]:
-    """Store new drivers of a host, and return uuid → id."""
-    return base.insert_ids(tx, Driver, rows, common)
+def _devices(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
+    return tx.execute(
+        sa.select(Device.uuid, Device.hostname).where(*terms).order_by(Device.id)
+    ).all()
+
+
+def _own(host_ids: Collection[int], name: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return Device.host_id.in_(sorted(host_ids)), Device.driver == name
+
+
+def _deployables(host_ids: Collection[int], name: str) -> sa.Select[Any]:
+    return (
+        sa.select(Deployable.id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(*_own(host_ids, name))
+    )

@@ -108,6 +108,37 @@ def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
     return {row.name: row for row in rows}
 
 
+def of_host(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """Return the attach handles of a host that need, or have, preparation.
+
+    ``holder_state`` is the state of the ARQ that has the handle (None: no ARQ). One statement.
+    """
+    lost = sa.or_(
+        AttachHandle.lost_ms.is_not(None),
+        Deployable.lost_ms.is_not(None),
+        Device.lost_ms.is_not(None),
+    )
+    return tx.execute(
+        sa.select(
+            AttachHandle.uuid,
+            AttachHandle.handle_key,
+            AttachHandle.state,
+            Deployable.name,
+            Device.driver,
+            Device.device_key,
+            lost.label("lost"),
+            Arq.state.label("holder_state"),
+            Arq.prepared,
+            Arq.group_spec,
+        )
+        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
+        .join(Device, Device.id == Deployable.device_id)
+        .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
+        .where(Device.host_id == host_id, sa.or_(Deployable.prepare, Arq.prepared))
+        .order_by(AttachHandle.id)
+    ).all()
+
+
 def set_lost(
     tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
 ) -> None:
@@ -156,34 +187,3 @@ def remove_attributes(tx: sa.Connection, ids: Collection[int]) -> None:
 def board_text(info: dict[str, str | None]) -> str | None:
     """Return the JSON text of board information, as stored and shown; None when it is empty."""
     return json.dumps(info) if info else None
-
-
-def of_host(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """Return the attach handles of a host that need, or have, preparation.
-
-    ``holder_state`` is the state of the ARQ that has the handle (None: no ARQ). One statement.
-    """
-    lost = sa.or_(
-        AttachHandle.lost_ms.is_not(None),
-        Deployable.lost_ms.is_not(None),
-        Device.lost_ms.is_not(None),
-    )
-    return tx.execute(
-        sa.select(
-            AttachHandle.uuid,
-            AttachHandle.handle_key,
-            AttachHandle.state,
-            Deployable.name,
-            Device.driver,
-            Device.device_key,
-            lost.label("lost"),
-            Arq.state.label("holder_state"),
-            Arq.prepared,
-            Arq.group_spec,
-        )
-        .join(Deployable, Deployable.id == AttachHandle.deployable_id)
-        .join(Device, Device.id == Deployable.device_id)
-        .outerjoin(Arq, Arq.attach_handle_id == AttachHandle.id)
-        .where(Device.host_id == host_id, sa.or_(Deployable.prepare, Arq.prepared))
-        .order_by(AttachHandle.id)
-    ).all()

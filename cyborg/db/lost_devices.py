@@ -270,12 +270,10 @@ def _deployables_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
 @cache
 def _handles_due(now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> Terms:
     """Return the terms on ``AttachHandle``, its ``Deployable`` and its ``Device``."""
-    agent_alive = sa.exists().where(
+    alive = sa.exists().where(
         Host.id == Device.host_id, IS_AGENT, Service.last_seen_ms > now - silent_ms
     )
-    overdue = sa.and_(
-        _by_age(age_ms), *_SEEN_BY_DRIVER, AttachHandle.lost_ms < now - age_ms, agent_alive
-    )
+    overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, AttachHandle.lost_ms < now - age_ms, alive)
     return (
         Device.lost_ms.is_(None),
         Deployable.lost_ms.is_(None),

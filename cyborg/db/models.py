@@ -342,7 +342,7 @@ class Driver(Base):
     wanted: Mapped[bool | None]
     enabled: Mapped[bool] = mapped_column(server_default=sa.true())
     options: Mapped[Any | None] = mapped_column(Json)
-    #: The options that operators may set: a list of objects with name, group, type, default and help.
+    #: What operators may set: a list of objects with name, group, type, default and help.
     accepts: Mapped[Any | None] = mapped_column(Json)
     error: Mapped[Text | None]
     discovered_ms: Mapped[Milliseconds | None]

@@ -57,7 +57,7 @@ class Position:
         return max(self.published, default=self.settled)
 
     def after(self, events: Collection[Happening], now_ms: int) -> "Position":
-        """Return the position after these events are published, without ids that are now settled."""
+        """Return the position after these events are published; drop ids that are now settled."""
         published = {**self.published, **{event.id: event.at_ms for event in events}}
         old = [id_ for id_, at_ms in published.items() if at_ms < now_ms - SETTLED_AFTER]
         settled = max([self.settled, *old])
@@ -189,7 +189,7 @@ def devices(tx: sa.Connection, uuids: Collection[str]) -> dict[str, DeviceFacts]
 def silent(
     tx: sa.Connection, now: sa.ColumnElement[int], down_after: Mapping[str, int]
 ) -> dict[tuple[str, str], int]:
-    """Return (binary, host) → time of the last heartbeat, of services without any process that is up.
+    """Return (binary, host) → time of the last heartbeat, of services with no process that is up.
 
     A process is up until its last heartbeat is older than ``down_after`` of its binary, in
     milliseconds.

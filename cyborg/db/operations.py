@@ -67,7 +67,7 @@ def show(tx: sa.Connection, uuid: str, project_id: str | None = None) -> Operati
 def page(
     tx: sa.Connection, page: listing.Page, project_id: str | None, equal: Mapping[str, str]
 ) -> list[Operation]:
-    """Return a page of the operations of a project (None: of all) whose columns have these values."""
+    """Return a page of the operations of a project (None: of all) with these column values."""
     visible = _VISIBLE if project_id is None else _VISIBLE.where(_O.project_id == project_id)
     query = listing.paged(tx, visible, SORTABLE, page)
     query = query.where(*(_O[name] == value for name, value in equal.items()))
