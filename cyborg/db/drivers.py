@@ -26,7 +26,7 @@ COLUMNS = (
     Driver.version,
     Driver.device_type,
     Driver.endpoint,
-    Driver.wanted,
+    Driver.requested,
     Driver.enabled,
     Driver.options,
     Driver.accepts,

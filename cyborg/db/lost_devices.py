@@ -42,7 +42,7 @@ FORGOTTEN = 0
 _DEVICE = Device.uuid.label("device_uuid")
 #: Term: the driver of the device has been uninstalled.
 _UNINSTALLED = sa.exists().where(
-    Driver.host_id == Device.host_id, Driver.name == Device.driver, Driver.wanted.is_(False)
+    Driver.host_id == Device.host_id, Driver.name == Device.driver, Driver.requested.is_(False)
 )
 
 

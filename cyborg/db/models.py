@@ -339,7 +339,7 @@ class Driver(Base):
     device_type: Mapped[String64 | None]
     endpoint: Mapped[String255 | None]
     #: Whether operators request the driver; NULL: the configuration of the host decides.
-    wanted: Mapped[bool | None]
+    requested: Mapped[bool | None] = mapped_column("wanted")
     enabled: Mapped[bool] = mapped_column(server_default=sa.true())
     options: Mapped[Any | None] = mapped_column(Json)
     #: What operators may set: a list of objects with name, group, type, default and help.
