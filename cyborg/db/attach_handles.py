@@ -47,7 +47,7 @@ def hold(tx: sa.Connection, ids: Collection[int]) -> None:
         tx.execute(_HOLD, {"ids": sorted(ids)})
 
 
-def let_go(tx: sa.Connection, clean: Collection[int], used: Collection[int]) -> None:
+def release(tx: sa.Connection, clean: Collection[int], used: Collection[int]) -> None:
     """Release held handles, in one statement.
 
     Handles in ``used``, which the host has to clean up, become releasing; those in ``clean`` become

@@ -83,7 +83,7 @@ def free_handles(
     """
     held = [row for row in rows if row.attach_handle_id is not None]
     prepared = [row for row in held if row.prepared]
-    attach_handles.let_go(
+    attach_handles.release(
         tx,
         clean=[row.attach_handle_id for row in held if not row.prepared],
         used=[row.attach_handle_id for row in prepared],
