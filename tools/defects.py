@@ -401,7 +401,7 @@ DEFECTS = (
         ")",
     ),
     _unlocked(
-        "attach_handles.end_release",
+        "attach_handles.finish_release",
         "cyborg/db/attach_handles.py",
         "sa.select(AttachHandle.id).where(AttachHandle.id == handle_id).with_for_update()",
         "sa.select(AttachHandle.id).where(AttachHandle.id == handle_id)",

@@ -83,7 +83,7 @@ def quarantined_on(tx: sa.Connection, uuid: str) -> int | None:
     return host_id
 
 
-def end_release(tx: sa.Connection, handle_id: int) -> None:
+def finish_release(tx: sa.Connection, handle_id: int) -> None:
     """Mark a released handle as free, or as held when an ARQ waits for it.
 
     A separate statement locks the handle first: only a read after that sees a bind that has just

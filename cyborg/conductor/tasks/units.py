@@ -152,7 +152,7 @@ class UnitTasks:
                 hosts.bump_desired_generation(tx, self._db.now, handle.host_id)
             if handle is not None:
                 images.forget_released(tx, handle)
-            attach_handles.end_release(tx, row.attach_handle_id)
+            attach_handles.finish_release(tx, row.attach_handle_id)
             work.due_now(tx, self._db.now, row.attach_handle_id)
             if shut:
                 self._note(tx, row, _entry(handle, "out of quarantine"))

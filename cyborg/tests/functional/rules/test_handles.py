@@ -20,7 +20,7 @@ MOVES: dict[str, Callable[[sa.Connection, int], Any]] = {
     "let go, clean": lambda tx, handle: attach_handles.release(tx, clean=[handle], used=[]),
     "let go, used": lambda tx, handle: attach_handles.release(tx, clean=[], used=[handle]),
     "quarantine": attach_handles.quarantine,
-    "end of release": attach_handles.end_release,
+    "end of release": attach_handles.finish_release,
 }
 #: Where each of them leads; from any other state nowhere.
 TARGETS = {
