@@ -229,7 +229,7 @@ def hide(tx: sa.Connection, ids: Sequence[int], *, hidden: bool) -> None:
         tx.execute(sa.update(Arq).where(Arq.id.in_(ids)).values(hidden=hidden))
 
 
-def drop_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
+def clear_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Clear the handles of ARQs whose bind failed; instance and provider stay readable."""
     tx.execute(
         sa.update(Arq)

@@ -48,7 +48,7 @@ def resolve(
     arqs.move(tx, event, [one.id for one in started], fault=fault)
     if event is Event.FAIL:
         release.free_handles(tx, now, started, operation=operation)
-        arqs.drop_handle(tx, [one.id for one in started])
+        arqs.clear_handle(tx, [one.id for one in started])
     told = [
         {
             "kind": WorkKind.NOTIFY,

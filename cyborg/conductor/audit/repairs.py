@@ -107,7 +107,7 @@ def drop_handle(db: Database, arq_uuid: str) -> bool:
         if not rows:
             return False
         release.free_handles(tx, db.now, rows, operation=None)
-        arqs.drop_handle(tx, [one.id for one in rows])
+        arqs.clear_handle(tx, [one.id for one in rows])
         entries = [
             events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=one.device_uuid)
             for one in rows
