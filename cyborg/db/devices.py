@@ -383,7 +383,7 @@ def explain(tx: sa.Connection, id_: int, reason: str) -> None:
     )
 
 
-def let_go(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
+def request_removal(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
     """Request the removal of a device that is lost, or that an operator created.
 
     An operator's device is marked as lost now. The attach handles are marked as lost too, so that

@@ -97,7 +97,7 @@ class LostDevices:
             if held:
                 raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
             work.cancel_install(tx, row.id)
-            going = device_moves.let_go(tx, self._db.now, row.id)
+            going = device_moves.request_removal(tx, self._db.now, row.id)
             if not going and not lost_devices.forget_parts(tx, row.id):
                 raise exception.Conflict(
                     reason=f"Device {uuid} is there: its host would find it again. It can be "
