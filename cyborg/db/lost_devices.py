@@ -145,7 +145,7 @@ def _of_device(id_: int) -> sa.Select[Any]:
     return sa.select(Deployable.id).where(Deployable.device_id == id_)
 
 
-def forget_parts(tx: sa.Connection, device_id: int) -> int:
+def request_part_removal(tx: sa.Connection, device_id: int) -> int:
     """Request the removal of the lost parts of a device that is present; return their number."""
     count = 0
     for model, own in (

@@ -98,7 +98,7 @@ class LostDevices:
                 raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
             work.cancel_install(tx, row.id)
             going = device_moves.request_removal(tx, self._db.now, row.id)
-            if not going and not lost_devices.forget_parts(tx, row.id):
+            if not going and not lost_devices.request_part_removal(tx, row.id):
                 raise exception.Conflict(
                     reason=f"Device {uuid} is there: its host would find it again. It can be "
                     "disabled, or forgotten when it is lost."
