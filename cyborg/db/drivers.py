@@ -157,7 +157,7 @@ def lock_handles(tx: sa.Connection, host_ids: Collection[int], name: str) -> Non
     attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_ids, name)))
 
 
-def want(tx: sa.Connection, host_id: int, name: str, values: Mapping[str, Any]) -> None:
+def set_requested(tx: sa.Connection, host_id: int, name: str, values: Mapping[str, Any]) -> None:
     """Store what operators request of a driver on a host; the caller has locked the host."""
     result = tx.execute(
         sa.update(Driver).where(Driver.host_id == host_id, Driver.name == name).values(**values)

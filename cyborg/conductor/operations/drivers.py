@@ -199,7 +199,7 @@ class Drivers:
         for one in chosen:
             row = before.get(one.id)
             wanted = wish(row)
-            drivers.want(tx, one.id, name, wanted)
+            drivers.set_requested(tx, one.id, name, wanted)
             old = None if row is None else {key: getattr(row, key) for key in _WISH}
             tasks.append(
                 Task(
@@ -347,7 +347,7 @@ class DriverWork:
         hosts.bump_desired_generation(tx, self._db.now, row.host_id)
         for one in drivers.on_hosts(tx, name, [row.host_id]):
             if all(getattr(one, key) == value for key, value in wish.items()):
-                drivers.want(tx, row.host_id, name, {key: before[key] for key in wish})
+                drivers.set_requested(tx, row.host_id, name, {key: before[key] for key in wish})
 
     def _restore(self, tx: sa.Connection, row: Record) -> None:
         """Leave nothing of a wish that the agent cannot even be told of."""
@@ -409,7 +409,7 @@ class DriverWork:
             if not waits:
                 self._tell(tx, row, drivers.lose(tx, self._db.now, row.host_id, name), LOST)
                 wish = {"wanted": False, "enabled": False, "options": None}
-                drivers.want(tx, row.host_id, name, wish)
+                drivers.set_requested(tx, row.host_id, name, wish)
         if waits and row.overdue:
             self._asker.overdue(row)
         elif waits:
