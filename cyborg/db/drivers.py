@@ -174,7 +174,7 @@ def set_requested(tx: sa.Connection, host_id: int, name: str, values: Mapping[st
         )
 
 
-def forget(tx: sa.Connection, host_id: int, name: str) -> None:
+def remove_driver(tx: sa.Connection, host_id: int, name: str) -> None:
     """Delete a driver of a host, with its backends, when it has never worked there."""
     ids = sa.select(Driver.id).where(Driver.host_id == host_id, Driver.name == name)
     tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(ids)))

@@ -369,7 +369,7 @@ class DriverWork:
     def _forget(self, tx: sa.Connection, row: Record) -> None:
         for one in drivers.on_hosts(tx, row.spec["driver"], [row.host_id]):
             if one.wanted is None and one.state != DriverState.READY.value:
-                drivers.forget(tx, row.host_id, one.name)
+                drivers.remove_driver(tx, row.host_id, one.name)
 
     def uninstall(self, rows: Sequence[Record]) -> None:
         """Take a driver off one host, as far as that goes now."""
