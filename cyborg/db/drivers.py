@@ -194,7 +194,7 @@ def reserve(
     return changed
 
 
-def put_back(
+def return_to_service(
     tx: sa.Connection, host_id: int, name: str, served: Collection[str]
 ) -> Sequence[Record]:
     """Enable the devices ``served`` again when their driver is not uninstalled after all.

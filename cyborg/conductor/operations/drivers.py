@@ -391,7 +391,9 @@ class DriverWork:
 
         def undo(tx: sa.Connection) -> None:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            back = drivers.put_back(tx, row.host_id, row.spec["driver"], row.spec["served"])
+            back = drivers.return_to_service(
+                tx, row.host_id, row.spec["driver"], row.spec["served"]
+            )
             self._tell(tx, row, back, DeviceStatus.ENABLED.value)
 
         if self._asker.ask(row, _GREET, undo) is not None:
