@@ -56,7 +56,7 @@ class ConductorLease:
         ``bus_error`` says why this conductor receives no requests; it is empty while it does.
         """
         with self._db.writer() as tx:
-            if self._owner is not None and services.beat(
+            if self._owner is not None and services.heartbeat(
                 tx,
                 self._db.now,
                 self._process,

@@ -222,7 +222,7 @@ def register(
     """Begin a new epoch of this process, and return (id, epoch).
 
     The new epoch fences every older process with the same identity. ``status_reason`` and
-    ``bus_error`` are stored as by ``beat``.
+    ``bus_error`` are stored as by ``heartbeat``.
     """
     row = tx.execute(
         sa.select(Service.id, Service.epoch).where(*_named(process)).with_for_update()
@@ -248,7 +248,7 @@ def register(
     return int(row.id), int(row.epoch) + 1
 
 
-def beat(
+def heartbeat(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
     process: Process,
