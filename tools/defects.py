@@ -228,7 +228,7 @@ DEFECTS = (
         "ended-conductors-stay",
         "rows of former processes of a conductor go after a day",
         "cyborg/conductor/hosts/heartbeats.py",
-        "            services.forget_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)",
+        "            services.remove_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)",
         "            pass",
         (f"{_UNIT}/conductor/test_work.py",),
     ),

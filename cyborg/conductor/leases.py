@@ -68,7 +68,7 @@ class ConductorLease:
             owner = services.register(
                 tx, self._db.now, self._process, DriverState.READY.value, bus_error=bus_error
             )
-            services.forget_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)
+            services.remove_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)
         self._owner = owner
 
     def end(self) -> None:

@@ -295,7 +295,7 @@ def end(tx: sa.Connection, process: Process, *, epoch: int) -> None:
     tx.execute(sa.delete(Service).where(*_named(process), Service.epoch == epoch))
 
 
-def forget_silent(
+def remove_silent(
     tx: sa.Connection, now: sa.ColumnElement[int], process: Process, *, silent_ms: int
 ) -> None:
     """Delete rows of other processes of the same binary and host that are silent.
