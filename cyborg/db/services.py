@@ -201,7 +201,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     return tx.execute(query.order_by(Device.id)).all()
 
 
-def forgotten_by(tx: sa.Connection, host_id: int) -> str | None:
+def removal_operation(tx: sa.Connection, host_id: int) -> str | None:
     """Return the operation that removes this host; None when no removal was requested."""
     query = sa.select(Work.operation_id).where(
         Work.host_id == host_id, Work.kind == WorkKind.FORGET.value

@@ -90,7 +90,7 @@ class Processes:
         """Take the host of an agent out of service for good, unless somebody needs it."""
         name = services.lock_host(tx, agent.host_id)
         _refuse_used(tx, agent.host_id, agent.host)
-        begun = services.forgotten_by(tx, agent.host_id)
+        begun = services.removal_operation(tx, agent.host_id)
         if begun is not None:
             raise exception.Conflict(
                 reason=f"{agent.host} is being forgotten already: see operation {begun}."
