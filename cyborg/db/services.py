@@ -337,7 +337,7 @@ def lock_host(tx: sa.Connection, host_id: int) -> str:
     return name
 
 
-def call_off_work(tx: sa.Connection, host_id: int, kept: int) -> None:
+def cancel_work(tx: sa.Connection, host_id: int, kept: int) -> None:
     """Delete all work on a host except the row ``kept``, which no longer refers to the host."""
     own = _deployables(host_id)
     handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))

@@ -220,7 +220,7 @@ class HostRemover:
             for uuid in operations.open_on(tx, name):
                 if uuid != row.operation_id:
                     operations.end(tx, self._db.now, uuid, _forgotten(name))
-            services.call_off_work(tx, row.host_id, kept=row.id)
+            services.cancel_work(tx, row.host_id, kept=row.id)
             lost_devices.remove(tx, [one.id for one in going])
             services.remove_host(tx, row.host_id)
             if agent is not None:
