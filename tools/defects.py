@@ -227,7 +227,7 @@ DEFECTS = (
     Defect(
         "ended-conductors-stay",
         "rows of former processes of a conductor go after a day",
-        "cyborg/conductor/hosts/heartbeats.py",
+        "cyborg/conductor/leases.py",
         "            services.remove_silent(tx, self._db.now, self._process, silent_ms=_FORGET_MS)",
         "            pass",
         (f"{_UNIT}/conductor/test_work.py",),
@@ -449,8 +449,8 @@ DEFECTS = (
     _unlocked(
         "profile_moves.lock",
         "cyborg/db/device_profiles.py",
-        "        .order_by(DeviceProfile.id)" + _FOR_UPDATE,
-        "        .order_by(DeviceProfile.id)",
+        "        .order_by(models.DeviceProfile.id)" + _FOR_UPDATE,
+        "        .order_by(models.DeviceProfile.id)",
     ),
     _unlocked(
         "operations._lock",
