@@ -228,7 +228,7 @@ DEFECTS = (
         "ended-conductors-stay",
         "rows of former processes of a conductor go after a day",
         "cyborg/conductor/leases.py",
-        "            services.forget_silent("
+        "            services.remove_silent("
         "tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)",
         "            pass",
         (f"{_UNIT}/conductor/test_work.py",),
@@ -253,7 +253,7 @@ DEFECTS = (
         "release-ends-in-any-state",
         "the end of a release moves a handle that is being released, and no other",
         "cyborg/db/attach_handles.py",
-        "            AttachHandle.state.in_([one.value for one in UNRELEASED]),\n",
+        "            AttachHandle.state.in_([state.value for state in UNRELEASED]),\n",
         "",
         (f"{_RULES}/test_handles.py",),
     ),
@@ -402,7 +402,7 @@ DEFECTS = (
         ")",
     ),
     _unlocked(
-        "attach_handles.end_release",
+        "attach_handles.finish_release",
         "cyborg/db/attach_handles.py",
         "sa.select(AttachHandle.id).where(AttachHandle.id == handle_id).with_for_update()",
         "sa.select(AttachHandle.id).where(AttachHandle.id == handle_id)",

@@ -60,7 +60,7 @@ class ConductorLease:
         ``bus_error`` says why this conductor receives no requests; it is empty while it does.
         """
         with self._db.writer() as tx:
-            if self._owner is not None and services.beat(
+            if self._owner is not None and services.heartbeat(
                 tx,
                 self._db.now,
                 self._process,
@@ -72,7 +72,7 @@ class ConductorLease:
             owner = services.register(
                 tx, self._db.now, self._process, DriverState.READY.value, bus_error=bus_error
             )
-            services.forget_silent(tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)
+            services.remove_silent(tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)
         self._owner = owner
 
     def end(self) -> None:

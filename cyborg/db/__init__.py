@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database floor: engine, tables, and one module of plain functions per noun."""
+"""Database access: the engine, the tables, and one module of plain functions for each noun."""

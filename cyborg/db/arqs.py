@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for ARQs: find, read, lock and change them."""
+"""Read, lock and change ARQs in SQL."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -45,6 +45,19 @@ _SHOW = _VISIBLE.where(_R.uuid == sa.bindparam("uuid"))
 _SHOW_OF_PROJECT = _SHOW.where(_R.project_id == sa.bindparam("project_id"))
 _EXPLAINED = _SHOW.add_columns(_R.fault)
 _EXPLAINED_OF_PROJECT = _SHOW_OF_PROJECT.add_columns(_R.fault)
+
+
+#: The columns, besides the state, that a change of state may set.
+_BOUND_COLUMNS = (
+    "hostname",
+    "device_rp_uuid",
+    "instance_uuid",
+    "project_id",
+    "attach_handle_id",
+    "deployable_id",
+    "prepared",
+    "operation_id",
+)
 #: Filters of the API by name; all compare for equality.
 FILTERS: Mapping[str, sa.ColumnElement[Any]] = {
     "instance": _R.instance_uuid,
@@ -78,21 +91,159 @@ SORTABLE = listing.Sortable(
 )
 
 
-#: The values of ``cyborg.model.arq.Arq`` in its order, but for the last: the handle's JSON, if any.
+#: The values of ``cyborg.model.arq.Arq`` in its order; the last one is the JSON of the handle (None
+#: without a handle).
 Row = sa.Row[*tuple[Any, ...]]
 
 
 def show(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
-    """The ARQ with this uuid, if it is of this project (None: of any)."""
-    return _one(tx, (_SHOW, _SHOW_OF_PROJECT), uuid, project_id)
+    """Return the ARQ with this uuid if this project owns it (None: any project)."""
+    return _first(tx, (_SHOW, _SHOW_OF_PROJECT), uuid, project_id)
 
 
 def explained(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
-    """The same with one value more: why its bind failed, or None."""
-    return _one(tx, (_EXPLAINED, _EXPLAINED_OF_PROJECT), uuid, project_id)
+    """Return what ``show`` returns, followed by the reason why the bind failed (None: none)."""
+    return _first(tx, (_EXPLAINED, _EXPLAINED_OF_PROJECT), uuid, project_id)
 
 
-def _one(
+def page(
+    tx: sa.Connection,
+    page: listing.Page,
+    project_id: str | None,
+    equal: Mapping[str, str],
+    *,
+    resolved: bool = False,
+) -> Sequence[Row]:
+    """Return a page of the ARQs of a project (None: of all projects) that match all filters.
+
+    ``equal`` maps names of ``FILTERS`` to values. ``resolved`` keeps the ARQs whose state is final.
+    """
+    query = listing.paged(tx, _visible(project_id), SORTABLE, page)
+    query = query.where(*(FILTERS[name] == value for name, value in equal.items()))
+    if "instance" in equal:
+        # Nova attaches every listed ARQ to the guest. Leave out those that are not ready yet or
+        # are being removed.
+        query = query.where(~_R.hidden)
+    if resolved:
+        query = query.where(_R.state.in_(_RESOLVED))
+    return tx.execute(query).all()
+
+
+def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) -> bool:
+    """Return whether every visible ARQ of the instance is in a final state."""
+    query = sa.select(sa.literal(1)).where(
+        _R.instance_uuid == instance_uuid,
+        ~_R.hidden,
+        _R.state.not_in(_RESOLVED),
+        *_of(project_id),
+    )
+    return tx.execute(query.limit(1)).first() is None
+
+
+def made_at(tx: sa.Connection, uuids: Sequence[str]) -> datetime | None:
+    """Return when one operation stored these ARQs; None unless all of them exist."""
+    moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()
+    return moments[0] if len(moments) == len(uuids) else None
+
+
+def peek(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
+    """Return (uuid, instance_uuid) of the ARQs in the caller's scope, without a lock.
+
+    The caller of this function locks the instances first, then the ARQs.
+    """
+    query = sa.select(Arq.uuid, Arq.instance_uuid)
+    return tx.execute(query.where(Arq.uuid.in_(uuids), *of_caller(caller))).all()
+
+
+def states(tx: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
+    """Return uuid → state of those of the ARQs that exist."""
+    return {row.uuid: row.state for row in tx.execute(_STATES, {"uuids": uuids})}
+
+
+def lock(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
+    """Lock the ARQs that match the terms, in order of id, and return their rows."""
+    return tx.execute(_LOCK.where(*terms)).all()
+
+
+def check(row: Record, event: Event) -> None:
+    """Raise BadState unless the state of the ARQ allows the event."""
+    if row.state not in MOVES[event].sources:
+        raise exception.BadState(uuid=row.uuid, state=row.state, event=event.value)
+
+
+def insert(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store new ARQs; raise Conflict if a repeated operation has stored them."""
+    base.insert(tx, Arq, rows)
+
+
+def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
+    """Change the states of ARQs by one event; other values stay.
+
+    Raises BadState when the state of a row no longer allows the event.
+    """
+    _update(
+        tx, ids, set(MOVES[event].sources), {"state": MOVES[event].target.value, "fault": fault}
+    )
+
+
+def move_each(
+    tx: sa.Connection, moves: Mapping[int, tuple[State, Mapping[str, Any]]], sources: set[State]
+) -> None:
+    """Change the states of ARQs, each with its own values, in one statement.
+
+    ``moves`` maps ids to the new state and the values of all bound columns. Raises BadState when
+    a row is no longer in one of ``sources``; the caller must then roll back the transaction.
+    """
+    ids = sorted(moves)
+    values: dict[str, Any] = {"ids": ids, "sources": sorted(state.value for state in sources)}
+    for index, id_ in enumerate(ids):
+        state, columns = moves[id_]
+        values |= {f"id_{index}": id_, f"state_{index}": state.value}
+        values |= {f"{name}_{index}": columns[name] for name in _BOUND_COLUMNS}
+    _check_moved(ids, tx.execute(_move_each(len(ids)), values))
+
+
+def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
+    """Set ARQs to UNBOUND and clear all values of the bind; their project stays."""
+    cleared = {name: None for name in _BOUND_COLUMNS if name not in ("project_id", "prepared")}
+    values = {"state": State.UNBOUND.value, "prepared": False, "fault": None, **cleared}
+    _update(tx, ids, set(MOVES[Event.UNBIND].sources), values)
+
+
+def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
+    """Delete ARQs that the caller has locked."""
+    tx.execute(_DELETE, {"ids": ids})
+
+
+def mark_prepared(tx: sa.Connection, id_: int, *, prepared: bool = True) -> None:
+    """Store whether the host may have begun to prepare the ARQ's unit.
+
+    If so, the release of the unit has to undo the preparation.
+    """
+    tx.execute(sa.update(Arq).where(Arq.id == id_).values(prepared=prepared))
+
+
+def hide(tx: sa.Connection, ids: Sequence[int], *, hidden: bool) -> None:
+    """Hide ARQs from the list of their instance, or show them; they stay bound to the instance."""
+    if ids:
+        tx.execute(sa.update(Arq).where(Arq.id.in_(ids)).values(hidden=hidden))
+
+
+def clear_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
+    """Clear the handles of ARQs whose bind failed; instance and provider stay readable."""
+    tx.execute(
+        sa.update(Arq)
+        .where(Arq.id.in_(ids))
+        .values(attach_handle_id=None, deployable_id=None, prepared=False)
+    )
+
+
+def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
+    """Return the WHERE terms of the scope that the API has determined for the caller."""
+    return [] if caller.everywhere else [Arq.project_id == caller.project_id]
+
+
+def _first(
     tx: sa.Connection,
     queries: tuple[sa.Select[*tuple[Any, ...]], sa.Select[*tuple[Any, ...]]],
     uuid: str,
@@ -104,132 +255,12 @@ def _one(
     return tx.execute(of_project, {"uuid": uuid, "project_id": project_id}).first()
 
 
-def page(
-    tx: sa.Connection,
-    wanted: listing.Page,
-    project_id: str | None,
-    equal: Mapping[str, str],
-    *,
-    resolved: bool = False,
-) -> Sequence[Row]:
-    """A page of the ARQs of a project (None: of all) to which the ``FILTERS`` apply.
-
-    ``resolved`` keeps those whose state is final.
-    """
-    query = listing.paged(tx, _visible(project_id), SORTABLE, wanted)
-    query = query.where(*(FILTERS[name] == value for name, value in equal.items()))
-    if "instance" in equal:
-        # Nova hands a guest whatever is listed; what is not ready yet, or on its way out, is not.
-        query = query.where(~_R.hidden)
-    if resolved:
-        query = query.where(_R.state.in_(_RESOLVED))
-    return tx.execute(query).all()
-
-
-def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) -> bool:
-    """Whether no ARQ of the instance is on its way to a final state."""
-    query = sa.select(sa.literal(1)).where(
-        _R.instance_uuid == instance_uuid,
-        ~_R.hidden,
-        _R.state.not_in(_RESOLVED),
-        *_of(project_id),
-    )
-    return tx.execute(query.limit(1)).first() is None
-
-
 def _visible(project_id: str | None) -> sa.Select[*tuple[Any, ...]]:
     return _VISIBLE.where(*_of(project_id))
 
 
 def _of(project_id: str | None) -> list[sa.ColumnElement[bool]]:
     return [] if project_id is None else [_R.project_id == project_id]
-
-
-#: What a move may set on an ARQ, besides its state.
-_BOUND_COLUMNS = (
-    "hostname",
-    "device_rp_uuid",
-    "instance_uuid",
-    "project_id",
-    "attach_handle_id",
-    "deployable_id",
-    "prepared",
-    "operation_id",
-)
-
-
-def insert(tx: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store new ARQs; a repeated operation meets their uuids as a duplicate key."""
-    base.insert(tx, Arq, rows)
-
-
-def made_at(tx: sa.Connection, uuids: Sequence[str]) -> datetime | None:
-    """When these ARQs, all of one operation, were stored; None unless all of them are there."""
-    moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()
-    return moments[0] if len(moments) == len(uuids) else None
-
-
-def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
-    """The WHERE terms of the scope that the API decided on."""
-    return [] if caller.everywhere else [Arq.project_id == caller.project_id]
-
-
-def peek(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
-    """The ARQs that the caller reaches, without a lock: whose instances to lock first."""
-    query = sa.select(Arq.uuid, Arq.instance_uuid)
-    return tx.execute(query.where(Arq.uuid.in_(uuids), *of_caller(caller))).all()
-
-
-def lock(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
-    """Lock the ARQs that fit, in order of id, and read what a move needs of them."""
-    return tx.execute(_LOCK.where(*terms)).all()
-
-
-def states(tx: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
-    """The states of those ARQs that are (still) there."""
-    return {row.uuid: row.state for row in tx.execute(_STATES, {"uuids": uuids})}
-
-
-def check(row: Record, event: Event) -> None:
-    """Raise BadState unless the event may happen to this ARQ."""
-    if row.state not in MOVES[event].sources:
-        raise exception.BadState(uuid=row.uuid, state=row.state, event=event.value)
-
-
-def move_each(
-    tx: sa.Connection, moves: Mapping[int, tuple[State, Mapping[str, Any]]], sources: set[State]
-) -> None:
-    """Move ARQs, each with its own values, in one statement.
-
-    ``moves`` maps ids to the new state and the values of all bound columns. Every row must still
-    be in one of ``sources``; else BadState, and the transaction is for the caller to end.
-    """
-    ids = sorted(moves)
-    values: dict[str, Any] = {"ids": ids, "sources": sorted(state.value for state in sources)}
-    for index, id_ in enumerate(ids):
-        state, columns = moves[id_]
-        values |= {f"id_{index}": id_, f"state_{index}": state.value}
-        values |= {f"{name}_{index}": columns[name] for name in _BOUND_COLUMNS}
-    _check_moved(ids, tx.execute(_move_each(len(ids)), values))
-
-
-def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | None = None) -> None:
-    """Let one event happen to ARQs whose other values stay; BadState when one has moved on."""
-    _update(
-        tx, ids, set(MOVES[event].sources), {"state": MOVES[event].target.value, "fault": fault}
-    )
-
-
-def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
-    """Take everything of a bind off ARQs; their owner stays."""
-    cleared = {name: None for name in _BOUND_COLUMNS if name not in ("project_id", "prepared")}
-    values = {"state": State.UNBOUND.value, "prepared": False, "fault": None, **cleared}
-    _update(tx, ids, set(MOVES[Event.UNBIND].sources), values)
-
-
-def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
-    """Remove ARQs that the caller has locked."""
-    tx.execute(_DELETE, {"ids": ids})
 
 
 def _update(
@@ -243,34 +274,14 @@ def _update(
 def _check_moved(ids: Sequence[int], result: sa.CursorResult[Any]) -> None:
     if result.rowcount != len(ids):
         raise exception.BadState(
-            uuid=", ".join(str(one) for one in ids), state="moving elsewhere", event="be moved"
+            uuid=", ".join(str(id_) for id_ in ids), state="moving elsewhere", event="be moved"
         )
-
-
-def mark_prepared(tx: sa.Connection, id_: int, *, prepared: bool = True) -> None:
-    """Store whether the host may have begun, so that a release has something to undo."""
-    tx.execute(sa.update(Arq).where(Arq.id == id_).values(prepared=prepared))
-
-
-def hide(tx: sa.Connection, ids: Sequence[int], *, hidden: bool) -> None:
-    """Leave ARQs out of their instance's list, or put them into it; their instance stays theirs."""
-    if ids:
-        tx.execute(sa.update(Arq).where(Arq.id.in_(ids)).values(hidden=hidden))
-
-
-def drop_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
-    """A failed bind holds nothing; what it was for (instance, provider) stays readable."""
-    tx.execute(
-        sa.update(Arq)
-        .where(Arq.id.in_(ids))
-        .values(attach_handle_id=None, deployable_id=None, prepared=False)
-    )
 
 
 # Statements of the hot path are built once: SQLAlchemy takes longer to build one than the database
 # to execute it.
 
-#: The device that an ARQ has a unit of; a subquery takes no locks.
+#: The device whose unit an ARQ holds; a subquery takes no locks.
 _DEVICE = (
     sa.select(Device.uuid)
     .join(Deployable, Deployable.device_id == Device.id)
@@ -309,7 +320,7 @@ _MOVABLE = sa.update(Arq).where(
 
 @cache
 def _move_each(count: int) -> sa.Update:
-    """So many ARQs, number ``i`` of which is that of ``id_i``."""
+    """Return the UPDATE of ``count`` ARQs; ``<column>_<i>`` are the values of ARQ ``id_<i>``."""
     columns = Arq.__table__.c
     values: dict[str, Any] = {
         name: sa.case(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach handles: claimed under lock, moved by conditional updates."""
+"""Claim attach handles under a lock, and change their states by conditional updates."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,54 +12,57 @@ from cyborg.model.device import UNRELEASED, HandleState
 
 @dataclass(frozen=True)
 class Claimed:
-    """A handle under the caller's lock; ``waits`` tells that its release is still going on."""
+    """A handle that the caller has locked; ``waits`` is True while its release is in progress."""
 
     id: int
     waits: bool
 
 
 def lock(tx: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    """Lock the handles for which a term holds, by id: no bind takes one after that."""
+    """Lock the handles that match a term, in order of id, so that no bind claims one."""
     query = sa.select(AttachHandle.id).where(which).order_by(AttachHandle.id)
     tx.execute(query.with_for_update()).all()
 
 
 def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> list[Claimed]:
-    """Lock up to ``count`` handles of a deployable that are free, or about to be and promised to
-    nobody; the free ones come first.
+    """Lock and return up to ``count`` handles of a deployable that a bind can use.
 
-    Handles that a rival has locked are skipped, or waited for. Where they are skipped, fewer than
-    asked for prove nothing, since the rival may roll back. Who has skipped must not wait in the
-    same transaction: InnoDB keeps locks even on what it skips. Both states are asked for at once,
-    for a handle that becomes free between two questions would be in neither answer.
+    These are the free handles and, after them, those that are being released and that no ARQ has
+    claimed. If another transaction has locked a handle, ``wait`` decides whether the statement
+    waits for it or skips it. When it skips, a result shorter than ``count`` does not prove that no
+    other handle is free, because the other transaction may roll back. After a skipping claim, do
+    not wait in the same transaction: InnoDB keeps locks even on rows that it skips. One statement
+    reads both states, because a handle that becomes free between two statements would be in
+    neither result.
     """
     statement = _CLAIM_WAITING if wait else _CLAIM_SKIPPING
     rows = tx.execute(statement, {"deployable": deployable_id, "count": count})
     claimed = [Claimed(row.id, row.state == HandleState.RELEASING.value) for row in rows]
-    return sorted(claimed, key=lambda one: (one.waits, one.id))
+    return sorted(claimed, key=lambda handle: (handle.waits, handle.id))
 
 
 def hold(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Free handles become held; their lock is the caller's."""
+    """Mark free handles as held; the caller has locked them."""
     if ids:
         tx.execute(_HOLD, {"ids": sorted(ids)})
 
 
-def let_go(tx: sa.Connection, clean: Collection[int], used: Collection[int]) -> None:
-    """Held handles become free, or releasing where the host has to clean up, in one statement.
+def release(tx: sa.Connection, clean: Collection[int], used: Collection[int]) -> None:
+    """Release held handles, in one statement.
 
-    Others stay as they are. The state is no part of the WHERE, so that the end of a release that
-    is just being written is waited for, not overlooked.
+    Handles in ``used``, which the host has to clean up, become releasing; those in ``clean`` become
+    free. Handles that are not held stay as they are. The state is not part of the WHERE, so the
+    statement waits for another transaction that is finishing a release.
     """
     ids = sorted({*clean, *used})
     if ids:
-        tx.execute(_LET_GO, {"ids": ids, "used": sorted(used)})
+        tx.execute(_RELEASE, {"ids": ids, "used": sorted(used)})
 
 
 def quarantine(tx: sa.Connection, handle_id: int) -> bool:
-    """A handle that cannot be released is given to nobody; who waits for it goes on waiting.
+    """Put a handle whose release failed into quarantine; an ARQ that waits for it keeps waiting.
 
-    False when it is not being released, or is in quarantine already.
+    Returns False when the handle is not being released, or is in quarantine already.
     """
     moved = tx.execute(
         sa.update(AttachHandle)
@@ -70,21 +73,21 @@ def quarantine(tx: sa.Connection, handle_id: int) -> bool:
 
 
 def quarantined_on(tx: sa.Connection, uuid: str) -> int | None:
-    """The id of the host of a handle that is in quarantine; None when it is not, or is gone."""
-    found: int | None = tx.execute(
+    """Return the host id of a handle in quarantine; None when it is not, or does not exist."""
+    host_id: int | None = tx.execute(
         sa.select(Device.host_id)
         .join(Deployable, Deployable.device_id == Device.id)
         .join(AttachHandle, AttachHandle.deployable_id == Deployable.id)
         .where(AttachHandle.uuid == uuid, AttachHandle.state == HandleState.QUARANTINED.value)
     ).scalar()
-    return found
+    return host_id
 
 
-def end_release(tx: sa.Connection, handle_id: int) -> None:
-    """A released handle becomes free, or held when an ARQ has been waiting for it.
+def finish_release(tx: sa.Connection, handle_id: int) -> None:
+    """Mark a released handle as free, or as held when an ARQ waits for it.
 
-    It is locked in a statement of its own: only what is read after that knows of a bind that has
-    just claimed it.
+    A separate statement locks the handle first: only a read after that sees a bind that has just
+    claimed it.
     """
     tx.execute(
         sa.select(AttachHandle.id).where(AttachHandle.id == handle_id).with_for_update()
@@ -94,7 +97,7 @@ def end_release(tx: sa.Connection, handle_id: int) -> None:
         sa.update(AttachHandle)
         .where(
             AttachHandle.id == handle_id,
-            AttachHandle.state.in_([one.value for one in UNRELEASED]),
+            AttachHandle.state.in_([state.value for state in UNRELEASED]),
         )
         .values(state=sa.case((promised, HandleState.HELD.value), else_=HandleState.FREE.value))
     )
@@ -118,7 +121,7 @@ _CLAIM = (
 )
 _CLAIM_SKIPPING = _CLAIM.with_for_update(skip_locked=True, of=AttachHandle)
 # InnoDB would lock the entries of an index on the state one by one as it waits, those of handles
-# that are held no longer among them: a deadlock with whoever lets go of one.
+# that are no longer held among them: a deadlock with a transaction that releases one.
 _CLAIM_WAITING = _CLAIM.with_hint(
     AttachHandle, "FORCE INDEX (attach_handles_deployable_id_idx)", "mysql"
 ).with_for_update(of=AttachHandle)
@@ -129,7 +132,7 @@ _HOLD = (
 )
 _WAS_HELD = AttachHandle.state == HandleState.HELD.value
 _TO_CLEAN = sa.and_(_WAS_HELD, AttachHandle.id.in_(sa.bindparam("used", expanding=True)))
-_LET_GO = (
+_RELEASE = (
     sa.update(AttachHandle)
     .where(AttachHandle.id.in_(_IDS))
     .values(

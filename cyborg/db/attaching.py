@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attaching and detaching read of an instance: its ARQs, their handles, who is at them."""
+"""Read what attach and detach need of an instance: its ARQs, their handles, its work."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -11,14 +11,14 @@ from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.model.arq import State
 from cyborg.model.work import WorkKind
 
-#: The ``origin`` of an ARQ that an attach made; those of flavors and ports have none.
+#: The ``origin`` of an ARQ that an attach created; ARQs of flavors and ports have none.
 ATTACHED = "attach"
 _KINDS = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
 _BINDING = [State.BOUND.value, State.BIND_STARTED.value]
 
 
 def busy(tx: sa.Connection, instance_uuid: str) -> Record | None:
-    """The work that attaches to or detaches from an instance; None when there is none."""
+    """Return the work that attaches to or detaches from an instance; None when there is none."""
     return tx.execute(
         sa.select(Work.id, Work.kind, Work.operation_id)
         .where(Work.instance_uuid == instance_uuid, Work.kind.in_(_KINDS))
@@ -28,7 +28,7 @@ def busy(tx: sa.Connection, instance_uuid: str) -> Record | None:
 
 
 def wake(tx: sa.Connection, now: sa.ColumnElement[int], instances: Collection[str]) -> None:
-    """Have the attach of these instances look again now."""
+    """Make the attach work of these instances due now, unless a conductor owns it."""
     if instances:
         tx.execute(
             sa.update(Work)
@@ -42,7 +42,7 @@ def wake(tx: sa.Connection, now: sa.ColumnElement[int], instances: Collection[st
 
 
 def being_prepared(tx: sa.Connection, arq_uuids: Collection[str]) -> bool:
-    """Whether the host still has to answer for any of these ARQs."""
+    """Return whether the preparation of any of these ARQs is not finished."""
     preparing = sa.exists().where(
         Work.arq_uuid.in_(sorted(arq_uuids)), Work.kind == WorkKind.PREPARE.value
     )
@@ -50,7 +50,7 @@ def being_prepared(tx: sa.Connection, arq_uuids: Collection[str]) -> bool:
 
 
 def attach_types(tx: sa.Connection, instance_uuid: str) -> set[str]:
-    """How the guest gets hold of what the instance has, or is about to have."""
+    """Return the attach types of the handles that ARQs of the instance hold or have claimed."""
     rows = tx.execute(
         sa.select(AttachHandle.attach_type)
         .join(Arq, Arq.attach_handle_id == AttachHandle.id)
@@ -60,7 +60,7 @@ def attach_types(tx: sa.Connection, instance_uuid: str) -> set[str]:
 
 
 def types_of(tx: sa.Connection, handle_ids: Collection[int]) -> set[str]:
-    """The attach types of handles."""
+    """Return the attach types of these handles."""
     rows = tx.execute(
         sa.select(AttachHandle.attach_type).where(AttachHandle.id.in_(sorted(handle_ids)))
     )
@@ -68,7 +68,7 @@ def types_of(tx: sa.Connection, handle_ids: Collection[int]) -> set[str]:
 
 
 def units(tx: sa.Connection, instance_uuid: str) -> Counter[str]:
-    """How many units of each provider the instance's ARQs bind, or are about to."""
+    """Return how many units of each provider the instance's ARQs hold or are being bound to."""
     rows = tx.execute(
         sa.select(Arq.device_rp_uuid, sa.func.count().label("units"))
         .where(Arq.instance_uuid == instance_uuid, Arq.state.in_(_BINDING))
@@ -78,7 +78,7 @@ def units(tx: sa.Connection, instance_uuid: str) -> Counter[str]:
 
 
 def made_by_attach(tx: sa.Connection, instance_uuid: str) -> list[Record]:
-    """What attach has added to an instance, and whether it is hidden; the oldest first."""
+    """Return (uuid, hidden) of the ARQs that attach has added to an instance, oldest first."""
     rows = tx.execute(
         sa.select(Arq.uuid, Arq.hidden)
         .where(Arq.instance_uuid == instance_uuid, Arq.origin == ATTACHED)
@@ -88,7 +88,7 @@ def made_by_attach(tx: sa.Connection, instance_uuid: str) -> list[Record]:
 
 
 def providers(tx: sa.Connection, arq_uuids: Collection[str]) -> dict[str, str]:
-    """The providers of bound ARQs, with their resource classes."""
+    """Return provider uuid → resource class of bound ARQs."""
     rows = tx.execute(
         sa.select(Arq.device_rp_uuid, Deployable.resource_class)
         .join(Deployable, Deployable.id == Arq.deployable_id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for attributes of deployables."""
+"""Read, store and delete attributes of deployables in SQL."""
 
 from dataclasses import asdict
 from typing import Any
@@ -31,20 +31,20 @@ SORTABLE = listing.Sortable(
 
 
 def show(tx: sa.Connection, uuid: str) -> Attribute | None:
-    """The attribute with this uuid."""
+    """Return the attribute with this uuid; None when there is none."""
     row = tx.execute(_SHOW, {"uuid": uuid}).first()
     return None if row is None else Attribute(*row)
 
 
 def page(
     tx: sa.Connection,
-    wanted: listing.Page,
+    page: listing.Page,
     *,
     deployable: int | str | None = None,
     key: str | None = None,
 ) -> list[Attribute]:
-    """A page of all attributes, or of those of one deployable (by id or uuid) or key."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
+    """Return a page of all attributes, or of those of one deployable (by id or uuid) or key."""
+    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     if isinstance(deployable, int):
         query = query.where(_A.deployable_id == deployable)
     elif deployable is not None:
@@ -56,20 +56,20 @@ def page(
 
 
 def deployable_id(tx: sa.Connection, key: int | str) -> int | None:
-    """The id of the deployable with this id or uuid; None when there is none."""
-    by = Deployable.id if isinstance(key, int) else Deployable.uuid
-    found: int | None = tx.execute(sa.select(Deployable.id).where(by == key)).scalar()
-    return found
+    """Return the id of the deployable with this id or uuid; None when there is none."""
+    column = Deployable.id if isinstance(key, int) else Deployable.uuid
+    id_: int | None = tx.execute(sa.select(Deployable.id).where(column == key)).scalar()
+    return id_
 
 
 def insert(tx: sa.Connection, attribute: Attribute) -> None:
-    """Store an operator's attribute; a uuid that is taken shows as a duplicate key."""
+    """Store an operator's attribute; raise Conflict when its uuid exists."""
     tx.execute(
         sa.insert(models.Attribute).values(**asdict(attribute), origin=Origin.OPERATOR.value)
     )
 
 
 def delete(tx: sa.Connection, uuid: str) -> bool:
-    """Remove an attribute; False when there is none."""
-    gone = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))
-    return int(gone.rowcount) > 0
+    """Delete an attribute; return False when there is none."""
+    result = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))
+    return int(result.rowcount) > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declarative base of all tables: naming, character set, column types, bulk inserts."""
+"""Define the declarative base of all tables: names, character set, types, bulk inserts."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ NAMING: dict[str, Any] = {
     "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
 }
 
-#: What MySQL and MariaDB need to be told of every table.
+#: Options of every table on MySQL and MariaDB.
 MYSQL: dict[str, Any] = {
     "mysql_engine": "InnoDB",
     "mysql_charset": "utf8mb4",
@@ -32,7 +32,7 @@ MYSQL: dict[str, Any] = {
     "mariadb_collate": "utf8mb4_bin",
 }
 
-# JSON None is SQL NULL: "nothing there" has one form only.
+# None is stored as SQL NULL, not as JSON null: a missing value has one form only.
 Json = sa.JSON(none_as_null=True)
 
 Id = Annotated[int, mapped_column(primary_key=True)]
@@ -51,34 +51,38 @@ def _now() -> datetime.datetime:
 
 
 class Base(DeclarativeBase):
-    """Ids are never used twice (SQLite needs to be told), so that "newer" can be read from them."""
+    """Base of all tables.
+
+    The database never reuses an id (an option on SQLite), so a newer row has a higher id.
+    """
 
     metadata = sa.MetaData(naming_convention=NAMING)
     __table_args__: Any = {**MYSQL, "sqlite_autoincrement": True}  # noqa: RUF012 - read by SQLAlchemy
 
 
 def keys(*items: SchemaItem) -> Any:
+    """Return the ``__table_args__`` of a table with these constraints."""
     return (*items, Base.__table_args__)
 
 
 class Dated:
-    """The two columns that every table of the first days has."""
+    """The two columns that every table of the existing service has."""
 
     created_at: Mapped[datetime.datetime | None] = mapped_column(sa.DateTime, default=_now)
     updated_at: Mapped[datetime.datetime | None] = mapped_column(sa.DateTime, onupdate=_now)
 
 
 Row = Mapping[str, Any]
-#: A row as read; its columns are attributes, which no type checker can follow through a join.
+#: A row of a result; its columns are attributes, which no type checker can follow through a join.
 Record: TypeAlias = Any
 
 
 def insert(
     tx: sa.Connection, model: type[Base], rows: Sequence[Row], common: Row = MappingProxyType({})
 ) -> None:
-    """Insert rows, one statement per thousand of them; none is fine.
+    """Insert rows, one statement per thousand rows; do nothing without rows.
 
-    ``common`` are values of all rows, SQL expressions among them.
+    ``common`` holds values for all rows; they may be SQL expressions.
     """
     if rows:
         tx.execute(sa.insert(model).values(**common), [dict(row) for row in rows])
@@ -87,9 +91,9 @@ def insert(
 def insert_ids(
     tx: sa.Connection, model: Any, rows: Sequence[Row], common: Row = MappingProxyType({})
 ) -> dict[str, int]:
-    """Insert rows that bring their ``uuid``; answers uuid → id. ``common`` as for ``insert``.
+    """Insert rows that contain their ``uuid``, and return uuid → id; ``common`` as for ``insert``.
 
-    Where the database cannot return what it inserted (MySQL), the ids cost one more statement.
+    On databases without INSERT ... RETURNING (MySQL), one more statement reads the ids.
     """
     if not rows:
         return {}
@@ -99,7 +103,7 @@ def insert_ids(
         statement = insertion.returning(model.uuid, model.id)
         return {row.uuid: row.id for row in tx.execute(statement, values)}
     tx.execute(insertion, values)
-    found = tx.execute(
+    inserted = tx.execute(
         sa.select(model.uuid, model.id).where(model.uuid.in_([row["uuid"] for row in values]))
     )
-    return {row.uuid: row.id for row in found}
+    return {row.uuid: row.id for row in inserted}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database's clock as a process knows it that does not ask each time."""
+"""Read the database's clock without a statement for each reading."""
 
 import time
 from collections.abc import Callable
@@ -8,17 +8,18 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Reader
 
-#: After so many seconds it is not trusted any more: either clock may have been set meanwhile.
+#: Age, in seconds, after which the last answer is not used any more: either clock may have been
+#: set since.
 _TRUSTED = 120.0
 
 
 def _seconds() -> float:
-    """This machine's time since it was booted; time in which it was suspended counts."""
+    """Return the seconds since this machine booted, time of suspension included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class CachedClock:
-    """Shows the database's time, behind by at most as long as the last question took; never ahead.
+    """The database's time, never ahead of it, and behind by at most the last query's duration.
 
     Safe for several threads.
     """
@@ -26,27 +27,28 @@ class CachedClock:
     def __init__(self, db: Reader, *, seconds: Callable[[], float] = _seconds) -> None:
         self._db = db
         self._seconds = seconds
-        self._seen: tuple[float, int] | None = None
+        self._reading: tuple[float, int] | None = None
 
     def set(self) -> None:
-        """Ask the database what time it is: one statement; raises Unavailable."""
-        self._ask()
+        """Read the database's clock now, in one statement; raises Unavailable."""
+        self._read()
 
     def now_ms(self) -> int:
-        """Return a moment that the database's clock has reached.
+        """Return a time, in milliseconds, that the database's clock has reached.
 
-        Asks the database when its last answer is older than two minutes; raises Unavailable.
+        Reads the database's clock when the last reading is older than two minutes; raises
+        Unavailable.
         """
-        answered, then = self._seen or self._ask()
-        passed = self._seconds() - answered
+        read_at, ms = self._reading or self._read()
+        passed = self._seconds() - read_at
         if not 0 <= passed <= _TRUSTED:
-            answered, then = self._ask()
-            passed = self._seconds() - answered
-        return then + int(passed * 1000)
+            read_at, ms = self._read()
+            passed = self._seconds() - read_at
+        return ms + int(passed * 1000)
 
-    def _ask(self) -> tuple[float, int]:
+    def _read(self) -> tuple[float, int]:
         with self._db.reader() as tx:
             now = int(tx.execute(sa.select(self._db.now)).scalar_one())
-        # Counted from the answer: the database read its clock before it.
-        self._seen = seen = self._seconds(), now
-        return seen
+        # The age counts from the answer: the database read its clock before it answered.
+        self._reading = reading = self._seconds(), now
+        return reading

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database's clock, as one SQL expression: the only time that decides anything.
+"""Define the database's clock as one SQL expression; every decision uses this time.
 
-Leases, deadlines and back-off are compared where they are stored, so that processes whose own
-clocks differ still agree.
+The database compares leases, deadlines and retry times, so processes whose own clocks differ
+still agree.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def _mysql(element: db_now_ms, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(db_now_ms, "postgresql")
 def _postgresql(element: db_now_ms, compiler: SQLCompiler, **kw: Any) -> str:
     # Not clock_timestamp(): it is volatile, which keeps the planner from using an index; nor
-    # now(), which stands still for the whole transaction.
+    # now(), which is constant during the whole transaction.
     return "CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp()) * 1000) AS BIGINT)"
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators that operators create: ordered as work of their host, made when it shows them."""
+"""Read and change accelerators that operators create, in SQL.
+
+The request is a work row of the host; the device row follows when the host reports the device.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from cyborg.model.work import WorkKind
 
 @dataclass(frozen=True)
 class Ordered:
-    """An accelerator that is to be created: the uuid that it will have, its facts and labels."""
+    """A requested accelerator: the uuid that it will have, its driver, facts and labels."""
 
     uuid: str
     driver: str
@@ -28,7 +31,7 @@ class Ordered:
     labels: Labels
 
     def spec(self) -> dict[str, Any]:
-        """What the work of creating it has to know."""
+        """Return the ``spec`` of the work that creates it."""
         return {
             "device": self.uuid,
             "driver": self.driver,
@@ -38,27 +41,27 @@ class Ordered:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Ordered":
-        """The same, read."""
+        """Read what ``spec`` returned."""
         facts = wire.load(Facts, spec["facts"])
         return cls(spec["device"], spec["driver"], facts, dict(spec["labels"]))
 
 
 def ordered(tx: sa.Connection, host_id: int) -> list[Ordered]:
-    """What is to be created on a host, in the order in which it was asked for."""
+    """Return what is to be created on a host, in the order of the requests."""
     specs = sa.select(Work.spec).where(Work.kind == WorkKind.CREATE.value, Work.host_id == host_id)
     return [Ordered.of(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
 
 
 def keys(tx: sa.Connection, host_id: int) -> dict[str, str]:
-    """The keys of a host's devices; key → driver."""
+    """Return key → driver of a host's devices."""
     rows = tx.execute(sa.select(Device.device_key, Device.driver).where(Device.host_id == host_id))
     return {row.device_key: row.driver for row in rows}
 
 
 def backends(tx: sa.Connection, host_id: int, driver: str) -> list[Record]:
-    """A driver of a host with its backends: (state, error, backend, creates) for each of them.
+    """Return (state, error, backend, creates) for each backend of a driver of a host.
 
-    One row without backend for a driver that has none; empty for an unknown driver.
+    A driver without backends has one row, whose ``backend`` is None; an unknown driver has none.
     """
     return list(
         tx.execute(
@@ -71,19 +74,19 @@ def backends(tx: sa.Connection, host_id: int, driver: str) -> list[Record]:
 
 
 def reason(tx: sa.Connection, host_id: int, driver: str, key: str) -> str | None:
-    """What a driver says against a piece of its hardware."""
-    found: str | None = tx.execute(
+    """Return why a driver does not offer a piece of hardware; None when it gives no reason."""
+    text: str | None = tx.execute(
         sa.select(Hardware.reason).where(
             Hardware.host_id == host_id,
             Hardware.driver == driver,
             Hardware.hardware_key == key,
         )
     ).scalar()
-    return found
+    return text
 
 
 def set_traits(tx: sa.Connection, device_id: int, traits: Sequence[str]) -> None:
-    """Give all deployables of a device that an operator created these traits."""
+    """Replace the traits of all deployables of a device that an operator created."""
     rows = tx.execute(
         sa.select(Deployable.id, Deployable.resource_class).where(Deployable.device_id == device_id)
     ).all()
@@ -93,9 +96,14 @@ def set_traits(tx: sa.Connection, device_id: int, traits: Sequence[str]) -> None
             Attribute.origin == Origin.DISCOVERED.value,
         )
     )
-    fresh = [
-        {"uuid": str(uuid4()), "deployable_id": row.id, "key": one.key, "value": one.value}
+    attributes = [
+        {
+            "uuid": str(uuid4()),
+            "deployable_id": row.id,
+            "key": attribute.key,
+            "value": attribute.value,
+        }
         for row in rows
-        for one in creation.attributes(row.resource_class, traits)
+        for attribute in creation.attributes(row.resource_class, traits)
     ]
-    base.insert(tx, Attribute, fresh, {"origin": Origin.DISCOVERED.value})
+    base.insert(tx, Attribute, attributes, {"origin": Origin.DISCOVERED.value})

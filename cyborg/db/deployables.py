@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for deployables: find and read them, and compute how many units each one offers."""
+"""Read deployables in SQL, with their attributes or with their device and host."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,16 +49,16 @@ SORTABLE = listing.Sortable(
 
 @dataclass(frozen=True)
 class Found:
-    """A deployable and its attributes as (key, value), in the order in which they were made."""
+    """A deployable and its attributes as (key, value), in the order of their creation."""
 
     row: sa.Row[*tuple[Any, ...]]
     attributes: Sequence[tuple[str, str]]
 
 
 def show(tx: sa.Connection, uuid: str) -> Found | None:
-    """The deployable with this uuid."""
-    found = _with_attributes(tx, _VISIBLE.where(_D.uuid == uuid))
-    return found[0] if found else None
+    """Return the deployable with this uuid; None when there is none."""
+    deployables = _with_attributes(tx, _VISIBLE.where(_D.uuid == uuid))
+    return deployables[0] if deployables else None
 
 
 def programmable_classes(tx: sa.Connection) -> frozenset[str]:
@@ -67,16 +67,16 @@ def programmable_classes(tx: sa.Connection) -> frozenset[str]:
     return frozenset(tx.execute(classes).scalars())
 
 
-def page(tx: sa.Connection, wanted: listing.Page, name: str | None = None) -> list[Found]:
-    """A page of all deployables, or of the one with this name."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
+def page(tx: sa.Connection, page: listing.Page, name: str | None = None) -> list[Found]:
+    """Return a page of all deployables, or of the one with this name."""
+    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     return _with_attributes(tx, query if name is None else query.where(_D.name == name))
 
 
 def _with_attributes(tx: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> list[Found]:
     rows = tx.execute(query).all()
-    # The page again as a derived table: no bound parameter per row, and MySQL takes no LIMIT
-    # in an IN.
+    # The page is repeated as a derived table: this needs no bound parameter for each row, and
+    # MySQL does not accept LIMIT in an IN subquery.
     chosen = query.with_only_columns(_D.id.label("id")).subquery()
     attributes: dict[int, list[tuple[str, str]]] = {row.id: [] for row in rows}
     for deployable_id, key, value in tx.execute(
@@ -122,12 +122,12 @@ _BY_PROVIDER = (
 
 
 def by_provider(tx: sa.Connection, rp_uuids: Iterable[str]) -> dict[str, Record]:
-    """The deployables behind resource providers; provider uuid → row."""
+    """Return provider uuid → row of the deployables that these resource providers represent."""
     return {row.rp_uuid: row for row in tx.execute(_BY_PROVIDER, {"uuids": sorted(set(rp_uuids))})}
 
 
 def by_uuid(tx: sa.Connection, uuid: str) -> Record | None:
-    """One deployable with its device; None when there is none."""
+    """Return a deployable with its device and host; None when there is none."""
     return tx.execute(
         sa.select(*_OFFER, AGENT_EPOCH.label("agent_epoch"))
         .join(Device, Device.id == Deployable.device_id)
@@ -137,7 +137,7 @@ def by_uuid(tx: sa.Connection, uuid: str) -> Record | None:
 
 
 def tasks(tx: sa.Connection, handle_ids: Iterable[int]) -> dict[int, Record]:
-    """What an agent must know of attach handles to work on them; handle id → row."""
+    """Return handle id → row with all that an agent needs to prepare or release attach handles."""
     rows = tx.execute(
         sa.select(
             AttachHandle.id,

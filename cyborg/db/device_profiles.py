@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for device profiles: find, read, lock and change them."""
+"""Read, lock and change device profiles in SQL."""
 
 import json
 from collections.abc import Sequence
@@ -31,37 +31,28 @@ SORTABLE = listing.Sortable(
 
 
 def show(tx: sa.Connection, uuid: str | None, name: str) -> DeviceProfile | None:
-    """The profile with this uuid (None: look by name only), else the one with this name."""
-    found = tx.execute(_VISIBLE.where(sa.or_(_P.name == name, _P.uuid == uuid))).all()
-    rows = sorted(found, key=lambda row: row.uuid != uuid)
+    """Return the profile with this uuid, else the one with this name; None when there is none.
+
+    Without ``uuid`` only the name counts.
+    """
+    matching = tx.execute(_VISIBLE.where(sa.or_(_P.name == name, _P.uuid == uuid))).all()
+    rows = sorted(matching, key=lambda row: row.uuid != uuid)
     return _profile(rows[0]) if rows else None
 
 
 def page(
-    tx: sa.Connection, wanted: listing.Page, names: Sequence[str] | None = None
+    tx: sa.Connection, page: listing.Page, names: Sequence[str] | None = None
 ) -> list[DeviceProfile]:
-    """A page of all profiles, or of those with these names."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
+    """Return a page of all profiles, or of those with these names."""
+    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     if names is not None:
         query = query.where(_P.name.in_(names))
     return [_profile(row) for row in tx.execute(query).all()]
 
 
-def _profile(row: sa.Row[*tuple[Any, ...]]) -> DeviceProfile:
-    uuid, name, description, profile_json, created_at, updated_at = row
-    return DeviceProfile(
-        uuid=uuid,
-        name=name,
-        description=description,
-        groups=tuple(json.loads(profile_json)["groups"]),
-        created_at=created_at,
-        updated_at=updated_at,
-    )
-
-
 @dataclass(frozen=True)
 class Wanted:
-    """What one profile asks for; ``repeated`` when the operation that asks has been carried out."""
+    """The groups of a profile; ``repeated`` is True when the operation has run before."""
 
     id: int
     groups: tuple[dict[str, str], ...]
@@ -69,7 +60,7 @@ class Wanted:
 
 
 def wanted(tx: sa.Connection, name: str, operation: str) -> Wanted | None:
-    """What a profile asks for, by its name; None when there is none."""
+    """Return the groups of the profile with this name; None when there is none."""
     row = tx.execute(
         sa.select(
             models.DeviceProfile.id,
@@ -82,8 +73,36 @@ def wanted(tx: sa.Connection, name: str, operation: str) -> Wanted | None:
     return Wanted(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
 
 
+def uuid_of(tx: sa.Connection, name: str) -> str | None:
+    """Return the uuid of the profile with this name; None when there is none."""
+    uuid: str | None = tx.execute(
+        sa.select(models.DeviceProfile.uuid).where(models.DeviceProfile.name == name)
+    ).scalar_one_or_none()
+    return uuid
+
+
+def users(tx: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
+    """Return profile id → number of ARQs that refer to it; profiles without ARQs are left out."""
+    rows = tx.execute(
+        sa.select(Arq.device_profile_id, sa.func.count().label("users"))
+        .where(Arq.device_profile_id.in_(ids))
+        .group_by(Arq.device_profile_id)
+    )
+    return {row.device_profile_id: row.users for row in rows}
+
+
+def lock(tx: sa.Connection, keys: Sequence[str]) -> Sequence[Record]:
+    """Lock the profiles with these uuids or names, and return (id, uuid, name) of each."""
+    return tx.execute(
+        sa.select(models.DeviceProfile.id, models.DeviceProfile.uuid, models.DeviceProfile.name)
+        .where(sa.or_(models.DeviceProfile.uuid.in_(keys), models.DeviceProfile.name.in_(keys)))
+        .order_by(models.DeviceProfile.id)
+        .with_for_update()
+    ).all()
+
+
 def insert(tx: sa.Connection, profile: DeviceProfile) -> None:
-    """Store a checked profile."""
+    """Store a profile that the caller has validated."""
     tx.execute(
         sa.insert(models.DeviceProfile).values(
             uuid=profile.uuid,
@@ -95,48 +114,32 @@ def insert(tx: sa.Connection, profile: DeviceProfile) -> None:
     )
 
 
-def change(tx: sa.Connection, id_: int, wish: ProfileChange) -> None:
-    """Set what is wished of a profile that the caller has locked."""
+def change(tx: sa.Connection, id_: int, request: ProfileChange) -> None:
+    """Change the requested values of a profile that the caller has locked."""
     values: dict[str, Any] = {}
-    if wish.name is not None:
-        values["name"] = wish.name
-    if wish.groups is not None:
-        values["profile_json"] = json.dumps({"groups": list(wish.groups)})
-    if wish.describes:
-        values["description"] = wish.description
+    if request.name is not None:
+        values["name"] = request.name
+    if request.groups is not None:
+        values["profile_json"] = json.dumps({"groups": list(request.groups)})
+    if request.describes:
+        values["description"] = request.description
     tx.execute(
         sa.update(models.DeviceProfile).where(models.DeviceProfile.id == id_).values(**values)
     )
 
 
-def uuid_of(tx: sa.Connection, name: str) -> str | None:
-    """The uuid of the profile with this name; None when there is none."""
-    uuid: str | None = tx.execute(
-        sa.select(models.DeviceProfile.uuid).where(models.DeviceProfile.name == name)
-    ).scalar_one_or_none()
-    return uuid
-
-
-def lock(tx: sa.Connection, keys: Sequence[str]) -> Sequence[Record]:
-    """Lock the profiles with these uuids or names; rows of (id, uuid, name)."""
-    return tx.execute(
-        sa.select(models.DeviceProfile.id, models.DeviceProfile.uuid, models.DeviceProfile.name)
-        .where(sa.or_(models.DeviceProfile.uuid.in_(keys), models.DeviceProfile.name.in_(keys)))
-        .order_by(models.DeviceProfile.id)
-        .with_for_update()
-    ).all()
-
-
-def users(tx: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
-    """How many ARQs refer to each profile; those without any are left out."""
-    rows = tx.execute(
-        sa.select(Arq.device_profile_id, sa.func.count().label("users"))
-        .where(Arq.device_profile_id.in_(ids))
-        .group_by(Arq.device_profile_id)
-    )
-    return {row.device_profile_id: row.users for row in rows}
-
-
 def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
-    """Remove profiles that the caller has locked."""
+    """Delete profiles that the caller has locked."""
     tx.execute(sa.delete(models.DeviceProfile).where(models.DeviceProfile.id.in_(ids)))
+
+
+def _profile(row: sa.Row[*tuple[Any, ...]]) -> DeviceProfile:
+    uuid, name, description, profile_json, created_at, updated_at = row
+    return DeviceProfile(
+        uuid=uuid,
+        name=name,
+        description=description,
+        groups=tuple(json.loads(profile_json)["groups"]),
+        created_at=created_at,
+        updated_at=updated_at,
+    )

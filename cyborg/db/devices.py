@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for devices: find, read, lock and change them."""
+"""Read, lock and change devices in SQL."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ _D = models.Device.__table__.c
 _U = models.Deployable.__table__.c
 _R = models.Arq.__table__.c
 _I = models.Instance.__table__.c
-#: A request that is on its way in or out shows no instance.
+#: A hidden ARQ (being attached or detached) shows no instance.
 _SHOWN: sa.Label[Any] = sa.case((~_R.hidden, _R.instance_uuid)).label("shown")
-#: In service: enabled by the operator, and there.
+#: In service: enabled by the operator and not lost.
 _IN_SERVICE = sa.and_(_D.status == DeviceStatus.ENABLED.value, _D.lost_ms.is_(None))
 _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _D.id,
@@ -70,12 +70,12 @@ SORTABLE = listing.Sortable(
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which devices are listed; what is None decides nothing.
+    """The filters of a list of devices; None: do not filter.
 
-    ``equal`` are values of columns. ``in_service`` True keeps those that are enabled and not lost,
-    False the others; ``status`` is one word of the life, a lost device being that alone.
-    ``in_use`` tells whether a request holds units of it, ``instance`` is one's that does;
-    ``project_id`` is that of a request that does.
+    ``equal`` maps columns to values. ``in_service`` True keeps the devices that are enabled and not
+    lost, False the others. ``status`` is a status or "lost"; a lost device matches "lost" only.
+    ``in_use`` tells whether an ARQ holds units of the device; ``instance`` and ``project_id`` are
+    those of an ARQ that does.
     """
 
     equal: Mapping[str, str] = field(default_factory=dict)
@@ -90,24 +90,27 @@ class Wanted:
 def show(
     tx: sa.Connection, uuid: str, project_id: str | None = None
 ) -> sa.Row[*tuple[Any, ...]] | None:
-    """The device with this uuid, if a request of this project (None: of any, or none) holds it."""
+    """Return the device with this uuid; None when there is none.
+
+    With ``project_id``, only a device of which an ARQ of this project holds a unit.
+    """
     query = _SHOW if project_id is None else _SHOW.where(_held(_R.project_id == project_id))
     return tx.execute(query, {"uuid": uuid}).first()
 
 
 def page(
-    tx: sa.Connection, wanted: listing.Page, which: Wanted
+    tx: sa.Connection, page: listing.Page, filters: Wanted
 ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
-    """A page of the devices that are wanted."""
-    query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
-    return tx.execute(query.where(*_terms(which))).all()
+    """Return a page of the devices that match the filters."""
+    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
+    return tx.execute(query.where(*_terms(filters))).all()
 
 
 @dataclass(frozen=True)
 class Part:
-    """A deployable of a device, which is a provider in Placement.
+    """A deployable of a device, which is a resource provider in Placement.
 
-    ``reserved`` of its ``total`` units are not to be given out by Placement; ``error`` is why
+    ``reserved`` of its ``total`` units are reserved in Placement; ``error`` is the reason why
     Placement refuses the provider.
     """
 
@@ -118,13 +121,13 @@ class Part:
     error: str | None
     total: int
     reserved: int
-    #: How many of its units count as what, see ``units.WORD``.
+    #: Number of units by state, see ``units.WORD``.
     words: Mapping[str, int]
     traits: tuple[str, ...]
 
 
 def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
-    """The deployables of these devices with units and traits, by device, in two statements."""
+    """Return device id → deployables with their units and traits, in two statements."""
     if not ids:
         return {}
     traits: dict[str, set[str]] = {}
@@ -155,7 +158,7 @@ def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
 
 
 def _traits(ids: Sequence[int]) -> sa.Select[*tuple[Any, ...]]:
-    """The traits that the providers of devices have in Placement."""
+    """Select (deployable uuid, trait) of the traits that providers of devices have in Placement."""
     return (
         sa.select(_U.uuid, models.Attribute.value)
         .select_from(models.Attribute)
@@ -179,7 +182,10 @@ class Holder:
 
 @dataclass(frozen=True)
 class User:
-    """An instance that holds units, and what Nova said of it at ``seen_ms`` (None: nothing yet)."""
+    """An instance that holds units; ``name`` and ``status`` are Nova's answer at ``seen_ms``.
+
+    They are None until Nova has answered for the first time.
+    """
 
     uuid: str
     name: str | None
@@ -190,9 +196,9 @@ class User:
 def holders(
     tx: sa.Connection, ids: Sequence[int], project_id: str | None
 ) -> dict[int, list[Holder]]:
-    """The ARQs that hold units of these devices: device id → holders, by instance.
+    """Return device id → ARQs that hold units of the device, in order of instance.
 
-    ``project_id`` keeps those of one project.
+    With ``project_id``, only the ARQs of this project.
     """
     query = (
         sa.select(_U.device_id, _R.uuid, _R.project_id, _SHOWN, _I.name, _I.status, _I.seen_ms)
@@ -211,37 +217,37 @@ def holders(
     return result
 
 
-def _terms(which: Wanted) -> Iterator[sa.ColumnElement[bool]]:
-    yield from (_D[name] == value for name, value in which.equal.items())
-    if which.in_service is not None:
-        yield _IN_SERVICE if which.in_service else sa.not_(_IN_SERVICE)
-    if which.status == LOST:
+def _terms(filters: Wanted) -> Iterator[sa.ColumnElement[bool]]:
+    yield from (_D[name] == value for name, value in filters.equal.items())
+    if filters.in_service is not None:
+        yield _IN_SERVICE if filters.in_service else sa.not_(_IN_SERVICE)
+    if filters.status == LOST:
         yield _D.lost_ms.is_not(None)
-    elif which.status is not None:
-        yield sa.and_(_D.status == which.status, _D.lost_ms.is_(None))
-    if which.in_use is not None:
-        yield _held() if which.in_use else sa.not_(_held())
-    if which.instance is not None or which.project_id is not None:
-        # By the same request: who else shares a device is not for its users to find out.
-        yield _held(*_of(which))
-    for key, value in which.labels.items():
+    elif filters.status is not None:
+        yield sa.and_(_D.status == filters.status, _D.lost_ms.is_(None))
+    if filters.in_use is not None:
+        yield _held() if filters.in_use else sa.not_(_held())
+    if filters.instance is not None or filters.project_id is not None:
+        # One ARQ has to match both: the users of a device must not learn who else uses it.
+        yield _held(*_of(filters))
+    for key, value in filters.labels.items():
         yield _D.labels[key].as_string() == value
 
 
-def _of(which: Wanted) -> Iterator[sa.ColumnElement[bool]]:
-    if which.instance is not None:
-        yield _R.instance_uuid == which.instance
+def _of(filters: Wanted) -> Iterator[sa.ColumnElement[bool]]:
+    if filters.instance is not None:
+        yield _R.instance_uuid == filters.instance
         yield ~_R.hidden
-    if which.project_id is not None:
-        yield _R.project_id == which.project_id
+    if filters.project_id is not None:
+        yield _R.project_id == filters.project_id
 
 
 def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Whether a request of this kind holds a unit of a device."""
+    """Return the term: an ARQ that matches ``terms`` holds a unit of the device."""
     return sa.exists().where(_U.device_id == _D.id, _R.deployable_id == _U.id, *terms)
 
 
-#: What stands on a device's work: retirement leaves a device alone that has any.
+#: The deployable that work on a device refers to; a device with work is not removed.
 _DEPLOYABLE = (
     sa.select(sa.func.min(Deployable.id))
     .where(Deployable.device_id == Device.id)
@@ -262,7 +268,7 @@ _COLUMNS = (
     Device.origin,
     _DEPLOYABLE.label("deployable_id"),
 )
-#: The entry of the host's hardware that tells of a device.
+#: The hardware row of a device.
 _ENTRY = sa.and_(
     Hardware.host_id == Device.host_id,
     Hardware.driver == Device.driver,
@@ -271,9 +277,9 @@ _ENTRY = sa.and_(
 
 
 def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
-    """A device with its agent (``service_host``, ``agent_epoch``); None when there is none.
+    """Return a device with its agent (``service_host``, ``agent_epoch``); None when there is none.
 
-    ``unready`` tells that it has to be set up before it can be used.
+    ``unready`` is True when the device needs set-up before use.
     """
     return tx.execute(
         sa.select(
@@ -290,21 +296,21 @@ def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
 
 def unready(
     tx: sa.Connection,
-    *which: sa.ColumnElement[bool],
+    *terms: sa.ColumnElement[bool],
     status: DeviceStatus = DeviceStatus.ENABLED,
 ) -> Sequence[Record]:
-    """Return those of these devices that have this status and need set-up before use."""
+    """Return the devices that match the terms, have this status, and need set-up before use."""
     in_service = (Device.status == status.value, Device.lost_ms.is_(None))
     return tx.execute(
         sa.select(*_COLUMNS)
         .join(Hardware, _ENTRY)
-        .where(*which, *in_service, Hardware.setup_required)
+        .where(*terms, *in_service, Hardware.setup_required)
         .order_by(Device.id)
     ).all()
 
 
 def being_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> list[str]:
-    """The uuids of the devices of these drivers that a host is to set up."""
+    """Return the uuids of the devices of these drivers that a host has to set up."""
     query = sa.select(Device.uuid).where(
         Device.host_id == host_id,
         Device.driver.in_(sorted(drivers)),
@@ -314,26 +320,24 @@ def being_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> l
 
 
 def arqs_of(tx: sa.Connection, id_: int) -> list[str]:
-    """The uuids of the accelerator requests that refer to a device."""
-    mine = sa.select(Deployable.id).where(Deployable.device_id == id_)
+    """Return the uuids of the ARQs that refer to a device."""
+    own = sa.select(Deployable.id).where(Deployable.device_id == id_)
     return list(
-        tx.execute(
-            sa.select(Arq.uuid).where(Arq.deployable_id.in_(mine)).order_by(Arq.id)
-        ).scalars()
+        tx.execute(sa.select(Arq.uuid).where(Arq.deployable_id.in_(own)).order_by(Arq.id)).scalars()
     )
 
 
 def holds(tx: sa.Connection, project_id: str, id_: int) -> bool:
-    """Whether a request of this project holds a unit of a device."""
-    mine = sa.select(Deployable.id).where(Deployable.device_id == id_)
-    held = sa.select(Arq.id).where(Arq.deployable_id.in_(mine), Arq.project_id == project_id)
+    """Return whether an ARQ of this project holds a unit of a device."""
+    own = sa.select(Deployable.id).where(Deployable.device_id == id_)
+    held = sa.select(Arq.id).where(Arq.deployable_id.in_(own), Arq.project_id == project_id)
     return tx.execute(held.limit(1)).first() is not None
 
 
 def labels(tx: sa.Connection, id_: int) -> dict[str, str]:
-    """The labels of a device, which is locked."""
-    found = tx.execute(sa.select(Device.labels).where(Device.id == id_).with_for_update())
-    return dict(found.scalar_one() or {})
+    """Lock a device and return its labels."""
+    result = tx.execute(sa.select(Device.labels).where(Device.id == id_).with_for_update())
+    return dict(result.scalar_one() or {})
 
 
 def label(tx: sa.Connection, id_: int, new: Mapping[str, str]) -> None:
@@ -347,9 +351,9 @@ def set_model(tx: sa.Connection, id_: int, model: str) -> None:
 
 
 def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = None) -> bool:
-    """Have something happen to a device; False when it cannot happen in the status it has now.
+    """Change the status of a device by an event; False when its status does not allow the event.
 
-    What was said about the status before is forgotten.
+    ``reason`` replaces the reason of the previous status.
     """
     return bool(move_all(tx, [id_], event, reason))
 
@@ -357,18 +361,21 @@ def move(tx: sa.Connection, id_: int, event: DeviceEvent, reason: str | None = N
 def move_all(
     tx: sa.Connection, ids: Collection[int], event: DeviceEvent, reason: str | None = None
 ) -> int:
-    """The same of many, in one statement; answers to how many it happened."""
-    way = MOVES[event]
-    changed = tx.execute(
+    """Change the statuses of devices as ``move`` does, in one statement; return their number."""
+    transition = MOVES[event]
+    result = tx.execute(
         sa.update(Device)
-        .where(Device.id.in_(sorted(ids)), Device.status.in_([one.value for one in way.sources]))
-        .values(status=way.target.value, status_reason=reason)
+        .where(
+            Device.id.in_(sorted(ids)),
+            Device.status.in_([status.value for status in transition.sources]),
+        )
+        .values(status=transition.target.value, status_reason=reason)
     )
-    return int(changed.rowcount)
+    return int(result.rowcount)
 
 
 def explain(tx: sa.Connection, id_: int, reason: str) -> None:
-    """Say why a device is being set up, and is not yet."""
+    """Store why the set-up of a device has not finished yet."""
     tx.execute(
         sa.update(Device)
         .where(Device.id == id_, Device.status == DeviceStatus.INSTALLING.value)
@@ -376,24 +383,25 @@ def explain(tx: sa.Connection, id_: int, reason: str) -> None:
     )
 
 
-def let_go(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
-    """Have a device forgotten that is lost, or lost now, for an operator created it.
+def request_removal(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> bool:
+    """Request the removal of a device that is lost, or that an operator created.
 
-    Its attach handles are lost with it, so that a bind which has read the device as being there
-    finds none to claim. False when its host shows it and would find it again.
+    An operator's device is marked as lost now. The attach handles are marked as lost too, so that
+    a concurrent bind claims none of them. Returns False when the host still reports the device and
+    would discover it again.
     """
-    goes = sa.or_(Device.lost_ms.is_not(None), Device.origin == Origin.OPERATOR.value)
-    gone = tx.execute(
+    removable = sa.or_(Device.lost_ms.is_not(None), Device.origin == Origin.OPERATOR.value)
+    result = tx.execute(
         sa.update(Device)
-        .where(Device.id == id_, goes)
+        .where(Device.id == id_, removable)
         .values(leaving=True, lost_ms=sa.func.coalesce(Device.lost_ms, now))
     )
-    if not gone.rowcount:
+    if not result.rowcount:
         return False
-    mine = sa.select(Deployable.id).where(Deployable.device_id == id_)
+    own = sa.select(Deployable.id).where(Deployable.device_id == id_)
     tx.execute(
         sa.update(AttachHandle)
-        .where(AttachHandle.deployable_id.in_(mine), AttachHandle.lost_ms.is_(None))
+        .where(AttachHandle.deployable_id.in_(own), AttachHandle.lost_ms.is_(None))
         .values(lost_ms=now)
     )
     return True

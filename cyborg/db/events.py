@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The append-only history: who had which device when, and why."""
+"""Write and read the append-only history: who had which device when, and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from cyborg.db import engine, listing
 from cyborg.db.models import Event, Host
 from cyborg.model.caller import Caller
 
-#: How many lines of history are told at most.
+#: Maximum number of history entries that ``of_subject`` returns.
 TOLD: Final = 50
-#: Where the detail of a line has what its request was known by besides its own id.
+#: Key in the detail of an event: the ids of its request besides the request id.
 _ORIGIN: Final = "origin"
 
 Row = sa.Row[*tuple[Any, ...]]
@@ -50,12 +50,13 @@ _FILTERS: Mapping[str, sa.SQLColumnExpression[Any]] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of history.
+    """A new event of the history.
 
-    ``noun`` says what it is about: 'arq', 'device', 'deployable', 'handle', 'instance',
-    'device_profile', 'attribute', 'service', 'driver' or 'operation'. ``state`` is what it is from
-    now on, where the action does not tell. ``device_uuid`` is the device that the line concerns; a
-    line about a device has it anyway, as a line about an instance has its ``instance_uuid``.
+    ``noun`` is the type of the subject: 'arq', 'device', 'deployable', 'handle', 'instance',
+    'device_profile', 'attribute', 'service', 'driver' or 'operation'. ``state`` is the subject's
+    new state where the action does not imply it. ``device_uuid`` is the device that the event
+    concerns. Events about a device get it from ``subject_uuid``, and events about an instance get
+    their ``instance_uuid`` from there.
     """
 
     noun: str
@@ -67,14 +68,14 @@ class Entry:
     state: str | None = None
     device_uuid: str | None = None
 
-    def columns(self, known: Mapping[str, str]) -> dict[str, Any]:
-        """What is stored of it; ``known`` is what else is known of the request, see ``origin``."""
+    def columns(self, origin: Mapping[str, str]) -> dict[str, Any]:
+        """Return the values to store; ``origin`` holds the other ids of the request."""
         columns = dict(vars(self))
         state = columns.pop("state")
         if self.noun in ("device", "instance"):
             columns[f"{self.noun}_uuid"] = self.subject_uuid
-        detail = {"state": state, _ORIGIN: known}
-        return {**columns, "detail": {key: told for key, told in detail.items() if told} or None}
+        detail = {"state": state, _ORIGIN: origin}
+        return {**columns, "detail": {key: value for key, value in detail.items() if value} or None}
 
 
 def record(
@@ -86,22 +87,22 @@ def record(
     operation: str | None = None,
     ordered_by: Mapping[str, str] | None = None,
 ) -> None:
-    """Append entries in one statement; ``caller`` is None when the service acts by itself.
+    """Append events in one statement; ``caller`` is None when the service acts by itself.
 
-    ``ordered_by`` are the ids of the request that ordered work which is done now, as ``origin``
-    gives them; a caller's own ids go before them.
+    ``ordered_by`` holds the ids of the request that ordered the work, as ``origin`` returns them;
+    the ids of a ``caller`` take precedence.
 
-    Raises Unavailable when the caller's request has expired: its transaction must not stand.
+    Raises Unavailable when the caller's request has expired: its transaction must not be committed.
     """
-    known = context.ids() if caller else dict(ordered_by or {})
-    request_id = known.pop(context.REQUEST_ID, None)
+    ids = context.ids() if caller else dict(ordered_by or {})
+    request_id = ids.pop(context.REQUEST_ID, None)
     common = {
         "project_id": caller.project_id if caller else None,
         "user_id": caller.user_id if caller else None,
         "request_id": caller.request_id if caller else request_id,
         "operation_id": operation,
     }
-    rows = [{**entry.columns(known), **common} for entry in entries]
+    rows = [{**entry.columns(ids), **common} for entry in entries]
     expires = caller.expires_ms if caller else None
     if rows and expires is not None:
         tx.execute(_insert_in_time(now), [{**row, "expires": expires} for row in rows])
@@ -111,7 +112,10 @@ def record(
 
 
 def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
-    """The ids of the request that a line with this id and detail is of, see ``cyborg.context``."""
+    """Return the ids of the request that an event belongs to, see ``cyborg.context``.
+
+    ``request_id`` and ``detail`` are the columns of the event.
+    """
     return {**(detail or {}).get(_ORIGIN, {}), context.REQUEST_ID: request_id}
 
 
@@ -122,16 +126,17 @@ def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
 
 @cache
 def _insert_in_time(now: sa.ColumnElement[int]) -> sa.Insert:
-    """The same, which no database takes when it is too late: there is no moment for it.
+    """Return the INSERT that fails when the request has expired, because ``at_ms`` is then NULL.
 
-    It costs no statement more, and the clock is looked at when all else has been done.
+    The check needs no further statement, and the database reads its clock after all other work of
+    the transaction.
     """
     late = now >= sa.bindparam("expires", type_=sa.BigInteger)
     return sa.insert(Event).values(at_ms=sa.case((late, sa.null()), else_=now))
 
 
 def of_subject(tx: sa.Connection, noun: str, uuid: str) -> Sequence[sa.Row[*tuple[Any, ...]]]:
-    """The last ``TOLD`` lines of history of one thing, the newest first."""
+    """Return the last ``TOLD`` events of a subject, newest first."""
     return tx.execute(_OF_SUBJECT, {"noun": noun, "uuid": uuid}).all()
 
 
@@ -151,23 +156,23 @@ _OF_SUBJECT: sa.Select[*tuple[Any, ...]] = (
 )
 
 
-def page(tx: sa.Connection, wanted: listing.Page, asked: Mapping[str, Any]) -> Sequence[Row]:
-    """A page of the events that match all filters of ``asked``.
+def page(tx: sa.Connection, page: listing.Page, filters: Mapping[str, Any]) -> Sequence[Row]:
+    """Return a page of the events that match all filters.
 
-    ``host`` is either name of a host, ``since`` a time in milliseconds. One statement, one more
-    for a marker and one more for a host.
+    ``host`` is either name of a host, ``since`` a time in milliseconds. Executes one statement, one
+    more for a marker and one more for a host.
     """
-    query = listing.paged(tx, _VISIBLE, SORTABLE, wanted)
-    equal = [column == asked[name] for name, column in _FILTERS.items() if name in asked]
+    query = listing.paged(tx, _VISIBLE, SORTABLE, page)
+    equal = [column == filters[name] for name, column in _FILTERS.items() if name in filters]
     query = query.where(*equal)
-    if "arq" in asked:
+    if "arq" in filters:
         query = query.where(Event.noun == "arq")
-    if "since" in asked:
-        query = query.where(Event.at_ms >= asked["since"])
-    if "host" in asked:
-        name = asked["host"]
+    if "since" in filters:
+        query = query.where(Event.at_ms >= filters["since"])
+    if "host" in filters:
+        name = filters["host"]
         either = sa.or_(Host.name == name, Host.service_host == name)
-        # Apart from the page: an index finds the events of a few names.
+        # In a statement of its own: an index then serves the few names.
         row = tx.execute(sa.select(Host.name, Host.service_host).where(either)).first()
         names = {name, *(row or ())} - {None}
         query = query.where(Event.hostname.in_(sorted(names)))
@@ -175,13 +180,13 @@ def page(tx: sa.Connection, wanted: listing.Page, asked: Mapping[str, Any]) -> S
 
 
 def of_device(tx: sa.Connection, uuid: str, limit: int) -> Sequence[Row]:
-    """The last events that concern a device, the newest first."""
+    """Return the last ``limit`` events that concern a device, newest first."""
     query = _VISIBLE.where(Event.device_uuid == uuid).order_by(Event.id.desc()).limit(limit)
     return tx.execute(query).all()
 
 
 def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]) -> set[str]:
-    """Which of the subjects this operation has already treated so."""
+    """Return those of the subjects to which this operation has already applied the action."""
     rows = tx.execute(
         sa.select(Event.subject_uuid).where(
             Event.subject_uuid.in_(list(uuids)),
@@ -193,7 +198,7 @@ def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]
 
 
 def treated_by(tx: sa.Connection, operation: str, action: str) -> str | None:
-    """The one subject that this operation has treated so; None when it has not yet."""
+    """Return the subject to which this operation has applied the action; None: not yet."""
     return tx.execute(
         sa.select(Event.subject_uuid)
         .where(Event.operation_id == operation, Event.action == action)
@@ -202,10 +207,10 @@ def treated_by(tx: sa.Connection, operation: str, action: str) -> str | None:
 
 
 def mark_of(operation: str) -> sa.Exists:
-    """Whether this operation has left its mark, as a term of another statement."""
+    """Return the term: the history has an event of this operation."""
     return sa.exists().where(Event.operation_id == operation)
 
 
 def operation_known(tx: sa.Connection, operation: str) -> bool:
-    """Whether this operation has left its mark, so that it is being repeated now."""
+    """Return whether the history has an event of this operation; if so, this run repeats it."""
     return bool(tx.execute(sa.select(mark_of(operation))).scalar_one())

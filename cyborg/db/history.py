@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept for a while only: events, instances that are no longer bound, ended operations.
+"""Delete old rows: events, instances that are no longer bound, and finished operations.
 
-Deleted in bounded batches, a transaction each, so that nobody waits for long and a replica can
-follow.
+Each transaction deletes a bounded batch, so that locks are short and a replica can keep up.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +14,12 @@ import sqlalchemy as sa
 from cyborg.db.engine import Database, Reader, retried
 from cyborg.db.models import Arq, Event, Instance, Operation
 
-#: Milliseconds of a day, in which retention is counted.
+#: Milliseconds of a day, the unit of retention periods.
 DAY_MS = 24 * 3600 * 1000
 
 
 class Kept(StrEnum):
-    """What has a retention, in the order in which it is deleted; the tables' names."""
+    """The tables with a retention period, in the order of deletion."""
 
     EVENTS = "events"
     INSTANCES = "instances"
@@ -29,9 +28,9 @@ class Kept(StrEnum):
 
 @dataclass(frozen=True)
 class Purge:
-    """How to delete: ``batch`` rows at a time, at most ``batches`` of each kind (None: all).
+    """How to delete: ``batch`` rows at a time, at most ``batches`` batches per table (None: all).
 
-    ``tell`` is called after each batch with the kind and how many are gone so far.
+    ``tell`` is called after each batch with the table and the number of rows deleted so far.
     """
 
     batch: int = 1000
@@ -40,13 +39,13 @@ class Purge:
 
 
 def cutoff(db: Reader, age_ms: int) -> int:
-    """The moment ``age_ms`` ago by the database's clock, in milliseconds."""
+    """Return the time ``age_ms`` ago by the database's clock, in milliseconds."""
     with db.reader() as tx:
         return int(tx.execute(sa.select(db.now)).scalar_one()) - age_ms
 
 
 def count(db: Reader, before_ms: int) -> dict[Kept, int]:
-    """How many rows ended before that moment."""
+    """Return how many rows of each table ended before ``before_ms``."""
     with db.reader() as tx:
         return {
             kept: int(
@@ -57,40 +56,40 @@ def count(db: Reader, before_ms: int) -> dict[Kept, int]:
 
 
 def purge(db: Database, before_ms: int, how: Purge = Purge()) -> dict[Kept, int]:
-    """Delete what ended before that moment; answers how many rows went.
+    """Delete the rows that ended before ``before_ms``; return how many of each table.
 
-    Raises Unavailable; what was deleted until then is gone.
+    Raises Unavailable; batches before the error stay deleted.
     """
-    gone = dict.fromkeys(Kept, 0)
+    totals = dict.fromkeys(Kept, 0)
     for kept in Kept:
         batches = 0
         more = True
         while more and (how.batches is None or batches < how.batches):
             deleted, more = _delete_some(db, kept, before_ms, how.batch)
             batches += 1
-            gone[kept] += deleted
+            totals[kept] += deleted
             if deleted:
-                how.tell(kept, gone[kept])
-    return gone
+                how.tell(kept, totals[kept])
+    return totals
 
 
 @retried
 def _delete_some(db: Database, kept: Kept, before_ms: int, limit: int) -> tuple[int, bool]:
-    """Delete one batch; answers its size, and whether there may be another."""
+    """Delete one batch; return its size, and whether more rows may be left."""
     key, moment = _COLUMNS[kept]
     old = _old(kept, before_ms)
     with db.writer() as tx:
-        # In two statements: MySQL takes no LIMIT in a subquery.
+        # In two statements: MySQL does not accept LIMIT in an IN subquery.
         ids = tx.execute(sa.select(key).where(*old).order_by(moment, key).limit(limit)).scalars()
         chosen = sorted(ids)
         if not chosen:
             return 0, False
-        # Looked at again: an instance may be bound anew just now.
+        # The terms apply again: an instance may have been bound since the SELECT.
         deleted = tx.execute(sa.delete(key.class_).where(key.in_(chosen), *old))
     return int(deleted.rowcount), len(chosen) == limit
 
 
-#: The key, and the column that an index finds the oldest by.
+#: The key, and the indexed column that orders the rows by age.
 _COLUMNS: Mapping[Kept, tuple[Any, Any]] = {
     Kept.EVENTS: (Event.id, Event.at_ms),
     Kept.INSTANCES: (Instance.uuid, Instance.updated_ms),

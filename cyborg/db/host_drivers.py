@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers, backends and hardware of all hosts in SQL: how operators find and read them."""
+"""Read drivers, backends and hardware of all hosts in SQL, for operators."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from cyborg.db.models import Arq, AttachHandle, Backend, Deployable, Device, Dri
 
 Row = sa.Row[*tuple[Any, ...]]
 
-_MINE = (Device.host_id == Driver.host_id, Device.driver == Driver.name)
-_THERE = (*_MINE, Device.lost_ms.is_(None))
+_OF_DRIVER = (Device.host_id == Driver.host_id, Device.driver == Driver.name)
+_PRESENT = (*_OF_DRIVER, Device.lost_ms.is_(None))
 
 
 def _count(*terms: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-    """How many devices of a driver these terms hold for."""
+    """Return a subquery that counts the devices of a driver that match the terms."""
     return (
         sa.select(sa.func.count())
         .select_from(Device)
@@ -37,7 +37,7 @@ _USED = (
     )
     .correlate(Device)
 )
-#: Placement may give out a unit of the device, used or not; the driver and its host aside.
+#: Placement may offer a unit of the device, used or not, if its driver and host allow it.
 _OFFERED = (
     sa.exists()
     .where(
@@ -52,29 +52,29 @@ _OFFERED = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of row: what is read of it, and the API's words for order and filters."""
+    """A type of row: its columns, and the API's names for sort keys and filters."""
 
     visible: sa.Select[*tuple[Any, ...]]
     sortable: listing.Sortable
     filters: Mapping[str, sa.SQLColumnExpression[Any]]
-    #: Filters that are more than a comparison for equality.
+    #: Filters that do not compare for equality.
     conditions: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = field(default_factory=dict)
 
 
 def _has_remote(remote: bool) -> sa.ColumnElement[bool]:
-    """Whether some units of the hardware are not local to its host, or none are."""
+    """Return the term: the hardware has units that are remote to its host, or has none."""
     units = Hardware.acc_specs["remote"].as_integer()
     return units > 0 if remote else sa.or_(units.is_(None), units == 0)
 
 
 def _has_capability(name: str) -> sa.ColumnElement[bool]:
-    """Whether the capabilities of the hardware have a member of this name."""
+    """Return the term: the capabilities of the hardware contain this name."""
     member: sa.ColumnElement[Any] = Hardware.acc_specs["acc_capability", name].as_string()
     return member.is_not(None)
 
 
 def _backend_has_capability(name: str) -> sa.ColumnElement[bool]:
-    """Whether the capabilities of the backend have a member of this name."""
+    """Return the term: the capabilities of the backend contain this name."""
     member: sa.ColumnElement[Any] = Backend.capabilities[name].as_string()
     return member.is_not(None)
 
@@ -101,15 +101,15 @@ DRIVERS = Kind(
         Driver.accepts,
         Driver.error,
         Driver.discovered_ms,
-        _count(*_THERE).label("found"),
+        _count(*_PRESENT).label("found"),
         sa.case(
             (
                 sa.and_(units.DRIVER_WORKS, sa.not_(DISABLED)),
-                _count(*_MINE, units.IN_SERVICE, units.HEALTHY, _OFFERED),
+                _count(*_OF_DRIVER, units.IN_SERVICE, units.HEALTHY, _OFFERED),
             ),
             else_=0,
         ).label("offered"),
-        _count(*_MINE, _USED).label("in_use"),
+        _count(*_OF_DRIVER, _USED).label("in_use"),
     ).join(Host, Host.id == Driver.host_id),
     _sortable(Driver, name=Driver.name, state=Driver.state),
     {"name": Driver.name, "state": Driver.state},
@@ -158,24 +158,24 @@ HARDWARE = Kind(
 
 
 def show(tx: sa.Connection, kind: Kind, uuid: str) -> Row | None:
-    """The row of this uuid."""
+    """Return the row with this uuid; None when there is none."""
     return tx.execute(kind.visible.where(kind.sortable.uuid == uuid)).first()
 
 
 def page(
-    tx: sa.Connection, kind: Kind, wanted: listing.Page, asked: Mapping[str, Any]
+    tx: sa.Connection, kind: Kind, page: listing.Page, filters: Mapping[str, Any]
 ) -> Sequence[Row]:
-    """A page of those that are as ``asked``; a ``host`` goes by either of its names."""
-    query = listing.paged(tx, kind.visible, kind.sortable, wanted)
+    """Return a page of the rows that match all filters; ``host`` is either name of a host."""
+    query = listing.paged(tx, kind.visible, kind.sortable, page)
     query = query.where(
-        *(kind.filters[name] == asked[name] for name in kind.filters if name in asked),
-        *(kind.conditions[name](asked[name]) for name in kind.conditions if name in asked),
+        *(kind.filters[name] == filters[name] for name in kind.filters if name in filters),
+        *(kind.conditions[name](filters[name]) for name in kind.conditions if name in filters),
     )
-    if "host" in asked:
-        query = query.where(named(asked["host"]))
+    if "host" in filters:
+        query = query.where(named(filters["host"]))
     return tx.execute(query).all()
 
 
 def named(host: str) -> sa.ColumnElement[bool]:
-    """Whether a host is called so, by Placement or by its agent."""
+    """Return the term: Placement or the agent calls the host by this name."""
     return sa.or_(Host.name == host, Host.service_host == host)

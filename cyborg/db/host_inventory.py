@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for the whole device tree of one host, and for its prepared units."""
+"""Read and change the whole device tree of a host in SQL, and read its prepared units."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -14,7 +14,7 @@ from cyborg.model.attribute import Origin
 
 
 def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """All devices of a host."""
+    """Return all devices of a host."""
     return tx.execute(
         sa.select(
             Device.id,
@@ -39,7 +39,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 
 def deployables(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """All deployables of a host."""
+    """Return all deployables of a host."""
     return tx.execute(
         sa.select(
             Deployable.id,
@@ -61,7 +61,7 @@ def deployables(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 
 def handles(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """All attach handles of a host."""
+    """Return all attach handles of a host."""
     return tx.execute(
         sa.select(
             AttachHandle.id,
@@ -79,7 +79,7 @@ def handles(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 
 def attributes(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """All discovered attributes of a host; what operators added is theirs."""
+    """Return all discovered attributes of a host, without those that operators added."""
     return tx.execute(
         sa.select(Attribute.id, Attribute.deployable_id, Attribute.key, Attribute.value)
         .join(Deployable, Deployable.id == Attribute.deployable_id)
@@ -89,7 +89,7 @@ def attributes(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 
 def control_paths(tx: sa.Connection, device_ids: Collection[int]) -> dict[int, int]:
-    """Device id → id of its control path."""
+    """Return device id → id of its control path."""
     rows = tx.execute(
         sa.select(ControlpathId.device_id, ControlpathId.id).where(
             ControlpathId.device_id.in_(device_ids)
@@ -99,7 +99,7 @@ def control_paths(tx: sa.Connection, device_ids: Collection[int]) -> dict[int, i
 
 
 def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
-    """Which of these deployable names stand already; name → (device id, driver, host name)."""
+    """Return name → (device id, driver, host name) of those deployable names that exist."""
     rows = tx.execute(
         sa.select(Deployable.name, Deployable.device_id, Device.driver, Device.hostname)
         .join(Device, Device.id == Deployable.device_id)
@@ -108,58 +108,11 @@ def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
     return {row.name: row for row in rows}
 
 
-def set_lost(
-    tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
-) -> None:
-    """Mark rows of devices, deployables or handles as lost since now, or as seen again (None).
-
-    A device that is seen again stays, whatever was ordered while it was lost. Which image is
-    loaded into one that is lost nobody knows: it may be without power.
-    """
-    values: dict[str, Any] = {"lost_ms": now}
-    if model is Device and now is None:
-        values["leaving"] = False
-    if model is Deployable and now is not None:
-        values["bitstream_id"] = None
-    if model is Device and now is not None and ids:
-        images.forget_lost(tx, ids)
-    if ids:
-        tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(**values))
-
-
-def set_health(
-    tx: sa.Connection,
-    uuids: Collection[str],
-    word: str | None,
-    reason: str | None,
-    *,
-    since: sa.ColumnElement[int] | None,
-) -> None:
-    """Store the health of devices; without ``since`` they have had this health before."""
-    values: dict[str, Any] = {"health": word, "health_reason": reason}
-    if since is not None:
-        values["health_ms"] = since if word is not None else None
-    tx.execute(sa.update(Device).where(Device.uuid.in_(sorted(uuids))).values(**values))
-
-
-def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> None:
-    """Overwrite columns of one row."""
-    tx.execute(sa.update(model).where(model.id == id_).values(**values))
-
-
-def remove_attributes(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Delete discovered attributes that are no longer there."""
-    if ids:
-        tx.execute(sa.delete(Attribute).where(Attribute.id.in_(sorted(ids))))
-
-
-def board_text(info: dict[str, str | None]) -> str | None:
-    """The JSON string in which board information is stored and shown."""
-    return json.dumps(info) if info else None
-
-
 def of_host(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """One row per attach handle, with its holder's state (None: nobody), in one statement."""
+    """Return the attach handles of a host that need, or have, preparation.
+
+    ``holder_state`` is the state of the ARQ that has the handle (None: no ARQ). One statement.
+    """
     lost = sa.or_(
         AttachHandle.lost_ms.is_not(None),
         Deployable.lost_ms.is_not(None),
@@ -184,3 +137,53 @@ def of_host(tx: sa.Connection, host_id: int) -> Sequence[Record]:
         .where(Device.host_id == host_id, sa.or_(Deployable.prepare, Arq.prepared))
         .order_by(AttachHandle.id)
     ).all()
+
+
+def set_lost(
+    tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int] | None
+) -> None:
+    """Mark devices, deployables or handles (``model``) as lost, or as present again (``now`` None).
+
+    A device that is present again stays: a request to remove it is dropped. The image of a lost
+    deployable becomes unknown, because the device may have been without power.
+    """
+    values: dict[str, Any] = {"lost_ms": now}
+    if model is Device and now is None:
+        values["leaving"] = False
+    if model is Deployable and now is not None:
+        values["bitstream_id"] = None
+    if model is Device and now is not None and ids:
+        images.forget_lost(tx, ids)
+    if ids:
+        tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(**values))
+
+
+def set_health(
+    tx: sa.Connection,
+    uuids: Collection[str],
+    word: str | None,
+    reason: str | None,
+    *,
+    since: sa.ColumnElement[int] | None,
+) -> None:
+    """Store the health of devices; without ``since`` the time of the last change stays."""
+    values: dict[str, Any] = {"health": word, "health_reason": reason}
+    if since is not None:
+        values["health_ms"] = since if word is not None else None
+    tx.execute(sa.update(Device).where(Device.uuid.in_(sorted(uuids))).values(**values))
+
+
+def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> None:
+    """Set columns of one row."""
+    tx.execute(sa.update(model).where(model.id == id_).values(**values))
+
+
+def remove_attributes(tx: sa.Connection, ids: Collection[int]) -> None:
+    """Delete discovered attributes that the host no longer reports."""
+    if ids:
+        tx.execute(sa.delete(Attribute).where(Attribute.id.in_(sorted(ids))))
+
+
+def board_text(info: dict[str, str | None]) -> str | None:
+    """Return the JSON text of board information, as stored and shown; None when it is empty."""
+    return json.dumps(info) if info else None

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute hosts: the row that reports lock, and the generations that agents compare."""
+"""Read, lock and change compute hosts in SQL.
+
+A report locks the row of its host. The generations in the row are those that agents compare.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,13 +13,13 @@ from cyborg.db.base import Record
 from cyborg.db.models import Deployable, Device, Driver, Host, Service
 from cyborg.model.names import AGENT
 
-#: Which row of services is that of a host's agent.
+#: Term: the services row is that of the host's agent.
 IS_AGENT = sa.and_(
     Service.host == Host.service_host, Service.binary == AGENT, Service.process == ""
 )
-#: The epoch of a host's agent that is in force, as a term of a statement on hosts.
+#: The current epoch of a host's agent, as a term of a statement on hosts.
 AGENT_EPOCH = sa.select(Service.epoch).where(IS_AGENT).correlate(Host).scalar_subquery()
-#: Whether an operator has taken a host out of service, as such a term.
+#: Term of a statement on hosts: an operator has disabled the host's agent.
 DISABLED = sa.exists().where(IS_AGENT, Service.disabled).correlate(Host)
 _HAS_DEVICES = sa.exists().where(Device.host_id == Host.id).correlate(Host)
 _HAS_DRIVERS = sa.exists().where(Driver.host_id == Host.id).correlate(Host)
@@ -25,12 +28,12 @@ _COLUMNS = (Host.id, Host.name, Host.digest, Host.generation, Host.desired_gener
 
 
 def of_agent(tx: sa.Connection, service_host: str) -> Record:
-    """The host that an agent reports for; None before its first hello."""
+    """Return the host that an agent reports for; None before the agent's first contact."""
     return tx.execute(sa.select(*_COLUMNS).where(Host.service_host == service_host)).one_or_none()
 
 
 def lock_for_agent(tx: sa.Connection, service_host: str) -> Record:
-    """The same, locked, with its agent's epoch in force, and whether it is out of service."""
+    """Lock the host of an agent; return it with ``epoch`` and ``disabled`` of the agent."""
     return tx.execute(
         sa.select(*_COLUMNS, AGENT_EPOCH.label("epoch"), DISABLED.label("disabled"))
         .where(Host.service_host == service_host)
@@ -39,7 +42,10 @@ def lock_for_agent(tx: sa.Connection, service_host: str) -> Record:
 
 
 def lock_for_report(tx: sa.Connection, service_host: str) -> Record:
-    """The same, and whether the host has devices or drivers: true of one that has reported."""
+    """Lock the host of an agent; return it with the agent's ``epoch``.
+
+    ``has_devices`` and ``has_drivers`` tell whether it has any; both are true after a report.
+    """
     reported = Host.digest.is_not(None)
     return tx.execute(
         sa.select(
@@ -59,10 +65,11 @@ def with_agents(
     down_after: int,
     names: Collection[str] | None = None,
 ) -> Sequence[Record]:
-    """The hosts that ever had an agent, or those of them that carry one of these names.
+    """Return the hosts that ever had an agent, or those of them with one of these names.
 
-    (id, name, service_host, epoch, up), by id; one is up while its agent has been heard of within
-    ``down_after`` milliseconds. A host is called as Placement or as its agent calls it.
+    Rows are (id, name, service_host, epoch, bus_error, up), in order of id. ``up`` is true when the
+    agent's last heartbeat is at most ``down_after`` milliseconds old. A name is that of Placement
+    or of the agent.
     """
     query = _with_agents(now, down_after)
     if names is not None:
@@ -73,7 +80,7 @@ def with_agents(
 def agent_of(
     tx: sa.Connection, now: sa.ColumnElement[int], down_after: int, host_id: int
 ) -> Record:
-    """The same of one host; None when it is gone."""
+    """Return the row of ``with_agents`` of one host; None when the host was removed."""
     return tx.execute(_with_agents(now, down_after).where(Host.id == host_id)).one_or_none()
 
 
@@ -93,17 +100,18 @@ def _with_agents(now: sa.ColumnElement[int], down_after: int) -> sa.Select[*tupl
 
 
 def name_of(tx: sa.Connection, host_id: int) -> str:
-    """The name of a host that is known to be there."""
+    """Return the name of a host that exists."""
     return str(tx.execute(sa.select(Host.name).where(Host.id == host_id)).scalar_one())
 
 
 def without_agent(
     tx: sa.Connection, now: sa.ColumnElement[int], silent_ms: int
 ) -> Sequence[Record]:
-    """The providers of units to be prepared on hosts whose agents are silent for so long.
+    """Return the providers whose units need preparation by an agent that is silent.
 
-    One row for each provider that Placement took from us, with its host's id and name and the
-    agent's last heartbeat.
+    An agent is silent when its last heartbeat is more than ``silent_ms`` milliseconds old. There is
+    one row for each provider that Placement has accepted, with the id and name of its host and the
+    time of the agent's last heartbeat.
     """
     return tx.execute(
         sa.select(Host.id, Host.name, Service.last_seen_ms, Deployable.rp_uuid)
@@ -123,17 +131,17 @@ def without_agent(
 def adopt(
     tx: sa.Connection, now: sa.ColumnElement[int], service_host: str, names: Sequence[str]
 ) -> None:
-    """Give an agent its host: one that carries any of the names, else a new one of the first."""
+    """Assign an agent to its host: one with any of the names, else a new one with the first."""
     rows = tx.execute(
         sa.select(Host.id, Host.name)
         .where(Host.name.in_(names), Host.service_host.is_(None))
         .with_for_update()
     ).all()
     if rows:
-        best = min(rows, key=lambda row: list(names).index(row.name))
+        host = min(rows, key=lambda row: list(names).index(row.name))
         tx.execute(
             sa.update(Host)
-            .where(Host.id == best.id)
+            .where(Host.id == host.id)
             .values(service_host=service_host, updated_ms=now)
         )
         return
@@ -149,7 +157,7 @@ def adopt(
 
 
 def rename(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str) -> None:
-    """Placement knows the compute by another name: the host and its devices follow."""
+    """Change the name of a host and of its devices to the name that Placement uses."""
     tx.execute(
         sa.update(Host)
         .where(Host.id == host_id)
@@ -159,12 +167,12 @@ def rename(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: st
 
 
 def lock(tx: sa.Connection, host_id: int) -> None:
-    """Take the host's lock: no report is taken in meanwhile."""
+    """Lock a host, so that no report is applied at the same time."""
     tx.execute(sa.select(Host.id).where(Host.id == host_id).with_for_update()).all()
 
 
 def bump_desired_generation(tx: sa.Connection, now: sa.ColumnElement[int], host_id: int) -> None:
-    """The desired state has changed; takes the host's lock."""
+    """Raise the desired generation of a host, because its desired state changes; lock the host."""
     tx.execute(
         sa.update(Host)
         .where(Host.id == host_id)
@@ -175,7 +183,7 @@ def bump_desired_generation(tx: sa.Connection, now: sa.ColumnElement[int], host_
 def acknowledge(
     tx: sa.Connection, now: sa.ColumnElement[int], host: Record, digest: str, *, changed: bool
 ) -> int:
-    """Note the report that was taken in; answers the desired generation from now on."""
+    """Store that a report was applied; return the new desired generation."""
     desired = int(host.desired_generation) + (1 if changed else 0)
     tx.execute(
         sa.update(Host)

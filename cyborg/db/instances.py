@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances that have, or had, accelerators: the row that serialises bind against delete.
+"""Lock, read and change the instances that have, or had, accelerators.
 
-The row stays when the instance is released, because it remembers the owner: an administrator who
-evacuates or unshelves a server binds new ARQs in its owner's name. While it is bound the row also
-has what Nova last said of it.
+The lock on the row serialises bind and delete. The row stays when the instance is released, because
+it holds the owner: an administrator who evacuates or unshelves a server binds new ARQs in the
+owner's name. While the instance is bound, the row also has Nova's last answer about it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,34 +17,36 @@ from cyborg.db.models import Arq, Instance
 
 
 def lock(tx: sa.Connection, uuids: Iterable[str]) -> dict[str, Record]:
-    """Lock the rows that exist; uuid → (uuid, project_id, operation_id, bound)."""
+    """Lock the rows that exist; return uuid → (uuid, project_id, operation_id, bound)."""
     return {row.uuid: row for row in tx.execute(_LOCK, {"uuids": sorted(set(uuids))})}
 
 
 def bind(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
-    known: Iterable[str],
+    existing: Iterable[str],
     instances: Sequence[dict[str, str | None]],
 ) -> None:
     """Mark instances (uuid, project_id, hostname, operation_id) as bound.
 
-    ``known`` are the uuids that ``lock`` found. A rival's row for a new one shows as a
-    duplicate key, which ends the transaction.
+    ``existing`` are the uuids that ``lock`` returned. Raises Conflict, which ends the transaction,
+    when another transaction has inserted a row for a new instance.
     """
-    known = set(known)
-    fresh = [{**one, "bound": True} for one in instances if one["uuid"] not in known]
-    if fresh:
-        tx.execute(_insert(now), fresh)
-    for one in instances:
-        if one["uuid"] in known:
+    existing = set(existing)
+    rows = [
+        {**instance, "bound": True} for instance in instances if instance["uuid"] not in existing
+    ]
+    if rows:
+        tx.execute(_insert(now), rows)
+    for instance in instances:
+        if instance["uuid"] in existing:
             tx.execute(
                 sa.update(Instance)
-                .where(Instance.uuid == one["uuid"])
+                .where(Instance.uuid == instance["uuid"])
                 .values(
-                    project_id=one["project_id"],
-                    hostname=one["hostname"],
-                    operation_id=one["operation_id"],
+                    project_id=instance["project_id"],
+                    hostname=instance["hostname"],
+                    operation_id=instance["operation_id"],
                     bound=True,
                     look_ms=0,
                     updated_ms=now,
@@ -56,26 +58,29 @@ def release(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
     uuids: Collection[str],
-    going: Sequence[sa.ColumnElement[bool]] | None = None,
+    removing: Sequence[sa.ColumnElement[bool]] | None = None,
 ) -> int:
-    """Open instances for their next bind, those only that no ARQ is left to; locks their rows.
+    """Release instances that have no ARQ left; lock their rows, and return how many there are.
 
-    ``going`` are the terms that choose those of their ARQs (all, when empty) which go later in
-    the same transaction; without it, they have gone. Answers how many rows it has opened.
+    ``removing`` holds the terms of the ARQs (empty: all) that the same transaction removes later;
+    with None, it has removed them already. A released instance can be bound by another operation.
     """
     if not uuids:
         return 0
-    statement = _open(now)
-    if going is None:
-        statement = _open_left(now)
-    elif going:
-        staying = sa.not_(sa.func.coalesce(sa.and_(*going), False))
+    statement = _release(now)
+    if removing is None:
+        statement = _release_without_arqs(now)
+    elif removing:
+        staying = sa.not_(sa.func.coalesce(sa.and_(*removing), False))
         statement = statement.where(~_HELD.where(staying))
     return int(tx.execute(statement, {"uuids": sorted(set(uuids))}).rowcount)
 
 
 def due(tx: sa.Connection, now: sa.ColumnElement[int], limit: int) -> Sequence[Record]:
-    """Whom to look up in Nova now: (uuid, updated_ms, look_ms), those never asked about first."""
+    """Return the instances to look up in Nova now: (uuid, updated_ms, look_ms).
+
+    Those that were never looked up come first.
+    """
     return tx.execute(
         sa.select(Instance.uuid, Instance.updated_ms, Instance.look_ms)
         .where(Instance.bound, Instance.look_ms <= now)
@@ -87,24 +92,24 @@ def due(tx: sa.Connection, now: sa.ColumnElement[int], limit: int) -> Sequence[R
 def note(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
-    asked: Record,
+    instance: Record,
     *,
     after_ms: int,
-    said: Mapping[str, str] | None,
+    answer: Mapping[str, str] | None,
 ) -> None:
-    """Keep what Nova said (``name``, ``status``; None: nothing new), and when it is asked again.
+    """Store Nova's answer (``name``, ``status``; None: no new one), and look again in ``after_ms``.
 
-    ``asked`` is what ``due`` gave. Nothing is kept when the instance was released or bound since,
-    or somebody else asked.
+    ``instance`` is a row of ``due``. Stores nothing when the instance was released, bound or looked
+    up by another conductor since.
     """
-    values = {} if said is None else {**said, "seen_ms": now}
+    values = {} if answer is None else {**answer, "seen_ms": now}
     tx.execute(
         sa.update(Instance)
         .where(
-            Instance.uuid == asked.uuid,
+            Instance.uuid == instance.uuid,
             Instance.bound,
-            Instance.updated_ms == asked.updated_ms,
-            Instance.look_ms == asked.look_ms,
+            Instance.updated_ms == instance.updated_ms,
+            Instance.look_ms == instance.look_ms,
         )
         .values(look_ms=now + after_ms, **values)
     )
@@ -114,7 +119,7 @@ def note(
 # to execute it.
 
 _UUIDS: sa.BindParameter[str] = sa.bindparam("uuids", expanding=True)
-#: What is not known of an instance, or no longer: of one that is released only the owner is kept.
+#: Values of an instance that was not looked up in Nova, and of a released one; the owner stays.
 _NEVER_SEEN: Mapping[str, Any] = {"name": None, "status": None, "seen_ms": None, "look_ms": 0}
 _HELD = sa.exists().where(Arq.instance_uuid == Instance.uuid)
 _LOCK = (
@@ -131,11 +136,11 @@ def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
 
 
 @cache
-def _open(now: sa.ColumnElement[int]) -> sa.Update:
+def _release(now: sa.ColumnElement[int]) -> sa.Update:
     values = {"bound": False, "operation_id": None, "updated_ms": now, **_NEVER_SEEN}
     return sa.update(Instance).where(Instance.uuid.in_(_UUIDS)).values(**values)
 
 
 @cache
-def _open_left(now: sa.ColumnElement[int]) -> sa.Update:
-    return _open(now).where(~_HELD)
+def _release_without_arqs(now: sa.ColumnElement[int]) -> sa.Update:
+    return _release(now).where(~_HELD)

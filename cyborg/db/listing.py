@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyset paging for every list: sorted and cut in SQL, the last page as cheap as the first.
+"""Sort and limit lists in SQL by keyset paging: the last page costs as much as the first.
 
-A page follows its marker by comparing sort value and id, so that rows which come or go between
+A page follows its marker by comparing sort value and id, so rows that are added or removed between
 two pages neither repeat nor hide others.
 """
 
@@ -18,7 +18,7 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True)
 class Page:
-    """What the caller asked for; ``sort_key`` and ``marker`` are the words of the query string."""
+    """The page that a caller requests, with the values of the query string."""
 
     limit: int | None = None
     marker: str | int | None = None
@@ -28,10 +28,10 @@ class Page:
 
 @dataclass(frozen=True)
 class Sortable:
-    """How a noun may be sorted.
+    """The sort keys of a list.
 
-    ``columns`` maps the API's words to columns; without a sort key, rows come in the order in
-    which they were made (``id``). ``uuid`` is the column that markers name: ``id`` where rows have
+    ``columns`` maps the API's sort keys to columns; without a sort key, rows are in the order of
+    their creation (``id``). ``uuid`` is the column that markers name: ``id`` where rows have
     no uuid.
     """
 
@@ -43,14 +43,14 @@ class Sortable:
 def paged(
     tx: sa.Connection, visible: sa.Select[*Ts], sortable: Sortable, page: Page
 ) -> sa.Select[*Ts]:
-    """Order ``visible`` and cut the page out of it; one extra SELECT when there is a marker.
+    """Return the query of a page of ``visible``; execute one SELECT when there is a marker.
 
     ``visible`` selects what the caller may see. Filters belong on the returned select
     (``.where()`` works after paging too): the marker of a page is looked up without them, so
-    that a row which changed since the last page still marks its place.
+    a row that changed since the last page still marks its place.
 
     Rows without a value come last when ascending and first when descending, on every database.
-    Raises Invalid naming ``sort_key``, ``sort_dir``, ``limit`` or ``marker``.
+    Raises Invalid with the field ``sort_key``, ``sort_dir``, ``limit`` or ``marker``.
     """
     column = _column(sortable, page)
     descending = _descending(page)
@@ -58,37 +58,38 @@ def paged(
     order = [sortable.id] if column is sortable.id else [column, sortable.id]
     if nullable:
         order.insert(0, sa.case((column.is_(None), 1), else_=0))
-    chosen = visible.order_by(*(key.desc() if descending else key.asc() for key in order))
+    query = visible.order_by(*(key.desc() if descending else key.asc() for key in order))
     if page.limit is not None:
         if page.limit < 0:
             raise exception.Invalid(field="limit", reason="it must not be negative")
-        chosen = chosen.limit(page.limit)
+        query = query.limit(page.limit)
     if page.marker is None:
-        return chosen
-    mark: sa.Row[Any, int] | None = tx.execute(
+        return query
+    marker: sa.Row[Any, int] | None = tx.execute(
         visible.with_only_columns(column.label("value"), sortable.id.label("id")).where(
             sortable.uuid == page.marker
         )
     ).first()
-    if mark is None:
+    if marker is None:
         raise exception.Invalid(field="marker", reason=f"there is no {page.marker}")
     if column is sortable.id:
-        return chosen.where(_beyond(sortable.id, mark.id, descending))
-    return chosen.where(_after(column, sortable.id, (mark.value, mark.id), descending))
+        return query.where(_beyond(sortable.id, marker.id, descending))
+    return query.where(_after(column, sortable.id, (marker.value, marker.id), descending))
 
 
 def _after(
     column: sa.SQLColumnExpression[Any],
     id_: sa.SQLColumnExpression[int],
-    mark: tuple[Any, int],
+    marker: tuple[Any, int],
     descending: bool,
 ) -> sa.ColumnElement[bool]:
-    value, row_id = mark
+    value, row_id = marker
     beyond_id = _beyond(id_, row_id, descending)
     if value is None:
         same = sa.and_(column.is_(None), beyond_id)
         return sa.or_(column.is_not(None), same) if descending else same
-    # The first comparison alone would do; it is there for indexes, which an OR keeps away.
+    # ``further`` alone is sufficient; databases use no index for its OR, so the plain comparison
+    # below is added for the index.
     further = sa.or_(_beyond(column, value, descending), sa.and_(column == value, beyond_id))
     if _nullable(column) and not descending:
         return sa.or_(further, column.is_(None))
@@ -106,8 +107,8 @@ def _column(sortable: Sortable, page: Page) -> sa.SQLColumnExpression[Any]:
     if page.sort_key is None:
         return sortable.id
     if page.sort_key not in sortable.columns:
-        known = ", ".join(sorted(sortable.columns))
-        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {known}")
+        names = ", ".join(sorted(sortable.columns))
+        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {names}")
     return sortable.columns[page.sort_key]
 
 
@@ -118,5 +119,5 @@ def _descending(page: Page) -> bool:
 
 
 def _nullable(column: sa.SQLColumnExpression[Any]) -> bool:
-    # An expression may be NULL for all we know; a column says so.
+    # An expression counts as nullable; a column has the attribute.
     return bool(getattr(column, "nullable", True))

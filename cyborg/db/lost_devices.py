@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is given up, lost for too long or by an operator's word: found, and removed.
+"""Read and delete lost devices that are due for removal, by age or at an operator's request.
 
-That is a device with all that is its own, or, of one that is still there, a deployable or a
-single attach handle: a card that was divided into fewer parts. Whether an operator has spoken
-stands on the row itself: a device is ``leaving``, a part has been lost since ``FORGOTTEN``. So the
-word is gone when the thing is back.
+This is a device with all its rows or, if the device is present, a lost deployable or attach handle:
+for example of a card that is now partitioned into fewer parts. An operator's request is stored in
+the row itself: a device is ``leaving``, a part is lost since ``FORGOTTEN``. So the request ends
+when the host reports the device or part again.
 """
 
 from collections.abc import Collection, Sequence
@@ -33,23 +33,23 @@ from cyborg.model.attribute import Origin
 from cyborg.model.device import HandleState
 from cyborg.model.report import DriverState
 
-#: States in which nobody has a handle. The host of one in quarantine has said for long that it
-#: cannot clean up, and the card is not there any more.
+#: States in which no ARQ has a handle. A handle is in quarantine when its host cannot clean it up;
+#: the lost card needs no cleanup.
 UNHELD = (HandleState.FREE.value, HandleState.QUARANTINED.value)
-#: The moment since which parts have been lost that an operator has forgotten.
+#: ``lost_ms`` of parts whose removal an operator has requested.
 FORGOTTEN = 0
-#: The device that goes, or that a part goes of.
+#: The device to remove, or the device of the part to remove.
 _DEVICE = Device.uuid.label("device_uuid")
-#: The driver of a device has been uninstalled.
+#: Term: the driver of the device has been uninstalled.
 _UNINSTALLED = sa.exists().where(
-    Driver.host_id == Device.host_id, Driver.name == Device.driver, Driver.wanted.is_(False)
+    Driver.host_id == Device.host_id, Driver.name == Device.driver, Driver.requested.is_(False)
 )
 
 
 def hosts(tx: sa.Connection, now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> list[int]:
-    """The ids of the hosts that have something to be given up.
+    """Return the ids of the hosts with devices or parts that are due for removal.
 
-    ``silent_ms`` is that of ``handles``.
+    ``age_ms`` and ``silent_ms`` are those of ``due`` and ``handles``.
     """
     devices = sa.select(Device.host_id).where(*_devices_due(now, age_ms))
     deployables = _deployable_rows(Device.host_id).where(*_deployables_due(now, age_ms))
@@ -60,12 +60,13 @@ def hosts(tx: sa.Connection, now: sa.ColumnElement[int], age_ms: int, silent_ms:
 def due(
     tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, age_ms: int
 ) -> Sequence[Record]:
-    """The devices of a host that are to be forgotten, or have been lost for ``age_ms`` (0: never).
+    """Return the devices of a host that are due for removal.
 
-    (id, uuid, device_uuid, lost_for, leaving, uninstalled, made), ``lost_for`` in milliseconds.
-    Those that are to be forgotten, or whose driver has been uninstalled, are due at once. Not while
-    anybody has a unit of them or work is under way there. Those that nobody asked to forget stay
-    while their driver fails, too: nobody can see then whether they are back.
+    Rows are (id, uuid, device_uuid, lost_for, leaving, uninstalled, made), with ``lost_for`` in
+    milliseconds. A lost device is due when it has been lost for ``age_ms`` (0: never); at once when
+    its removal was requested or its driver has been uninstalled. No device is due while an ARQ has
+    a unit of it or work on it is in progress. Without a request, a device is not due either while
+    its driver fails, because the driver cannot tell whether the device is present.
     """
     return tx.execute(
         sa.select(
@@ -85,9 +86,10 @@ def due(
 def deployables(
     tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, age_ms: int
 ) -> Sequence[Record]:
-    """The same of lost deployables whose devices are there, with their names.
+    """Return the lost deployables of a host that are due for removal, on devices that are present.
 
-    One that others stand below comes after them.
+    Rows are those of ``due`` with ``name`` and without ``made``. A deployable with children is not
+    due before they are removed.
     """
     why = _why(now, Deployable)
     return tx.execute(
@@ -100,10 +102,10 @@ def deployables(
 def handles(
     tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, *, age_ms: int, silent_ms: int
 ) -> Sequence[Record]:
-    """The same of lost attach handles whose deployables are there.
+    """Return the lost attach handles of a host that are due for removal, on present deployables.
 
-    Of those that nobody asked to forget, none while their host's agent has been silent for
-    ``silent_ms``: nobody would look whether they are back, nor tell Placement.
+    Without a request, no handle is due while the last heartbeat of the host's agent is more than
+    ``silent_ms`` old: the agent does not look for the handle, and does not update Placement.
     """
     return tx.execute(
         _handle_rows(AttachHandle.id, AttachHandle.uuid, _DEVICE, *_why(now, AttachHandle))
@@ -113,9 +115,10 @@ def handles(
 
 
 def lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """A host's deployables that are lost, or whose devices are: (id, name, device_id, whole).
+    """Return (id, name, device_id, whole) of a host's deployables that are lost.
 
-    ``whole`` says that it is the device; one without deployables has a row without id and name.
+    ``whole`` is true when the device is lost. A lost device without deployables has one row, whose
+    ``id`` and ``name`` are None.
     """
     whole = Device.lost_ms.is_not(None)
     return tx.execute(
@@ -129,12 +132,12 @@ def lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 
 
 def lock_handles_of(tx: sa.Connection, deployable_ids: Collection[int]) -> None:
-    """Lock the attach handles of deployables, by id: no bind takes one after that."""
+    """Lock the attach handles of deployables, in order of id, so that no bind claims one."""
     attach_handles.lock(tx, AttachHandle.deployable_id.in_(sorted(deployable_ids)))
 
 
 def lock_handles_of_device(tx: sa.Connection, device_id: int) -> None:
-    """Lock the attach handles of a device, by id: no bind takes one after that."""
+    """Lock the attach handles of a device, in order of id, so that no bind claims one."""
     attach_handles.lock(tx, AttachHandle.deployable_id.in_(_of_device(device_id)))
 
 
@@ -142,21 +145,21 @@ def _of_device(id_: int) -> sa.Select[Any]:
     return sa.select(Deployable.id).where(Deployable.device_id == id_)
 
 
-def forget_parts(tx: sa.Connection, device_id: int) -> int:
-    """Have forgotten what is lost of a device that is there; says how many parts that are."""
+def request_part_removal(tx: sa.Connection, device_id: int) -> int:
+    """Request the removal of the lost parts of a device that is present; return their number."""
     count = 0
-    for model, mine in (
+    for model, own in (
         (Deployable, Deployable.device_id == device_id),
         (AttachHandle, AttachHandle.deployable_id.in_(_of_device(device_id))),
     ):
         lost = model.lost_ms.is_not(None)
-        gone = tx.execute(sa.update(model).where(mine, lost).values(lost_ms=FORGOTTEN))
-        count += gone.rowcount
+        result = tx.execute(sa.update(model).where(own, lost).values(lost_ms=FORGOTTEN))
+        count += result.rowcount
     return count
 
 
 def remove(tx: sa.Connection, device_ids: Collection[int]) -> None:
-    """Delete devices with all that is theirs; Conflict when somebody refers to it."""
+    """Delete devices with their parts; raises Conflict when an ARQ refers to one of them."""
     ids = sorted(device_ids)
     if not ids:
         return
@@ -167,7 +170,7 @@ def remove(tx: sa.Connection, device_ids: Collection[int]) -> None:
 
 
 def remove_deployables(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Delete deployables with all that is theirs; Conflict when somebody refers to it."""
+    """Delete deployables with their parts; raises Conflict when an ARQ refers to one of them."""
     if not ids:
         return
     _remove_parts(tx, sorted(ids))
@@ -175,19 +178,19 @@ def remove_deployables(tx: sa.Connection, ids: Collection[int]) -> None:
 
 
 def remove_handles(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Delete attach handles; Conflict when somebody has one."""
+    """Delete attach handles; raises Conflict when an ARQ has one of them."""
     tx.execute(sa.delete(Work).where(Work.attach_handle_id.in_(sorted(ids))))
     tx.execute(sa.delete(AttachHandle).where(AttachHandle.id.in_(sorted(ids))))
 
 
 def _remove_parts(tx: sa.Connection, deployables: sa.Select[Any] | list[int]) -> None:
-    """Delete what belongs to deployables."""
+    """Delete the work, attributes and attach handles of deployables."""
     for model in (Work, Attribute, AttachHandle):
         tx.execute(sa.delete(model).where(model.deployable_id.in_(deployables)))
 
 
 def _why(now: sa.ColumnElement[int], model: Any) -> tuple[sa.ColumnElement[Any], ...]:
-    """What tells why a part of a device goes, as ``due`` does of devices."""
+    """Return the columns of ``due`` that tell why a part of a device is due for removal."""
     return (
         (now - model.lost_ms).label("lost_for"),
         sa.false().label("uninstalled"),
@@ -217,29 +220,29 @@ _IN_USE = sa.exists().where(
     AttachHandle.deployable_id == Deployable.id,
     sa.or_(AttachHandle.state.not_in(UNHELD), _PROMISED),
 )
-_NAMED = sa.exists().where(Arq.deployable_id == Deployable.id)
-_AT_WORK = sa.exists().where(Work.deployable_id == Deployable.id, Work.attach_handle_id.is_(None))
-_BUSY = sa.or_(_IN_USE, _NAMED, _AT_WORK)
-_BLIND = sa.exists().where(
+_REFERRED_TO = sa.exists().where(Arq.deployable_id == Deployable.id)
+_HAS_WORK = sa.exists().where(Work.deployable_id == Deployable.id, Work.attach_handle_id.is_(None))
+_BUSY = sa.or_(_IN_USE, _REFERRED_TO, _HAS_WORK)
+_DRIVER_FAILED = sa.exists().where(
     Driver.host_id == Device.host_id,
     Driver.name == Device.driver,
     Driver.state == DriverState.FAILED.value,
 )
-#: Terms on ``Device``: what operators made is theirs, and what cannot be seen may be there.
-_SEEN_BY_DRIVER: Terms = (Device.origin == Origin.DISCOVERED.value, ~_BLIND)
+#: Terms on ``Device``: a driver discovered it, not an operator created it, and the driver works.
+_SEEN_BY_DRIVER: Terms = (Device.origin == Origin.DISCOVERED.value, ~_DRIVER_FAILED)
 
 
-def _ever(age_ms: int) -> sa.ColumnElement[bool]:
-    """An age of 0 is never reached."""
+def _by_age(age_ms: int) -> sa.ColumnElement[bool]:
+    """Return the term: ``age_ms`` is not 0; an age of 0 disables removal by age."""
     return sa.true() if age_ms else sa.false()
 
 
 @cache
 def _devices_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
-    """The terms on ``Device``."""
+    """Return the terms on ``Device``."""
     busy = sa.exists().where(Deployable.device_id == Device.id, _BUSY)
-    overdue = sa.and_(_ever(age_ms), *_SEEN_BY_DRIVER, Device.lost_ms < now - age_ms)
-    uninstalled = sa.and_(_UNINSTALLED, ~_BLIND)
+    overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, Device.lost_ms < now - age_ms)
+    uninstalled = sa.and_(_UNINSTALLED, ~_DRIVER_FAILED)
     return (
         Device.lost_ms.is_not(None),
         sa.or_(overdue, uninstalled, Device.leaving),
@@ -249,13 +252,13 @@ def _devices_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
 
 @cache
 def _deployables_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
-    """The terms on ``Deployable`` and its ``Device``."""
+    """Return the terms on ``Deployable`` and its ``Device``."""
     other = orm.aliased(Deployable)
     below = sa.exists().where(
         other.id != Deployable.id,
         sa.or_(other.parent_id == Deployable.id, other.root_id == Deployable.id),
     )
-    overdue = sa.and_(_ever(age_ms), *_SEEN_BY_DRIVER, Deployable.lost_ms < now - age_ms)
+    overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, Deployable.lost_ms < now - age_ms)
     return (
         Device.lost_ms.is_(None),
         sa.or_(overdue, Deployable.lost_ms == FORGOTTEN),
@@ -266,11 +269,11 @@ def _deployables_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
 
 @cache
 def _handles_due(now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> Terms:
-    """The terms on ``AttachHandle``, its ``Deployable`` and its ``Device``."""
-    watched = sa.exists().where(
+    """Return the terms on ``AttachHandle``, its ``Deployable`` and its ``Device``."""
+    alive = sa.exists().where(
         Host.id == Device.host_id, IS_AGENT, Service.last_seen_ms > now - silent_ms
     )
-    overdue = sa.and_(_ever(age_ms), *_SEEN_BY_DRIVER, AttachHandle.lost_ms < now - age_ms, watched)
+    overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, AttachHandle.lost_ms < now - age_ms, alive)
     return (
         Device.lost_ms.is_(None),
         Deployable.lost_ms.is_(None),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for metrics: counts of everything in nine statements, and devices for readings."""
+"""Count rows for metrics, in nine statements, and read the devices of an agent's readings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ Counts = Mapping[tuple[str, ...], int]
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts by the words that tell things apart.
+    """Counts by the labels in parentheses; times are in milliseconds.
 
-    ``arqs`` (state), ``units`` (host, resource class, state) and how many of them no ARQ has
-    although they are held (``leaked``), ``devices`` (type, state), ``drivers`` (driver, state, in
-    hosts), ``operations`` (state); of ``work`` (kind) also the age of the oldest, in ``ages``, and
-    what failed when it was last tried, in ``failing``; of services (binary, host) the ``silence``
-    of the process that was heard of last; ``untold`` is how long the oldest event waits to be told.
-    ``healthy`` (host, driver, type, device) is 1 or 0 for the devices whose health is known and
-    that are there. Times are in milliseconds.
+    ``arqs`` (state), ``units`` (host, resource class, state), ``devices`` (type, state),
+    ``operations`` (state); ``drivers`` (driver, state) counts hosts. ``leaked`` counts the held
+    units that no ARQ has. For ``work`` (kind), ``ages`` holds the age of the oldest row, and
+    ``failing`` the number of rows whose last attempt failed. ``silence`` (binary, host) is the age
+    of the last heartbeat of any process. ``untold`` is how long the oldest event has waited to be
+    published. ``healthy`` (host, driver, type, device) is 1 or 0 for each device that is not lost
+    and whose health the driver has reported.
     """
 
     arqs: Counts
@@ -56,7 +56,7 @@ class Totals:
 
 
 def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
-    """Count it all."""
+    """Return all counts, in nine statements."""
     work = tx.execute(
         sa.select(
             Work.kind,
@@ -98,7 +98,7 @@ _COUNT: Final = sa.func.count()
 _HANDLE_STATE: Final = sa.case((AttachHandle.lost_ms.is_not(None), LOST), else_=AttachHandle.state)
 _DEVICE_STATE: Final = sa.case((Device.lost_ms.is_not(None), LOST), else_=Device.status)
 _ARQS: Final[Any] = sa.select(Arq.state, _COUNT).group_by(Arq.state)
-# By position: PostgreSQL does not know two parameters for the same.
+# Grouped by label: PostgreSQL does not treat two parameters with one value as the same.
 _UNITS: Final[Any] = (
     sa.select(
         Host.name,
@@ -127,9 +127,9 @@ _DRIVERS: Final[Any] = sa.select(Driver.name, Driver.state, _COUNT).group_by(
 
 
 def devices_of(tx: sa.Connection, service_host: str) -> Sequence[Record]:
-    """(epoch, driver, device_key, uuid, type) of each device of an agent's host.
+    """Return (epoch, driver, device_key, uuid, type) of each device of an agent's host.
 
-    One row without a device where there is none, no row where there is no host.
+    A host without devices has one row, in which only ``epoch`` is set; an unknown host has none.
     """
     return tx.execute(
         sa.select(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables, including those of the existing service that are kept but never used."""
+"""Define the tables, including unused ones that are kept from the existing service."""
 
 import datetime
 from typing import Any
@@ -26,7 +26,7 @@ from cyborg.db.base import (
 
 
 class QuotaUsage(Dated, Base):
-    """How much of a quota was used."""
+    """Usage of a quota; a table of the existing service that is not used."""
 
     __tablename__ = "quota_usages"
     id: Mapped[Id]
@@ -39,7 +39,7 @@ class QuotaUsage(Dated, Base):
 
 
 class Reservation(Dated, Base):
-    """What of a quota was spoken for."""
+    """Reserved part of a quota; a table of the existing service that is not used."""
 
     __tablename__ = "reservations"
     id: Mapped[Id]
@@ -70,7 +70,7 @@ class Host(Base):
 
 
 class Service(Base):
-    """One process, its lease and what it last said about itself."""
+    """A process, its lease, and the status that it last reported."""
 
     __tablename__ = "services"
     __table_args__ = keys(sa.UniqueConstraint("host", "binary", "process"))
@@ -94,7 +94,7 @@ class Service(Base):
 
 
 class Device(Dated, Base):
-    """A card or function of one host."""
+    """A device of a host: a card or a PCI function."""
 
     __tablename__ = "devices"
     __table_args__ = keys(sa.UniqueConstraint("host_id", "driver", "device_key"))
@@ -118,14 +118,14 @@ class Device(Dated, Base):
     origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
     leaving: Mapped[bool] = mapped_column(server_default=sa.false())
     device_state: Mapped[str | None] = mapped_column(sa.String(32))
-    #: What the driver last said of the device's health; NULL: it has not said anything.
+    #: The health that the driver last reported; NULL: none reported.
     health: Mapped[Word | None]
     health_reason: Mapped[Text | None]
     health_ms: Mapped[Milliseconds | None]
 
 
 class Deployable(Dated, Base):
-    """A unit of a device; one resource provider in Placement."""
+    """A part of a device that offers units; one resource provider in Placement."""
 
     __tablename__ = "deployables"
     id: Mapped[Id]
@@ -153,7 +153,7 @@ sa.Index("deployables_device_id_idx", Deployable.device_id)
 
 
 class Attribute(Dated, Base):
-    """A key and value of a deployable, discovered or an operator's."""
+    """A key and value of a deployable, discovered or added by an operator."""
 
     __tablename__ = "attributes"
     id: Mapped[Id]
@@ -165,7 +165,7 @@ class Attribute(Dated, Base):
 
 
 class ControlpathId(Dated, Base):
-    """Where a device is commanded."""
+    """The control path of a device."""
 
     __tablename__ = "controlpath_ids"
     id: Mapped[Id]
@@ -176,7 +176,7 @@ class ControlpathId(Dated, Base):
 
 
 class AttachHandle(Dated, Base):
-    """What a guest gets; who holds it stands on the ARQ, whose reference is unique."""
+    """A unit that a guest gets; the unique reference of an ARQ tells which ARQ has it."""
 
     __tablename__ = "attach_handles"
     __table_args__ = keys(sa.UniqueConstraint("deployable_id", "handle_key"))
@@ -193,12 +193,12 @@ class AttachHandle(Dated, Base):
 
 sa.Index("attach_handles_cpid_id_idx", AttachHandle.cpid_id)
 sa.Index("attach_handles_deployable_id_idx", AttachHandle.deployable_id)
-# The claim of a bind: the free handles of one deployable, in order of id.
+# For the claim of a bind: the free handles of one deployable, in order of id.
 sa.Index(None, AttachHandle.deployable_id, AttachHandle.state, AttachHandle.id)
 
 
 class DeviceProfile(Dated, Base):
-    """A named wish for accelerators; ``profile_json`` holds ``{"groups": [...]}``."""
+    """A named request for accelerators; ``profile_json`` holds ``{"groups": [...]}``."""
 
     __tablename__ = "device_profiles"
     id: Mapped[Id]
@@ -209,7 +209,7 @@ class DeviceProfile(Dated, Base):
 
 
 class Arq(Dated, Base):
-    """An accelerator request; ``attach_handle_id`` is unique: one handle, one holder."""
+    """An accelerator request; ``attach_handle_id`` is unique: at most one ARQ has a handle."""
 
     __tablename__ = "extended_accelerator_requests"
     id: Mapped[Id]
@@ -243,10 +243,10 @@ sa.Index(None, Arq.state, Arq.id)
 
 
 class Instance(Base):
-    """An instance that has accelerators: serialises its bind against its delete.
+    """An instance that has accelerators; the lock on the row serialises bind and delete.
 
-    ``name`` and ``status`` are Nova's words of ``seen_ms``; it is asked again at ``look_ms``, which
-    is 0 when it was not asked since the bind.
+    ``name`` and ``status`` are Nova's answer at ``seen_ms``. The next look-up is at ``look_ms``,
+    which is 0 when there was none since the bind.
     """
 
     __tablename__ = "instances"
@@ -263,12 +263,12 @@ class Instance(Base):
     updated_ms: Mapped[Milliseconds]
 
 
-# Whom to look up next.
+# For the instances to look up next.
 sa.Index(None, Instance.bound, Instance.look_ms)
 
 
 class Work(Base):
-    """Something to be done after a commit, with its owner and fencing number."""
+    """Work to do after a commit, with its owner and fencing number."""
 
     __tablename__ = "work"
     id: Mapped[Id]
@@ -299,7 +299,7 @@ sa.Index(None, Work.not_before_ms, Work.id)
 
 
 class Event(Base):
-    """Who had which device when: append-only."""
+    """An event of the append-only history: who had which device when."""
 
     __tablename__ = "events"
     id: Mapped[Id]
@@ -315,7 +315,7 @@ class Event(Base):
     hostname: Mapped[String255 | None]
     reason: Mapped[Text | None]
     detail: Mapped[Any | None] = mapped_column(Json)
-    #: The device that the event is about, whatever its noun.
+    #: The device that the event concerns, for events of every noun.
     device_uuid: Mapped[str | None] = mapped_column(sa.String(36))
 
 
@@ -326,7 +326,7 @@ sa.Index(None, Event.request_id)
 
 
 class Driver(Base):
-    """A driver on a host, as its agent last reported it and as the operator wants it."""
+    """A driver on a host, as its agent last reported it and as the operator requests it."""
 
     __tablename__ = "drivers"
     __table_args__ = keys(sa.UniqueConstraint("host_id", "name"))
@@ -338,8 +338,8 @@ class Driver(Base):
     version: Mapped[String64 | None]
     device_type: Mapped[String64 | None]
     endpoint: Mapped[String255 | None]
-    #: NULL: as the host's own configuration says.
-    wanted: Mapped[bool | None]
+    #: Whether operators request the driver; NULL: the configuration of the host decides.
+    requested: Mapped[bool | None] = mapped_column("wanted")
     enabled: Mapped[bool] = mapped_column(server_default=sa.true())
     options: Mapped[Any | None] = mapped_column(Json)
     #: What operators may set: a list of objects with name, group, type, default and help.
@@ -349,7 +349,7 @@ class Driver(Base):
 
 
 class Backend(Base):
-    """A backend that a driver drives."""
+    """A backend of a driver."""
 
     __tablename__ = "backends"
     __table_args__ = keys(sa.UniqueConstraint("driver_id", "name"))
@@ -360,13 +360,13 @@ class Backend(Base):
     state: Mapped[Word]
     services: Mapped[Any | None] = mapped_column(Json)
     capabilities: Mapped[Any | None] = mapped_column(Json)
-    #: How guests get what operators create there; NULL: nothing can be created.
+    #: Attach type of accelerators that operators create there; NULL: operators cannot create any.
     creates: Mapped[Word | None]
     discovered_ms: Mapped[Milliseconds | None]
 
 
 class Hardware(Base):
-    """A physical device of a node, offered or not, with the reason."""
+    """A physical device of a host, with ``offered`` and the reason when it is not."""
 
     __tablename__ = "hardware"
     __table_args__ = keys(sa.UniqueConstraint("host_id", "driver", "hardware_key"))
@@ -386,7 +386,7 @@ class Hardware(Base):
 
 
 class Operation(Base):
-    """A verb that an operator asked of one or many hosts."""
+    """A long-running request of an operator (``verb``) to one or more hosts."""
 
     __tablename__ = "operations"
     id: Mapped[Id]
@@ -400,12 +400,12 @@ class Operation(Base):
     error: Mapped[Text | None]
     created_ms: Mapped[int] = mapped_column(sa.BigInteger, index=True)
     finished_ms: Mapped[Milliseconds | None]
-    #: What it is about: driver, device, instance ..., by name.
+    #: The objects of the operation by type: {"driver": ..., "device": ..., "instance": ...}.
     subject: Mapped[Any | None] = mapped_column(Json)
 
 
 class OperationResult(Base):
-    """How one host answered an operation."""
+    """The result of an operation on one host."""
 
     __tablename__ = "operation_results"
     __table_args__ = keys(sa.UniqueConstraint("operation_id", "host"))
@@ -417,5 +417,5 @@ class OperationResult(Base):
     error: Mapped[Text | None]
 
 
-#: All tables, with those that are kept as they came.
+#: All tables, including the unused ones.
 METADATA = Base.metadata

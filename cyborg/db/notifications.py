@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far notifications have followed the history, and what they tell besides.
+"""Read the events to publish as notifications, and store the position in the history.
 
-Ids of events are given before their transactions commit, so "all that is newer than the last one"
-would miss those that commit late. The position is therefore an id below which everything is
-settled, and the events after it that have been told.
+The database assigns the ids of events before their transactions commit, so a query for all events
+with an id above the last one misses those that commit late. The position is therefore an id up to
+which no further event can appear, and the published events after it.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,10 +19,10 @@ from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Servi
 from cyborg.model.notification import DeviceFacts, Happening
 from cyborg.model.work import WorkKind
 
-#: There is one such piece of work in a database: its uuid is known, and unique.
+#: The uuid of the only work row that publishes notifications; the unique key allows one.
 MARK: Final = str(uuid5(NAMESPACE_DNS, "notifications.cyborg"))
-#: No transaction lives for so many milliseconds after it has written its history: servers end
-#: those in which nothing happens after ten seconds, and the longest wait for a lock takes fifty.
+#: Age in milliseconds after which the transaction of an event has certainly ended: servers end idle
+#: transactions after 10 seconds, and the longest wait for a lock takes 50 seconds.
 SETTLED_AFTER: Final = 60_000
 
 _COLUMNS = (
@@ -41,40 +41,40 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Position:
-    """What has been told.
+    """What has been published.
 
-    All events up to the id ``settled``, those of ``told`` (id → its moment), and that the services
-    ``down`` (binary, host) are down.
+    These are all events up to the id ``settled``, the events in ``published`` (id → time of the
+    event in milliseconds), and that the services in ``down`` (binary, host) are down.
     """
 
     settled: int
-    told: Mapping[int, int]
+    published: Mapping[int, int]
     down: frozenset[tuple[str, str]]
 
     @property
     def newest(self) -> int:
-        """The highest id that has been told."""
-        return max(self.told, default=self.settled)
+        """The highest id of a published event."""
+        return max(self.published, default=self.settled)
 
     def after(self, events: Collection[Happening], now_ms: int) -> "Position":
-        """The position once these have been told, too; forgets what is settled by now."""
-        told = {**self.told, **{one.id: one.at_ms for one in events}}
-        old = [id_ for id_, at_ms in told.items() if at_ms < now_ms - SETTLED_AFTER]
+        """Return the position after these events are published; drop ids that are now settled."""
+        published = {**self.published, **{event.id: event.at_ms for event in events}}
+        old = [id_ for id_, at_ms in published.items() if at_ms < now_ms - SETTLED_AFTER]
         settled = max([self.settled, *old])
-        left = {id_: at_ms for id_, at_ms in told.items() if id_ > settled}
-        return Position(settled, left, self.down)
+        later = {id_: at_ms for id_, at_ms in published.items() if id_ > settled}
+        return Position(settled, later, self.down)
 
     def dump(self) -> dict[str, Any]:
-        """The form that is stored."""
+        """Return the JSON that is stored."""
         return {
             "settled": self.settled,
-            "told": sorted(map(list, self.told.items())),
+            "told": sorted(map(list, self.published.items())),
             "down": sorted(map(list, self.down)),
         }
 
     @classmethod
     def load(cls, stored: Mapping[str, Any]) -> Self:
-        """Read what ``dump`` made."""
+        """Return the position that ``dump`` has stored."""
         return cls(
             int(stored["settled"]),
             {int(id_): int(at_ms) for id_, at_ms in stored["told"]},
@@ -83,12 +83,12 @@ class Position:
 
 
 def exists(tx: sa.Connection) -> bool:
-    """Whether the history is followed."""
+    """Return whether notifications are published: the work row exists."""
     return tx.execute(sa.select(Work.id).where(Work.uuid == MARK)).first() is not None
 
 
 def begin(tx: sa.Connection, now: sa.ColumnElement[int], position: Position) -> None:
-    """Have the history followed from a position on; raises Conflict when it is already."""
+    """Start to publish from a position; raises Conflict when the work row exists."""
     tx.execute(
         sa.insert(Work).values(
             uuid=MARK,
@@ -101,50 +101,50 @@ def begin(tx: sa.Connection, now: sa.ColumnElement[int], position: Position) -> 
 
 
 def newest(tx: sa.Connection) -> int:
-    """The highest id of the history, 0 when there is none."""
+    """Return the highest id of the history; 0 when it is empty."""
     return int(tx.execute(sa.select(sa.func.max(Event.id))).scalar_one() or 0)
 
 
 def behind(tx: sa.Connection, now: sa.ColumnElement[int]) -> int:
-    """For how many milliseconds the oldest event that has not been told waits; 0: there is none.
+    """Return for how many milliseconds the oldest unpublished event waits; 0: there is none.
 
-    So it is where nobody listens, too. One statement more where somebody does.
+    Returns 0 too when notifications are off. Executes one statement more when they are on.
     """
     stored = tx.execute(sa.select(Work.spec).where(Work.uuid == MARK)).scalar_one_or_none()
     if stored is None:
         return 0
-    waits = sa.select(now - sa.func.min(Event.at_ms)).where(Event.id > Position.load(stored).newest)
-    return int(tx.execute(waits).scalar_one() or 0)
+    age = sa.select(now - sa.func.min(Event.at_ms)).where(Event.id > Position.load(stored).newest)
+    return int(tx.execute(age).scalar_one() or 0)
 
 
 def clock(tx: sa.Connection, now: sa.ColumnElement[int], row: Record) -> int | None:
-    """What time it is, as long as this work is ours; None when another has taken it over."""
+    """Return the time in milliseconds; None when another conductor has taken over this work."""
     query = sa.select(now).where(Work.id == row.id, Work.fence == row.fence)
-    found: int | None = tx.execute(query).scalar_one_or_none()
-    return found
+    now_ms: int | None = tx.execute(query).scalar_one_or_none()
+    return now_ms
 
 
 def happened(tx: sa.Connection, position: Position, limit: int) -> tuple[list[Happening], bool]:
-    """What is to be told next, in order, and whether there is more; two statements as a rule.
+    """Return the events to publish next, in order, and whether there are more.
 
-    A third and a fourth where a transaction has committed late.
+    Executes two statements, and two more when a transaction has committed late.
     """
     query = sa.select(*_COLUMNS).order_by(Event.id)
     late: list[Record] = []
     between = (Event.id > position.settled, Event.id <= position.newest)
-    if position.told:
+    if position.published:
         count = tx.execute(sa.select(sa.func.count()).select_from(Event).where(*between))
-        if count.scalar_one() > len(position.told):
+        if count.scalar_one() > len(position.published):
             ids = set(tx.execute(sa.select(Event.id).where(*between)).scalars())
-            missed = sorted(ids - position.told.keys())[:limit]
+            missed = sorted(ids - position.published.keys())[:limit]
             late = list(tx.execute(query.where(Event.id.in_(missed))).all())
-    fresh = tx.execute(query.where(Event.id > position.newest).limit(limit)).all()
-    found = [_happening(row) for row in (*late, *fresh)]
-    return found, len(fresh) == limit or len(late) == limit
+    new = tx.execute(query.where(Event.id > position.newest).limit(limit)).all()
+    happenings = [_happening(row) for row in (*late, *new)]
+    return happenings, len(new) == limit or len(late) == limit
 
 
 def owners(tx: sa.Connection, uuids: Collection[str]) -> dict[str, str | None]:
-    """The projects of the requests that are there."""
+    """Return ARQ uuid → project id of those ARQs that exist."""
     if not uuids:
         return {}
     rows = tx.execute(sa.select(Arq.uuid, Arq.project_id).where(Arq.uuid.in_(uuids)))
@@ -152,7 +152,7 @@ def owners(tx: sa.Connection, uuids: Collection[str]) -> dict[str, str | None]:
 
 
 def devices(tx: sa.Connection, uuids: Collection[str]) -> dict[str, DeviceFacts]:
-    """The devices that are there, with who holds units of them."""
+    """Return uuid → facts of those devices that exist, with the ARQs that hold units of them."""
     if not uuids:
         return {}
     users: dict[str, list[tuple[str, str | None, str | None]]] = {}
@@ -189,9 +189,10 @@ def devices(tx: sa.Connection, uuids: Collection[str]) -> dict[str, DeviceFacts]
 def silent(
     tx: sa.Connection, now: sa.ColumnElement[int], down_after: Mapping[str, int]
 ) -> dict[tuple[str, str], int]:
-    """The services (binary, host) none of whose processes is up, and when one was last heard of.
+    """Return (binary, host) → time of the last heartbeat, of services with no process that is up.
 
-    ``down_after`` says of each binary after how many milliseconds of silence that is.
+    A process is up until its last heartbeat is older than ``down_after`` of its binary, in
+    milliseconds.
     """
     limit = now - sa.case(down_after, value=Service.binary)
     other = aliased(Service)
@@ -209,7 +210,7 @@ def silent(
 
 
 def known(tx: sa.Connection, down: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], int]:
-    """Those of the services that still have a row, and when they were last heard of."""
+    """Return (binary, host) → time of the last heartbeat, of those services that have a row."""
     if not down:
         return {}
     rows = tx.execute(
@@ -218,7 +219,7 @@ def known(tx: sa.Connection, down: Collection[tuple[str, str]]) -> Mapping[tuple
         .group_by(Service.binary, Service.host)
     )
     seen = {(row.binary, row.host): int(row.seen) for row in rows}
-    return {one: seen[one] for one in down if one in seen}
+    return {service: seen[service] for service in down if service in seen}
 
 
 def _happening(row: Record) -> Happening:

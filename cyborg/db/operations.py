@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations in SQL: begun and ended with what they change, found and read.
+"""Read, begin, change and end operations in SQL.
 
-The row of an operation is locked before its results, and both before work rows.
+Lock the row of an operation before its results, and both before work rows.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _O.finished_ms,
     _O.subject,
 )
-_OPEN = sorted(one.value for one in OPEN)
+_OPEN = sorted(state.value for state in OPEN)
 _OF_INSTANCES = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
 SORTABLE = listing.Sortable(
     id=_O.id,
@@ -56,20 +56,20 @@ SORTABLE = listing.Sortable(
 
 
 def show(tx: sa.Connection, uuid: str, project_id: str | None = None) -> Operation | None:
-    """One operation, of this project alone if one is named."""
+    """Return the operation with this uuid (and project, unless None); None when there is none."""
     query = _VISIBLE.where(_O.uuid == uuid)
     if project_id is not None:
         query = query.where(_O.project_id == project_id)
-    found = _with_results(tx, tx.execute(query).all())
-    return found[0] if found else None
+    operations = _with_results(tx, tx.execute(query).all())
+    return operations[0] if operations else None
 
 
 def page(
-    tx: sa.Connection, wanted: listing.Page, project_id: str | None, equal: Mapping[str, str]
+    tx: sa.Connection, page: listing.Page, project_id: str | None, equal: Mapping[str, str]
 ) -> list[Operation]:
-    """A page of the operations, of one project or of all (None), with these values."""
+    """Return a page of the operations of a project (None: of all) with these column values."""
     visible = _VISIBLE if project_id is None else _VISIBLE.where(_O.project_id == project_id)
-    query = listing.paged(tx, visible, SORTABLE, wanted)
+    query = listing.paged(tx, visible, SORTABLE, page)
     query = query.where(*(_O[name] == value for name, value in equal.items()))
     return _with_results(tx, tx.execute(query).all())
 
@@ -84,9 +84,9 @@ def begin(
     hosts: Collection[str],
     subject: Mapping[str, Any] | None = None,
 ) -> None:
-    """Store a new operation that runs on these hosts; Conflict when the uuid is taken."""
-    moment = int(tx.execute(sa.select(now)).scalar_one())
-    made = tx.execute(
+    """Store a new operation that runs on these hosts; raises Conflict when the uuid exists."""
+    now_ms = int(tx.execute(sa.select(now)).scalar_one())
+    result = tx.execute(
         sa.insert(models.Operation).values(
             uuid=uuid,
             verb=verb,
@@ -94,12 +94,12 @@ def begin(
             project_id=caller.project_id,
             user_id=caller.user_id,
             request_id=caller.request_id,
-            steps=[{"name": "begun", "at_ms": moment}],
+            steps=[{"name": "begun", "at_ms": now_ms}],
             subject=None if subject is None else dict(subject),
-            created_ms=moment,
+            created_ms=now_ms,
         )
     )
-    id_ = (made.inserted_primary_key or (0,))[0]
+    id_ = (result.inserted_primary_key or (0,))[0]
     tx.execute(
         sa.insert(models.OperationResult),
         [
@@ -110,28 +110,28 @@ def begin(
 
 
 def reach(tx: sa.Connection, now: sa.ColumnElement[int], uuid: str, step: str) -> None:
-    """Note that an operation has come to a step; the second time changes nothing."""
+    """Store that an operation has reached a step, unless it is stored already."""
     row = _lock(tx, uuid)
-    if row is None or any(one["name"] == step for one in row.steps or ()):
+    if row is None or any(entry["name"] == step for entry in row.steps or ()):
         return
-    moment = int(tx.execute(sa.select(now)).scalar_one())
-    steps = [*(row.steps or ()), {"name": step, "at_ms": moment}]
+    now_ms = int(tx.execute(sa.select(now)).scalar_one())
+    steps = [*(row.steps or ()), {"name": step, "at_ms": now_ms}]
     tx.execute(sa.update(models.Operation).where(_O.id == row.id).values(steps=steps))
 
 
-def pause(tx: sa.Connection, uuid: str, standing: HostResult) -> None:
-    """Note how an open result stands, and what it waits for."""
+def pause(tx: sa.Connection, uuid: str, result: HostResult) -> None:
+    """Store the state of a result that has not ended, and what it waits for (``error``)."""
     row = _lock(tx, uuid)
     if row is not None:
         tx.execute(
             sa.update(models.OperationResult)
-            .where(_R.operation_id == row.id, _R.host == standing.host, _R.state.in_(_OPEN))
-            .values(state=standing.state.value, error=standing.error)
+            .where(_R.operation_id == row.id, _R.host == result.host, _R.state.in_(_OPEN))
+            .values(state=result.state.value, error=result.error)
         )
 
 
 def standing(tx: sa.Connection, uuid: str, host: str) -> tuple[str, str | None] | None:
-    """The state of one host's result, and its error; None when there is none."""
+    """Return the state and the error of one host's result; None when there is none."""
     row = tx.execute(
         sa.select(_R.state, _R.error)
         .join(models.Operation, _O.id == _R.operation_id)
@@ -141,9 +141,9 @@ def standing(tx: sa.Connection, uuid: str, host: str) -> tuple[str, str | None] 
 
 
 def open_on(tx: sa.Connection, host: str) -> list[str]:
-    """The operations that wait for a host and are no instance's, in the order of their rows.
+    """Return the operations that wait for a host, oldest first, without attach and detach.
 
-    Those of instances go on without the host, by work that is not its own.
+    Attach and detach continue without the host: their work belongs to an instance.
     """
     query = (
         sa.select(_O.uuid)
@@ -156,9 +156,9 @@ def open_on(tx: sa.Connection, host: str) -> list[str]:
 def end(
     tx: sa.Connection, now: sa.ColumnElement[int], uuid: str, outcome: HostResult
 ) -> OperationState | None:
-    """End the work of an operation on one host, and the operation with its last one.
+    """Store the final result of a host, and end the operation with its last result.
 
-    Answers how the operation stands; None when it is gone. A result that has ended stays.
+    Returns the state of the operation; None when it does not exist. A final result does not change.
     """
     row = _lock(tx, uuid)
     if row is None:
@@ -169,8 +169,8 @@ def end(
         .values(state=outcome.state.value, result=outcome.result, error=outcome.error)
     )
     counts: dict[str, int] = {
-        one.state: one.hosts
-        for one in tx.execute(
+        result.state: result.hosts
+        for result in tx.execute(
             sa.select(_R.state, sa.func.count().label("hosts"))
             .where(_R.operation_id == row.id)
             .group_by(_R.state)
@@ -181,12 +181,12 @@ def end(
         return OperationState(row.state)
     failed = counts.get(ResultState.FAILED.value, 0)
     error = f"{failed} of {sum(counts.values())} host(s) failed" if failed else None
-    moment = int(tx.execute(sa.select(now)).scalar_one())
-    steps = [*(row.steps or ()), {"name": state.value, "at_ms": moment}]
+    now_ms = int(tx.execute(sa.select(now)).scalar_one())
+    steps = [*(row.steps or ()), {"name": state.value, "at_ms": now_ms}]
     tx.execute(
         sa.update(models.Operation)
         .where(_O.id == row.id)
-        .values(state=state.value, error=error, steps=steps, finished_ms=moment)
+        .values(state=state.value, error=error, steps=steps, finished_ms=now_ms)
     )
     return state
 
@@ -201,13 +201,13 @@ def _with_results(tx: sa.Connection, rows: Sequence[Record]) -> list[Operation]:
     if not rows:
         return []
     results = defaultdict(list)
-    for one in tx.execute(
+    for result in tx.execute(
         sa.select(_R.operation_id, _R.host, _R.state, _R.result, _R.error)
         .where(_R.operation_id.in_([row.id for row in rows]))
         .order_by(_R.operation_id, _R.host)
     ):
-        results[one.operation_id].append(
-            HostResult(one.host, ResultState(one.state), one.result, one.error)
+        results[result.operation_id].append(
+            HostResult(result.host, ResultState(result.state), result.result, result.error)
         )
     return [
         Operation(
@@ -218,7 +218,7 @@ def _with_results(tx: sa.Connection, rows: Sequence[Record]) -> list[Operation]:
             project_id=row.project_id,
             user_id=row.user_id,
             request_id=row.request_id,
-            steps=tuple(Step(**one) for one in row.steps or ()),
+            steps=tuple(Step(**step) for step in row.steps or ()),
             results=tuple(results[row.id]),
             error=row.error,
             finished_ms=row.finished_ms,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the whole cloud at one moment, in a constant number of statements."""
+"""Read all rows that an audit needs at one moment, in a constant number of statements."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -40,14 +40,14 @@ from cyborg.model.names import AGENT, CONDUCTOR
 
 
 def take(db: Reader) -> Snapshot:
-    """All rows that the invariants speak of, as they stood together at one moment.
+    """Return all rows that the audit rules check, from one consistent read.
 
     Raises Unavailable.
     """
     with db.reader() as tx:
         if tx.dialect.name != "sqlite":
-            # Else each statement would see what was committed before it. Holds for this
-            # transaction only; SQLite reads like this by nature.
+            # Otherwise each statement would see all commits before it. The level applies to this
+            # transaction only; SQLite always reads like this.
             tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         now = int(tx.execute(sa.select(db.now)).scalar_one())
         conductors = _conductors(tx, now)
@@ -60,14 +60,14 @@ def take(db: Reader) -> Snapshot:
             arqs=_arqs(tx, now),
             instances=_instances(tx),
             work=_work(tx, now),
-            conductor_silence=min((one.silent_ms for one in conductors), default=None),
+            conductor_silence=min((conductor.silent_ms for conductor in conductors), default=None),
             taken_ms=now,
             conductors=conductors,
         )
 
 
 def open_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
-    """For how long, in milliseconds, instances of these that are known have not been bound."""
+    """Return uuid → milliseconds since its release, of those instances that have an unbound row."""
     if not uuids:
         return {}
     with db.reader() as tx:
@@ -194,8 +194,9 @@ def _handles(tx: sa.Connection) -> tuple[HandleRow, ...]:
 
 
 def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
-    # Dates of rows are by the clock of whoever wrote them; history is by the database's.
-    told = (
+    # The dates of rows are from the clock of the process that wrote them; those of the history
+    # are from the database's clock.
+    last_event = (
         sa.select(Event.at_ms)
         .where(Event.subject_uuid == Arq.uuid)
         .order_by(Event.id.desc())
@@ -215,7 +216,7 @@ def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
             Arq.prepared,
             Arq.hidden,
             sa.func.coalesce(Arq.updated_at, Arq.created_at).label("changed_at"),
-            told,
+            last_event,
         ).order_by(Arq.id)
     )
     return tuple(
@@ -236,7 +237,7 @@ def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
 
 
 def _instances(tx: sa.Connection) -> tuple[InstanceRow, ...]:
-    """Those that matter now: rows of released instances stay, and there are many of them."""
+    """Return the bound instances and those that ARQs name, without the many released ones."""
     named = sa.exists().where(Arq.instance_uuid == Instance.uuid)
     rows = tx.execute(
         sa.select(Instance.uuid, Instance.bound, Instance.hostname).where(
@@ -300,5 +301,5 @@ def _age(now: int, since: int | None) -> int | None:
 
 
 def _milliseconds(moment: datetime | None) -> int | None:
-    """A moment as the columns for display hold it: UTC, without a zone."""
+    """Return milliseconds since 1970 of a column for display: UTC, without a time zone."""
     return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp() * 1000)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL for units (attach handles): the state of each one, and counts by resource class.
+"""Read units (attach handles) in SQL: the state of each one, and counts by resource class.
 
-The terms repeat ``cyborg.model.availability``, by which the desired state of a host is computed, so
-that every display agrees with Placement: *offered* is what Placement may give out, used or not;
-the rest of an inventory is *reserved*.
+The terms repeat ``cyborg.model.availability``, which computes the desired state of a host, so that
+every display agrees with Placement: *offered* units are those that Placement may allocate, used or
+not; the rest of an inventory is *reserved*.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,13 +22,13 @@ USED: Final = "used"
 FREE: Final = "free"
 LOST: Final = "lost"
 
-#: The operator has enabled the device, and its host shows it.
+#: The operator has enabled the device, and it is not lost.
 IN_SERVICE = sa.and_(Device.status == DeviceStatus.ENABLED.value, Device.lost_ms.is_(None))
 #: The health of the device allows its use.
 HEALTHY = sa.or_(Device.health.is_(None), Device.health.in_(sorted(health.OFFERED)))
-#: A driver that was never reported is in no trouble.
+#: The driver is ready; a driver that was never reported counts as ready.
 DRIVER_WORKS = sa.func.coalesce(Driver.state, DriverState.READY.value) == DriverState.READY.value
-#: Nothing withholds this unit of a device that is offered.
+#: Neither the unit nor its deployable is out of service; the device is not considered.
 PART_IN_SERVICE = sa.and_(
     Deployable.lost_ms.is_(None),
     AttachHandle.lost_ms.is_(None),
@@ -70,10 +70,11 @@ def select(*columns: Any) -> sa.Select[*tuple[Any, ...]]:
 
 
 def of_devices(tx: sa.Connection, ids: Sequence[int]) -> Sequence[Row]:
-    """The deployables of devices with their units, counted.
+    """Return the deployables of devices with counts of their units.
 
-    (device_id, uuid, name, rp_uuid, resource_class, publish_error, word, offered, amount), one row
-    for each combination of word and offered; a deployable without units has ``word`` None.
+    Rows are (device_id, uuid, name, rp_uuid, resource_class, publish_error, word, offered,
+    amount), one for each combination of word and offered; a deployable without units has one row,
+    whose ``word`` is None.
     """
     each = (
         select(Deployable.id.label("part"), WORD.label("word"), OFFERED.label("offered"))
@@ -103,12 +104,12 @@ def of_devices(tx: sa.Connection, ids: Sequence[int]) -> Sequence[Row]:
     ).all()
 
 
-#: What microversion 2.4 calls the words of ``units``.
+#: The names of microversion 2.4 for the values of ``WORD``.
 _OLDER: Final = {FREE: "offered", USED: "bound", LOST: "lost"}
 _STATE = sa.case(_OLDER, value=WORD, else_="reserved")
 STATES: Final = ("offered", "bound", "reserved", "lost")
-_SUMS = [sa.func.sum(sa.case({one: 1}, value=_STATE, else_=0)).label(one) for one in STATES]
-#: What rows can be counted by besides their resource class.
+_SUMS = [sa.func.sum(sa.case({state: 1}, value=_STATE, else_=0)).label(state) for state in STATES]
+#: The columns by which units can be counted, besides their resource class.
 GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
     "type": Device.type,
     "host": Device.hostname,
@@ -117,22 +118,22 @@ GROUPS: Final[Mapping[str, sa.SQLColumnExpression[Any]]] = {
 
 
 def by_class(
-    tx: sa.Connection, asked: Mapping[str, Any], project_id: str | None, groups: Collection[str]
+    tx: sa.Connection, filters: Mapping[str, Any], project_id: str | None, groups: Collection[str]
 ) -> Sequence[Row]:
-    """(resource_class, type, host, project_id, word, amount), in the order of the first four.
+    """Return (resource_class, type, host, project_id, word, amount), ordered by the first four.
 
-    ``word`` is that of ``units.WORD``. Columns that are not in ``groups`` are None. With
-    ``project_id`` only the units of this project.
+    ``word`` is a value of ``WORD``. Columns that are not in ``groups`` are None. With
+    ``project_id``, only the units of this project are counted.
     """
     columns: list[sa.Label[Any]] = [GROUPS[name].label(name) for name in GROUPS if name in groups]
     each = (
         select(Deployable.resource_class, *columns, WORD.label("word"))
-        .where(*_terms(asked, project_id))
+        .where(*_terms(filters, project_id))
         .subquery()
     )
     keys = [each.c.resource_class, *(each.c[column.name] for column in columns)]
     empty = [sa.null().label(name) for name in GROUPS if name not in groups]
-    # Databases do not agree on where nothing comes.
+    # The place of NULL in an order differs between databases.
     order = [sa.func.coalesce(key, "") for key in keys]
     return tx.execute(
         sa.select(*keys, *empty, each.c.word, sa.func.count().label("amount"))
@@ -141,37 +142,38 @@ def by_class(
     ).all()
 
 
-def count(tx: sa.Connection, asked: Mapping[str, Any], project_id: str | None) -> Sequence[Row]:
-    """(type, host, project_id, offered, bound, reserved, lost), in the order of the first three.
+def count(tx: sa.Connection, filters: Mapping[str, Any], project_id: str | None) -> Sequence[Row]:
+    """Return (type, host, project_id, offered, bound, reserved, lost), ordered by the first three.
 
-    One row for all units of a type on a host that nobody has, and one for each project that has
-    some. With ``project_id`` those of this project alone, all hosts in one row, whose host is None.
+    There is one row for all units of a type on a host that no project has, and one for each project
+    that has some. With ``project_id``, only the units of this project are counted, for all hosts in
+    one row, whose host is None.
     """
     host: sa.SQLColumnExpression[Any] = Device.hostname
     if project_id is not None:
         host = sa.null()
     groups: list[sa.SQLColumnExpression[Any]] = [Device.type, Arq.project_id]
     query = select(Device.type, host.label("host"), Arq.project_id, *_SUMS)
-    query = query.where(*_terms(asked, project_id))
+    query = query.where(*_terms(filters, project_id))
     if project_id is None:
         groups.insert(1, Device.hostname)
-    # Databases do not agree on where nothing comes.
-    whose = sa.func.coalesce(Arq.project_id, "")
-    order = [whose if one is groups[-1] else one for one in groups]
+    # The place of NULL in an order differs between databases.
+    owner = sa.func.coalesce(Arq.project_id, "")
+    order = [owner if column is groups[-1] else column for column in groups]
     return tx.execute(query.group_by(*groups).order_by(*order)).all()
 
 
-def _terms(asked: Mapping[str, Any], project_id: str | None) -> list[sa.ColumnElement[bool]]:
-    """The filters of a request, and the project that it is limited to."""
+def _terms(filters: Mapping[str, Any], project_id: str | None) -> list[sa.ColumnElement[bool]]:
+    """Return the terms of the filters of a request, and of the project that limits it."""
     terms: list[sa.ColumnElement[bool]] = []
     if project_id is not None:
         terms.append(Arq.project_id == project_id)
-    if "resource_class" in asked:
-        terms.append(Deployable.resource_class == asked["resource_class"])
-    if "type" in asked:
-        terms.append(Device.type == asked["type"])
-    if "host" in asked:
-        terms.append(sa.or_(Host.name == asked["host"], Host.service_host == asked["host"]))
-    if "project_id" in asked:
-        terms.append(Arq.project_id == asked["project_id"])
+    if "resource_class" in filters:
+        terms.append(Deployable.resource_class == filters["resource_class"])
+    if "type" in filters:
+        terms.append(Device.type == filters["type"])
+    if "host" in filters:
+        terms.append(sa.or_(Host.name == filters["host"], Host.service_host == filters["host"]))
+    if "project_id" in filters:
+        terms.append(Arq.project_id == filters["project_id"])
     return terms

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work rows: what is to be done after a commit, who is at it, and the number that fences it.
+"""Store, claim, change and delete work rows in SQL: work to do after a commit.
 
-A row belongs to a conductor (its services row and epoch) while that one's lease lives; any other
-takes over what a dead one held and raises the fencing number, so that one that wakes up late
-finds that its row has moved on.
+A conductor (its services row and epoch) owns a row while its lease is valid. When the lease has
+expired, another conductor takes over the row and raises the fencing number, so that the former
+owner can no longer change the row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,10 +38,10 @@ _COLUMNS = (
 
 
 def add(tx: sa.Connection, now: sa.ColumnElement[int], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store work, due at once, in one statement.
+    """Store work that is due now, in one statement.
 
-    Rows name ``kind`` and what it concerns; ``deadline_in`` (milliseconds or None) is counted from
-    now by the database's clock.
+    Rows contain ``kind`` and the objects of the work; ``deadline_in`` (milliseconds or None) counts
+    from now by the database's clock.
     """
     if not rows:
         return
@@ -63,9 +63,10 @@ def claim(
     lease_ms: int,
     limit: int,
 ) -> Sequence[Record]:
-    """Take over due work that nobody alive is at; answers the rows as they are now, oldest first.
+    """Claim due work without a live owner; return the claimed rows, oldest first.
 
-    ``owner`` is (services id, epoch) of this conductor.
+    ``owner`` is (services id, epoch) of this conductor; an owner is live for ``lease_ms`` after its
+    last heartbeat.
     """
     due = tx.execute(_due(now, limit), {"lease_ms": lease_ms})
     ids = list(due.scalars())
@@ -76,7 +77,7 @@ def claim(
 
 
 def origin(row: Record) -> dict[str, str]:
-    """The ids (see ``cyborg.context``) of the request that ordered this work; empty: none did."""
+    """Return the ids (see ``cyborg.context``) of the request that ordered this work, if any."""
     return {} if row.request_id is None else events.origin(row.request_id, row.detail)
 
 
@@ -88,23 +89,23 @@ def record(
 
 
 def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
-    """Remove done work, in the transaction of what it changed.
+    """Delete finished work, in the transaction of its changes.
 
-    False when another has taken a row over: then nothing of this transaction may stand.
+    Returns False when another conductor has taken over a row; the caller must then roll back.
     """
     result = tx.execute(_delete(len(rows)), _fences(rows))
     return int(result.rowcount) == len(rows)
 
 
 def still_ours(tx: sa.Connection, rows: Sequence[Record]) -> bool:
-    """Lock work rows; False when another has taken one over, or the work is called off."""
+    """Lock work rows; False when another conductor has taken over one, or it was cancelled."""
     locked = sa.select(Work.id).where(_fenced(len(rows))).with_for_update()
     held = tx.execute(locked, _fences(rows)).all()
     return len(held) == len(rows)
 
 
 def note(tx: sa.Connection, row: Record, spec: Mapping[str, Any]) -> None:
-    """Remember something with work that is still ours."""
+    """Store the ``spec`` of a work row, unless another conductor has taken it over."""
     tx.execute(sa.update(Work).where(_fenced(1)).values(spec=dict(spec)), _fences([row]))
 
 
@@ -116,9 +117,9 @@ def postpone(
     delay_ms: int,
     error: str | None,
 ) -> None:
-    """Give work back, to be tried again by whoever comes first.
+    """Release work, so that any conductor can retry it.
 
-    That is ``delay_ms`` from now, or at its deadline if that comes sooner.
+    It is due ``delay_ms`` from now, or at its deadline if that is sooner.
     """
     later = now + delay_ms
     at_deadline = sa.and_(Work.deadline_ms > now, Work.deadline_ms < later)
@@ -132,7 +133,7 @@ def postpone(
 
 
 def due_now(tx: sa.Connection, now: sa.ColumnElement[int], handle_id: int) -> None:
-    """Wake what waits for an attach handle."""
+    """Make the work that waits for an attach handle due now, unless a conductor owns it."""
     tx.execute(
         sa.update(Work)
         .where(
@@ -145,16 +146,16 @@ def due_now(tx: sa.Connection, now: sa.ColumnElement[int], handle_id: int) -> No
 
 
 def cancel_prepare(tx: sa.Connection, arq_uuids: Sequence[str]) -> None:
-    """Nobody waits for these ARQs' preparation any more."""
+    """Delete the work that prepares these ARQs."""
     tx.execute(
         sa.delete(Work).where(Work.arq_uuid.in_(arq_uuids), Work.kind == WorkKind.PREPARE.value)
     )
 
 
 def supersede_program(tx: sa.Connection, deployable_id: int, operation: str) -> list[str]:
-    """Call off what else is to be loaded into a deployable; answers whose operations that was.
+    """Delete the work of other operations that program a deployable; return these operations.
 
-    ``operation`` has stored its own work before, which keeps others that do the same waiting.
+    ``operation`` has stored its own work before; that row makes concurrent operations wait.
     """
     older = tx.execute(
         sa.select(Work.id, Work.operation_id)
@@ -172,10 +173,10 @@ def supersede_program(tx: sa.Connection, deployable_id: int, operation: str) -> 
 
 
 def cancel_install(tx: sa.Connection, device_id: int) -> None:
-    """Nobody wants this device set up any more."""
-    mine = sa.select(Deployable.id).where(Deployable.device_id == device_id)
+    """Delete the work that sets up a device."""
+    own = sa.select(Deployable.id).where(Deployable.device_id == device_id)
     tx.execute(
-        sa.delete(Work).where(Work.kind == WorkKind.INSTALL.value, Work.deployable_id.in_(mine))
+        sa.delete(Work).where(Work.kind == WorkKind.INSTALL.value, Work.deployable_id.in_(own))
     )
 
 
@@ -234,9 +235,9 @@ def _taken(now: sa.ColumnElement[int]) -> sa.Select[Any]:
 
 
 def _ordered(column: Any) -> Any:
-    """What the history says of the request that ordered a piece of work."""
-    mine = Event.operation_id == Work.operation_id
-    return sa.select(column).where(mine, Event.request_id.is_not(None)).limit(1).scalar_subquery()
+    """Return a subquery: the column of the event of the request that ordered the work."""
+    same = Event.operation_id == Work.operation_id
+    return sa.select(column).where(same, Event.request_id.is_not(None)).limit(1).scalar_subquery()
 
 
 @cache
@@ -246,7 +247,7 @@ def _delete(count: int) -> sa.Delete:
 
 @cache
 def _fenced(count: int) -> sa.ColumnElement[bool]:
-    """So many rows at the fences given by ``_fences``."""
+    """Return the term: one of ``count`` rows, at the fence that ``_fences`` gives."""
     return sa.or_(
         *(
             sa.and_(

@@ -388,7 +388,7 @@ def resolve(
     arqs.move(tx, event, [row.id for row in started], fault=fault)
     if event is Event.FAIL:
         release.release_handles(tx, now, started, request_key=request_key)
-        arqs.drop_handle(tx, [row.id for row in started])
+        arqs.clear_handle(tx, [row.id for row in started])
     notifications = [
         {
             "kind": WorkKind.NOTIFY,

@@ -76,7 +76,7 @@ class ArqReleaser:
         with self._db.writer() as tx:
             scope = [*arqs.of_caller(caller), ~events.mark_of(request_key)]
             # This comes first because it also locks the instance against a bind.
-            opened = instances.release(tx, self._db.now, [instance_uuid], going=scope)
+            opened = instances.release(tx, self._db.now, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
             waiting = self._delete(tx, caller, request_key, rows)
             entries = _attached_entries(instance_uuid, rows)
@@ -161,7 +161,7 @@ def release_handles(
     """
     held = [row for row in rows if row.attach_handle_id is not None]
     prepared = [row for row in held if row.prepared]
-    attach_handles.let_go(
+    attach_handles.release(
         tx,
         clean=[row.attach_handle_id for row in held if not row.prepared],
         used=[row.attach_handle_id for row in prepared],

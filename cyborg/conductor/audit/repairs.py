@@ -143,7 +143,7 @@ def release_handle(db: Database, uuid: str) -> bool:
         elif row.prepare:
             work.add(tx, db.now, [release.release_work(leaked, None)])
         else:
-            attach_handles.end_release(tx, row.id)
+            attach_handles.finish_release(tx, row.id)
             work.due_now(tx, db.now, row.id)
         entry = events.Entry(
             "handle", uuid, "released by audit", hostname=row.hostname, device_uuid=row.device_uuid
@@ -164,7 +164,7 @@ def hold_handle(db: Database, uuid: str) -> bool:
         if row.state == HandleState.FREE:
             attach_handles.hold(tx, [row.id])
         elif row.state == HandleState.RELEASING and not _is_being_released(tx, row.id):
-            attach_handles.end_release(tx, row.id)
+            attach_handles.finish_release(tx, row.id)
         else:
             return False
         entry = events.Entry(
@@ -186,7 +186,7 @@ def release_handle_of_arq(db: Database, arq_uuid: str) -> bool:
         if not rows:
             return False
         release.release_handles(tx, db.now, rows, request_key=None)
-        arqs.drop_handle(tx, [row.id for row in rows])
+        arqs.clear_handle(tx, [row.id for row in rows])
         entries = [
             events.Entry("arq", arq_uuid, "handle taken by audit", device_uuid=row.device_uuid)
             for row in rows

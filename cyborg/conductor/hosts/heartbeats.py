@@ -78,7 +78,7 @@ class Heartbeats:
     def _epoch(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
         if hello.epoch is None:
             return self._register(tx, hello, process)
-        if services.beat(
+        if services.heartbeat(
             tx,
             self._db.now,
             process,

@@ -98,8 +98,8 @@ class LostDevices:
             if held:
                 raise exception.DeviceInUse(uuid=uuid, arqs=", ".join(held))
             work.cancel_install(tx, row.id)
-            whole = devices.let_go(tx, self._db.now, row.id)
-            if not whole and not lost_devices.forget_parts(tx, row.id):
+            whole = devices.request_removal(tx, self._db.now, row.id)
+            if not whole and not lost_devices.request_part_removal(tx, row.id):
                 raise exception.Conflict(
                     reason=f"Device {uuid} is present: its host would report it again. Disable "
                     "it, or delete it when it is lost."

@@ -135,7 +135,7 @@ def _disable_host(tx: sa.Connection, agent: Record) -> Place:
     """Disable the host of an agent before its removal; raises Conflict."""
     name = services.lock_host(tx, agent.host_id)
     _refuse_used(tx, agent.host_id, agent.host)
-    running = services.forgotten_by(tx, agent.host_id)
+    running = services.removal_operation(tx, agent.host_id)
     if running is not None:
         raise exception.Conflict(
             reason=f"{agent.host} is being forgotten already: see operation {running}."
@@ -224,7 +224,7 @@ class HostRemover:
             for uuid in operations.open_on(tx, name):
                 if uuid != row.operation_id:
                     operations.end(tx, self._db.now, uuid, ended)
-            services.call_off_work(tx, row.host_id, but=row.id)
+            services.cancel_work(tx, row.host_id, kept=row.id)
             lost_devices.remove(tx, [device.id for device in device_rows])
             services.remove_host(tx, row.host_id)
             if agent is not None:

@@ -245,7 +245,7 @@ class Drivers:
         for host in chosen:
             row = rows.get(host.id)
             settings = settings_of(row)
-            drivers.want(tx, host.id, name, settings)
+            drivers.set_requested(tx, host.id, name, settings)
             before = None if row is None else {key: getattr(row, key) for key in _SETTINGS}
             tasks.append(
                 Task(
@@ -362,7 +362,7 @@ class DriverWork:
         hosts.bump_desired_generation(tx, self._db.now, row.host_id)
         for driver in drivers.on_hosts(tx, name, [row.host_id]):
             if all(getattr(driver, key) == value for key, value in settings.items()):
-                drivers.want(tx, row.host_id, name, {key: before[key] for key in settings})
+                drivers.set_requested(tx, row.host_id, name, {key: before[key] for key in settings})
 
     def _restore(self, tx: sa.Connection, row: Record) -> None:
         """Undo a request that the agent does not understand."""
@@ -385,7 +385,7 @@ class DriverWork:
         """Remove the row of a driver that was never loaded."""
         for driver in drivers.on_hosts(tx, row.spec["driver"], [row.host_id]):
             if driver.wanted is None and driver.state != DriverState.READY.value:
-                drivers.forget(tx, row.host_id, driver.name)
+                drivers.remove_driver(tx, row.host_id, driver.name)
 
     def uninstall(self, rows: Sequence[Record]) -> None:
         """Remove a driver from one host, as far as that is possible now."""
@@ -407,7 +407,9 @@ class DriverWork:
 
         def undo(tx: sa.Connection) -> None:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            enabled = drivers.put_back(tx, row.host_id, row.spec["driver"], row.spec["served"])
+            enabled = drivers.return_to_service(
+                tx, row.host_id, row.spec["driver"], row.spec["served"]
+            )
             work.record(tx, self._db.now, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
 
         if self._query.ask(row, _GREET, undo) is not None:
@@ -426,7 +428,7 @@ class DriverWork:
                 lost = drivers.lose(tx, self._db.now, row.host_id, name)
                 work.record(tx, self._db.now, row, _device_entries(lost, LOST))
                 settings = {"wanted": False, "enabled": False, "options": None}
-                drivers.want(tx, row.host_id, name, settings)
+                drivers.set_requested(tx, row.host_id, name, settings)
         if remaining and row.overdue:
             self._query.overdue(row)
         elif remaining:

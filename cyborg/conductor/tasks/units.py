@@ -202,7 +202,7 @@ class UnitTasks:
                 hosts.bump_desired_generation(tx, self._db.now, handle.host_id)
             if handle is not None:
                 images.clear_after_release(tx, handle)
-            attach_handles.end_release(tx, row.attach_handle_id)
+            attach_handles.finish_release(tx, row.attach_handle_id)
             work.due_now(tx, self._db.now, row.attach_handle_id)
             if quarantined:
                 self._record(tx, row, _entry(handle, "out of quarantine"))

@@ -133,7 +133,7 @@ def install(operator: Client, *bays: Bay, **body: Any) -> dict[str, Any]:
 
 def rows(database: Database, *terms: Any) -> list[Any]:
     with database.reader() as tx:
-        wanted = (Driver.name, Driver.uuid, Driver.state, Driver.wanted, Driver.options)
+        wanted = (Driver.name, Driver.uuid, Driver.state, Driver.requested, Driver.options)
         return list(tx.execute(sa.select(*wanted).where(*terms).order_by(Driver.id)))
 
 

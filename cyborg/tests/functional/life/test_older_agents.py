@@ -181,6 +181,6 @@ def test_drivers_are_left_as_they_are(
     refused(operator, operator.send(method, path, body, 202), verb)
     assert work_left(database) == []
     with database.reader() as tx:
-        wished = tx.execute(sa.select(Driver.name, Driver.wanted, Driver.options)).all()
+        wished = tx.execute(sa.select(Driver.name, Driver.requested, Driver.options)).all()
     assert [tuple(one) for one in wished] == [(DRIVER, None, None)]
     assert device(operator)["status"] == "enabled"

@@ -17,10 +17,10 @@ from cyborg.tests.functional.rules.rows import handles_of, set_handle
 #: What is done to one handle.
 MOVES: dict[str, Callable[[sa.Connection, int], Any]] = {
     "hold": lambda tx, handle: attach_handles.hold(tx, [handle]),
-    "let go, clean": lambda tx, handle: attach_handles.let_go(tx, clean=[handle], used=[]),
-    "let go, used": lambda tx, handle: attach_handles.let_go(tx, clean=[], used=[handle]),
+    "let go, clean": lambda tx, handle: attach_handles.release(tx, clean=[handle], used=[]),
+    "let go, used": lambda tx, handle: attach_handles.release(tx, clean=[], used=[handle]),
     "quarantine": attach_handles.quarantine,
-    "end of release": attach_handles.end_release,
+    "end of release": attach_handles.finish_release,
 }
 #: Where each of them leads; from any other state nowhere.
 TARGETS = {

@@ -163,8 +163,8 @@ LOCKERS = {
         AttachHandle,
         _free,
     ),
-    "attach_handles.end_release": Locker(
-        lambda tx, site: attach_handles.end_release(tx, site.arq.attach_handle_id),
+    "attach_handles.finish_release": Locker(
+        lambda tx, site: attach_handles.finish_release(tx, site.arq.attach_handle_id),
         AttachHandle,
         _handle,
     ),

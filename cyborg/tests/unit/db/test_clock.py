@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock's SQL, and what SQLite makes of it."""
+"""Test the SQL of the database's clock, and its value on SQLite."""
 
 import time
 from pathlib import Path
@@ -20,11 +20,11 @@ from cyborg.db.engine import Database
         (sqlite.dialect(), "julianday('now')"),
     ],
 )
-def test_each_database_is_asked_in_its_own_words(dialect: sa.Dialect, word: str) -> None:
+def test_clock_uses_the_function_of_each_database(dialect: sa.Dialect, word: str) -> None:
     assert word in str(sa.select(db_now_ms()).compile(dialect=dialect))
 
 
-def test_it_counts_milliseconds_of_utc(tmp_path: Path) -> None:
+def test_clock_counts_milliseconds_of_utc(tmp_path: Path) -> None:
     db = Database(f"sqlite:///{tmp_path}/clock.sqlite")
     before = time.time() * 1000
     with db.reader() as tx:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an upgrade names what the existing service did not: drivers, keys, groups."""
+"""Test the values that an upgrade derives: driver names, handle keys and group specs."""
 
 import json
 
@@ -28,7 +28,7 @@ INFO = {"domain": "0000", "bus": "3B", "device": "2", "function": "1"}
         (None, None, "NVME", "pci_driver"),
     ],
 )
-def test_drivers(
+def test_driver_follows_from_class_vendor_and_type(
     resource_class: str | None, vendor: str | None, device_type: str, driver: str
 ) -> None:
     assert driver_of(resource_class, vendor, device_type) == driver
@@ -46,7 +46,7 @@ def test_drivers(
         ("PCI", "no JSON", "no JSON"),
     ],
 )
-def test_handle_keys(attach_type: str, info: str, key: str) -> None:
+def test_handle_key_follows_from_attach_info(attach_type: str, info: str, key: str) -> None:
     assert handle_key(attach_type, info, "the-uuid") == key
 
 
@@ -62,5 +62,7 @@ def test_handle_keys(attach_type: str, info: str, key: str) -> None:
         ("no JSON", 0, None),
     ],
 )
-def test_group_specs(profile: str, group: int, spec: dict[str, str] | None) -> None:
+def test_group_spec_is_none_for_an_invalid_profile_or_group(
+    profile: str, group: int, spec: dict[str, str] | None
+) -> None:
     assert group_spec(profile, group) == spec

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What paging refuses, how many statements it takes, and what a marker stands for."""
+"""Test errors, pages, markers and the number of statements of keyset paging."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ VISIBLE = sa.select(Event.subject_uuid).where(Event.noun == "arq")
 
 @pytest.fixture
 def tx(tmp_path: Path) -> Iterator[sa.Connection]:
-    """A connection to a table of events: a, b, c and d, of which c is not ours to see."""
+    """Return a connection to a table with the events a, b, c and d; c is not visible."""
     db = Database(f"sqlite:///{tmp_path}/list.sqlite")
     with db.writer() as connection:
         METADATA.create_all(connection)
@@ -51,14 +51,14 @@ def _page(tx: sa.Connection, page: Page) -> list[str]:
         (Page(marker="c"), "marker"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(tx: sa.Connection, page: Page, field: str) -> None:
+def test_invalid_page_names_the_field(tx: sa.Connection, page: Page, field: str) -> None:
     with pytest.raises(exception.Invalid) as caught:
         _page(tx, page)
     assert caught.value.fields["field"] == field
 
 
 @pytest.mark.parametrize(
-    ("page", "wanted"),
+    ("page", "expected"),
     [
         (Page(), ["a", "b", "d"]),
         (Page(limit=2), ["a", "b"]),
@@ -70,19 +70,19 @@ def test_what_cannot_be_is_refused_by_name(tx: sa.Connection, page: Page, field:
         (Page(marker="d"), []),
     ],
 )
-def test_pages(tx: sa.Connection, page: Page, wanted: list[str]) -> None:
-    assert _page(tx, page) == wanted
+def test_page_has_the_expected_rows(tx: sa.Connection, page: Page, expected: list[str]) -> None:
+    assert _page(tx, page) == expected
 
 
-def test_filters_do_not_hide_the_marker(tx: sa.Connection) -> None:
-    chosen = paged(tx, VISIBLE, EVENTS, Page(marker="a")).where(Event.subject_uuid != "a")
-    assert list(tx.scalars(chosen)) == ["b", "d"]
+def test_marker_is_found_without_the_filters(tx: sa.Connection) -> None:
+    query = paged(tx, VISIBLE, EVENTS, Page(marker="a")).where(Event.subject_uuid != "a")
+    assert list(tx.scalars(query)) == ["b", "d"]
 
 
-def test_a_marker_costs_one_select(tx: sa.Connection) -> None:
-    seen: list[str] = []
-    sa.event.listen(tx, "before_cursor_execute", lambda *args: seen.append(args[2]))
+def test_marker_executes_one_select(tx: sa.Connection) -> None:
+    statements: list[str] = []
+    sa.event.listen(tx, "before_cursor_execute", lambda *args: statements.append(args[2]))
     paged(tx, VISIBLE, EVENTS, Page(limit=1))
-    assert seen == []
+    assert statements == []
     paged(tx, VISIBLE, EVENTS, Page(limit=1, marker="a", sort_key="action"))
-    assert [one[:6] for one in seen if one != "BEGIN"] == ["SELECT"]
+    assert [text[:6] for text in statements if text != "BEGIN"] == ["SELECT"]

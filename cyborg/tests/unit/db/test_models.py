@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tables have in common, and that the model's words fit their columns."""
+"""Test rules of all tables, and that the values of the model fit their columns."""
 
 from enum import StrEnum
 from typing import Any
@@ -30,13 +30,15 @@ from cyborg.model.work import WorkKind
         (Work.kind, WorkKind),
     ],
 )
-def test_words_fit(column: InstrumentedAttribute[Any], words: type[StrEnum]) -> None:
+def test_values_of_the_model_fit_their_column(
+    column: InstrumentedAttribute[Any], words: type[StrEnum]
+) -> None:
     assert isinstance(column.type, sa.String)
     assert column.type.length is not None
     assert max(map(len, words)) <= column.type.length
 
 
-def test_defaults_are_words_of_the_model() -> None:
+def test_defaults_are_values_of_the_model() -> None:
     for column, word in (
         (AttachHandle.state, HandleState.FREE),
         (Arq.substate, State.INITIAL),
@@ -49,7 +51,7 @@ def test_defaults_are_words_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("table", METADATA.sorted_tables, ids=lambda table: str(table.name))
-def test_unique_constraints_tell_their_columns(table: sa.Table) -> None:
+def test_unique_constraint_is_named_after_its_columns(table: sa.Table) -> None:
     for constraint in table.constraints:
         if isinstance(constraint, sa.UniqueConstraint):
             columns = [column.name for column in constraint.columns]
@@ -58,12 +60,12 @@ def test_unique_constraints_tell_their_columns(table: sa.Table) -> None:
 
 
 @pytest.mark.parametrize("table", METADATA.sorted_tables, ids=lambda table: str(table.name))
-def test_foreign_keys_have_an_index(table: sa.Table) -> None:
+def test_foreign_key_has_an_index(table: sa.Table) -> None:
     # PostgreSQL and SQLite make none by themselves: deletes of the referred row would scan.
     leading = {next(iter(index.columns)).name for index in table.indexes}
     leading |= {
-        next(iter(one.columns)).name
-        for one in table.constraints
-        if isinstance(one, sa.UniqueConstraint)
+        next(iter(constraint.columns)).name
+        for constraint in table.constraints
+        if isinstance(constraint, sa.UniqueConstraint)
     }
     assert {key.parent.name for key in table.foreign_keys} <= leading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A revision that a release has shipped never changes: databases in the field stand there."""
+"""Test that released revisions do not change: installed databases are at these revisions."""
 
 import hashlib
 from pathlib import Path
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg.db import schema
 from cyborg.db.engine import Database
 
-#: Revision → SHA-256 of the schema that it makes on SQLite (see ``shape``).
+#: Revision → SHA-256 of the schema that it creates on SQLite (see ``shape``).
 RELEASED = {
     schema.EXISTING: "9a4ca7aa57658664f162c57529bd0bc8b8cf2123b0544d921460d2af73b9dafd",
     "c3e1d9f0a7b2": "b964a7fc00af7459aa2f912f7c72ee5f5b265cd70ae41c4aaf7cd6c05143ba55",
@@ -19,23 +19,23 @@ RELEASED = {
 
 
 def shape(db: Database) -> list[Any]:
-    """All that a database says about its tables, in one order."""
+    """Return the tables of a database with columns, constraints and indexes, in a fixed order."""
     inspector = sa.inspect(db.engine)
     return [
         (
             table,
             [
-                (one["name"], str(one["type"]), one["nullable"], one["default"])
-                for one in inspector.get_columns(table)
+                (column["name"], str(column["type"]), column["nullable"], column["default"])
+                for column in inspector.get_columns(table)
             ],
-            sorted(tuple(one["column_names"]) for one in inspector.get_unique_constraints(table)),
+            sorted(tuple(key["column_names"]) for key in inspector.get_unique_constraints(table)),
             sorted(
-                (str(one["name"]), tuple(one["column_names"]), bool(one["unique"]))
-                for one in inspector.get_indexes(table)
+                (str(index["name"]), tuple(index["column_names"]), bool(index["unique"]))
+                for index in inspector.get_indexes(table)
             ),
             sorted(
-                (tuple(one["constrained_columns"]), one["referred_table"], str(one["options"]))
-                for one in inspector.get_foreign_keys(table)
+                (tuple(key["constrained_columns"]), key["referred_table"], str(key["options"]))
+                for key in inspector.get_foreign_keys(table)
             ),
         )
         for table in sorted(inspector.get_table_names())
@@ -43,7 +43,7 @@ def shape(db: Database) -> list[Any]:
 
 
 @pytest.mark.parametrize("revision", RELEASED)
-def test_a_released_revision_makes_the_same_schema(revision: str, tmp_path: Path) -> None:
+def test_released_revision_creates_the_same_schema(revision: str, tmp_path: Path) -> None:
     db = Database(f"sqlite:///{tmp_path}/cyborg.sqlite")
     schema.upgrade(db, revision)
     digest = hashlib.sha256(repr(shape(db)).encode()).hexdigest()

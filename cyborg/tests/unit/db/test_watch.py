@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A watch is never ahead of the database's clock, and asks when it does not know the time."""
+"""Test that a cached clock is never ahead of the database's clock, and when it reads that clock."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +14,19 @@ from cyborg.db.engine import Reader
 
 
 class SlowReader(Reader):
-    """Each answer takes two seconds of a clock that stands still otherwise."""
+    """A reader whose every query takes two seconds; the time does not pass otherwise."""
 
     def __init__(self, path: Path) -> None:
         self.seconds = 100.0
         self.ms = 5_000
-        self.away = False
+        self.unavailable = False
         now = sa.bindparam("moment", type_=sa.BigInteger(), callable_=lambda: self.ms)
         super().__init__(f"sqlite:///{path}/watch.sqlite", now=now)
 
     @contextmanager
     def reader(self) -> Iterator[sa.Connection]:
-        if self.away:
-            raise exception.Unavailable(peer="The database", reason="it is away")
+        if self.unavailable:
+            raise exception.Unavailable(peer="The database", reason="it is not available")
         with super().reader() as connection:
             yield connection
         self.seconds += 2
@@ -41,45 +41,45 @@ def db(tmp_path: Path) -> Iterator[SlowReader]:
 
 
 @pytest.fixture
-def watch(db: SlowReader) -> CachedClock:
+def clock(db: SlowReader) -> CachedClock:
     return CachedClock(db, seconds=lambda: db.seconds)
 
 
-def test_a_watch_that_was_never_set_asks(watch: CachedClock) -> None:
-    assert watch.now_ms() == 5_000
+def test_first_reading_queries_the_database(clock: CachedClock) -> None:
+    assert clock.now_ms() == 5_000
 
 
-def test_it_is_behind_by_as_long_as_the_answer_took(db: SlowReader, watch: CachedClock) -> None:
-    watch.set()
+def test_clock_is_behind_by_the_duration_of_the_query(db: SlowReader, clock: CachedClock) -> None:
+    clock.set()
     db.ms += 2_000
-    assert watch.now_ms() == db.ms - 2_000
+    assert clock.now_ms() == db.ms - 2_000
     db.seconds += 10
     db.ms += 10_000
-    assert watch.now_ms() == db.ms - 2_000
+    assert clock.now_ms() == db.ms - 2_000
 
 
-def test_an_answer_of_long_ago_is_not_trusted(db: SlowReader, watch: CachedClock) -> None:
-    watch.set()
+def test_old_reading_is_not_used(db: SlowReader, clock: CachedClock) -> None:
+    clock.set()
     db.seconds += 300
     db.ms += 900_000
-    assert watch.now_ms() == 905_000
+    assert clock.now_ms() == 905_000
     db.seconds += 300
-    db.away = True
+    db.unavailable = True
     with pytest.raises(exception.Unavailable):
-        watch.now_ms()
+        clock.now_ms()
 
 
-def test_without_an_answer_it_goes_on_as_it_was(db: SlowReader, watch: CachedClock) -> None:
-    watch.set()
-    db.away = True
+def test_failed_set_keeps_the_last_reading(db: SlowReader, clock: CachedClock) -> None:
+    clock.set()
+    db.unavailable = True
     with pytest.raises(exception.Unavailable):
-        watch.set()
+        clock.set()
     db.seconds += 1
-    assert watch.now_ms() == 5_000 + 1_000
+    assert clock.now_ms() == 5_000 + 1_000
 
 
-def test_by_itself_it_counts_real_time(db: SlowReader) -> None:
-    watch = CachedClock(db)
-    watch.set()
-    first, second = watch.now_ms(), watch.now_ms()
+def test_default_clock_counts_real_time(db: SlowReader) -> None:
+    clock = CachedClock(db)
+    clock.set()
+    first, second = clock.now_ms(), clock.now_ms()
     assert 5_000 <= first <= second < 5_000 + 60_000
