@@ -8,7 +8,7 @@ other kinds are parts of a card, which its driver finds.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cyborg import exception
 from cyborg.model.device import (
@@ -40,6 +40,8 @@ class Creation:
 
     It has either so many ``units`` or those of the ``addresses``.
     """
+
+    KIND: ClassVar[str] = "Creation"
 
     host: str
     driver: str

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 #: Widths of the database's columns for text that drivers bring.
 _WIDE = 255
@@ -119,6 +119,8 @@ class Device:
     driver only tells that it is there.
     """
 
+    KIND: ClassVar[str] = "Device"
+
     key: str
     type: DeviceType
     vendor: str
@@ -157,6 +159,8 @@ class Hardware:
     ``remote`` how many of them are not local to the host; ``capability`` tells what they can do,
     as a nested object of JSON. ``reason`` also tells why it must be set up or the host booted.
     """
+
+    KIND: ClassVar[str] = "Hardware"
 
     key: str
     kind: str
@@ -214,6 +218,8 @@ class Backend:
     nested object of JSON. ``creates`` tells how guests get the units of accelerators that operators
     create on it; None: they cannot create any.
     """
+
+    KIND: ClassVar[str] = "Backend"
 
     name: str
     state: str

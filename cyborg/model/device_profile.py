@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 from uuid import UUID
 
 from cyborg import exception
@@ -43,6 +44,8 @@ class Limits:
 class DeviceProfile:
     """A profile as stored and shown; group order is part of its meaning."""
 
+    KIND: ClassVar[str] = "DeviceProfile"
+
     uuid: str
     name: str
     groups: tuple[dict[str, str], ...]
@@ -57,6 +60,8 @@ class ProfileChange:
 
     ``describes`` tells that the description is set too, None taking it away.
     """
+
+    KIND: ClassVar[str] = "ProfileChange"
 
     name: str | None = None
     groups: tuple[dict[str, str], ...] | None = None

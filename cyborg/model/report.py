@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.health import DeviceHealth
@@ -79,6 +79,8 @@ class DriverReport:
 @dataclass(frozen=True)
 class Report:
     """The whole host as its drivers see it now."""
+
+    KIND: ClassVar[str] = "Report"
 
     drivers: tuple[DriverReport, ...]
 
@@ -172,6 +174,8 @@ class Hello:
     it is empty while the server listens. ``failure`` says why ``status`` is FAILED.
     """
 
+    KIND: ClassVar[str] = "Hello"
+
     host: str
     provider_names: tuple[str, ...]
     version: str
@@ -191,6 +195,8 @@ class Welcome:
     ``desired_generation`` differs from what the agent has when the desired state changed.
     """
 
+    KIND: ClassVar[str] = "Welcome"
+
     epoch: int
     digest: str | None
     desired_generation: int
@@ -203,6 +209,8 @@ class Acknowledged:
     ``keepers`` names, for those of them that another driver of the host shows as well, the driver
     whose device keeps the name.
     """
+
+    KIND: ClassVar[str] = "Acknowledged"
 
     desired_generation: int
     refused: dict[str, str] = field(default_factory=dict)
@@ -252,6 +260,8 @@ class Desired:
     want something else than the host's configuration says. ``made`` is what operators created:
     its drivers tell whether it is there.
     """
+
+    KIND: ClassVar[str] = "Desired"
 
     generation: int
     tree: ProviderTree

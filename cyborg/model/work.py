@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from cyborg.model.device import BackendService
 from cyborg.model.health import DeviceHealth
@@ -52,6 +52,8 @@ class HandleTask:
     superseded refuses.
     """
 
+    KIND: ClassVar[str] = "HandleTask"
+
     operation: str
     driver: str
     device_key: str
@@ -75,6 +77,8 @@ class ProgramTask:
 
     ``order`` rises with each task of a deployable.
     """
+
+    KIND: ClassVar[str] = "ProgramTask"
 
     operation: str
     driver: str
@@ -102,6 +106,8 @@ class ImageOrder:
     deployable: without it the driver is asked for nothing but the image.
     """
 
+    KIND: ClassVar[str] = "ImageOrder"
+
     bitstream_id: str | None = None
     function_id: str | None = None
     loaded: str | None = None
@@ -112,6 +118,8 @@ class ImageOrder:
 @dataclass(frozen=True)
 class InstallTask:
     """Set one device up on the agent's host, so that it can be offered; see HandleTask."""
+
+    KIND: ClassVar[str] = "InstallTask"
 
     operation: str
     driver: str
@@ -128,6 +136,8 @@ class Outcome:
     of a success. ``image`` is the UUID of the image that an ``ImageOrder`` led to. ``health`` is
     the health of the device after a set-up, None where it is not known.
     """
+
+    KIND: ClassVar[str] = "Outcome"
 
     operation: str
     done: bool = True
@@ -161,6 +171,8 @@ class Holding:
 class Holdings:
     """All units of a host whose binds are prepared, as they are used at one moment."""
 
+    KIND: ClassVar[str] = "Holdings"
+
     units: tuple[Holding, ...]
 
 
@@ -171,6 +183,8 @@ class DiscoveryTask:
     Before that the agent fetches what is desired of its host, so that a driver that has just been
     ordered is loaded. See HandleTask for ``operation`` and ``agent_epoch``.
     """
+
+    KIND: ClassVar[str] = "DiscoveryTask"
 
     operation: str
     driver: str | None = None
@@ -217,6 +231,8 @@ class DriverFindings:
 @dataclass(frozen=True)
 class Discovered:
     """The answer to a DiscoveryTask; ``done`` False: ask again, it has not come to it yet."""
+
+    KIND: ClassVar[str] = "Discovered"
 
     operation: str
     done: bool = True
