@@ -37,14 +37,17 @@ class Allocations(Placement):
     def consumer(self, uuid: str) -> Consumer | None:
         """What a consumer has; None for one without allocations, which Placement does not know."""
         answer = self._call("GET", _path(uuid), microversion=MICROVERSION)
-        found = http.document(_PEER, answer)
-        if not found["allocations"]:
+        document = http.document(_PEER, answer)
+        if not document["allocations"]:
             return None
         return Consumer(
-            generation=int(found["consumer_generation"]),
-            project_id=found["project_id"],
-            user_id=found["user_id"],
-            allocations={rp: dict(one["resources"]) for rp, one in found["allocations"].items()},
+            generation=int(document["consumer_generation"]),
+            project_id=document["project_id"],
+            user_id=document["user_id"],
+            allocations={
+                rp: dict(allocation["resources"])
+                for rp, allocation in document["allocations"].items()
+            },
         )
 
     def set_consumer(self, uuid: str, consumer: Consumer) -> None:
@@ -54,7 +57,9 @@ class Allocations(Placement):
         it was read, else because there is no room; exception.Invalid for an unknown provider.
         """
         body = {
-            "allocations": {rp: {"resources": one} for rp, one in consumer.allocations.items()},
+            "allocations": {
+                rp: {"resources": resources} for rp, resources in consumer.allocations.items()
+            },
             "consumer_generation": consumer.generation,
             "project_id": consumer.project_id,
             "user_id": consumer.user_id,
@@ -78,8 +83,8 @@ class Allocations(Placement):
         except exception.Invalid:
             return []
         return [
-            {int(name[1:]): providers[0] for name, providers in one["mappings"].items() if name}
-            for one in http.document(_PEER, answer)["allocation_requests"]
+            {int(name[1:]): providers[0] for name, providers in request["mappings"].items() if name}
+            for request in http.document(_PEER, answer)["allocation_requests"]
         ]
 
 

@@ -122,8 +122,8 @@ class Glance:
         return attempt()
 
     def _properties(self, image_uuid: str) -> dict[str, Any]:
-        found: dict[str, Any] = http.document(_PEER, self._get(image_uuid))
-        return found
+        properties: dict[str, Any] = http.document(_PEER, self._get(image_uuid))
+        return properties
 
     def _with_function(self, function_id: str) -> list[dict[str, Any]]:
         query = {_FUNCTION: function_id, "status": _ACTIVE}
@@ -134,7 +134,7 @@ class Glance:
             )
         images = http.document(_PEER, answer).get("images", [])
         # A Glance that ignores the filter must not have a wrong image loaded.
-        return [one for one in images if one.get(_FUNCTION) == function_id]
+        return [image for image in images if image.get(_FUNCTION) == function_id]
 
     def _fetch(self, image_uuid: str, image: dict[str, Any], part: Path) -> None:
         algorithm, size = image["os_hash_algo"], image["size"]

@@ -29,8 +29,8 @@ class Session(session.Session):
     def request(self, url: str, method: str, *given: Any, **arguments: Any) -> requests.Response:
         """Send it; headers that are given win."""
         with tracing.span(method, tracing.Kind.CLIENT, http__request__method=method) as span:
-            known = {**context.headers(), **(arguments.pop("headers", None) or {})}
-            answer = super().request(url, method, *given, headers=known, **arguments)
+            headers = {**context.headers(), **(arguments.pop("headers", None) or {})}
+            answer = super().request(url, method, *given, headers=headers, **arguments)
             span.answered(answer.status_code)
             span.set_attribute("server.address", urlsplit(answer.url).hostname or "")
             return answer

@@ -99,7 +99,7 @@ class Nova:
         Nova cannot be reached, does not let us in or is busy: nobody was told then, or nobody
         knows, and sending all again does no harm.
         """
-        body = {"events": [_event(one) for one in events]}
+        body = {"events": [_event(event) for event in events]}
         answer = http.ask(
             _PEER,
             self._adapter,
@@ -113,10 +113,10 @@ class Nova:
         if answer.status_code != 207:
             return [_verdict(answer.status_code)] * len(events)
         codes: dict[tuple[str, str], int] = {
-            (one["server_uuid"], one["tag"]): one["code"]
-            for one in http.document(_PEER, answer)["events"]
+            (event["server_uuid"], event["tag"]): event["code"]
+            for event in http.document(_PEER, answer)["events"]
         }
-        return [_verdict(codes.get((one.instance_uuid, one.arq_uuid))) for one in events]
+        return [_verdict(codes.get((event.instance_uuid, event.arq_uuid))) for event in events]
 
     def server(self, instance_uuid: str) -> Server | None:
         """A server as it is now, None when there is none.
@@ -243,7 +243,7 @@ class Servers:
             if not missing or not page:
                 break
             marker = page[-1]
-        return frozenset(one for one in missing if self._nova.server_project(one) is None)
+        return frozenset(uuid for uuid in missing if self._nova.server_project(uuid) is None)
 
     def _page(self, marker: str | None, limit: int) -> list[str]:
         query = {"all_tenants": "True", "limit": str(limit)}
@@ -255,4 +255,4 @@ class Servers:
             raise exception.Unavailable(
                 peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
             )
-        return [str(one["id"]) for one in http.document(_PEER, answer)["servers"]]
+        return [str(server["id"]) for server in http.document(_PEER, answer)["servers"]]

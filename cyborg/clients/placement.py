@@ -82,8 +82,8 @@ class Placement:
 
     def inventories(self, uuid: str) -> tuple[int, dict[str, Inventory]]:
         """Generation and inventories by resource class."""
-        found = self._json("GET", _provider(uuid, "inventories"))
-        return found["resource_provider_generation"], found["inventories"]
+        document = self._json("GET", _provider(uuid, "inventories"))
+        return document["resource_provider_generation"], document["inventories"]
 
     def set_inventories(
         self, uuid: str, generation: int, inventories: Mapping[str, Inventory]
@@ -93,19 +93,19 @@ class Placement:
         Raises exception.Conflict with code CONCURRENT_UPDATE when the generation is another.
         """
         body = {"resource_provider_generation": generation, "inventories": inventories}
-        found = self._json("PUT", _provider(uuid, "inventories"), body)
-        return int(found["resource_provider_generation"])
+        document = self._json("PUT", _provider(uuid, "inventories"), body)
+        return int(document["resource_provider_generation"])
 
     def traits(self, uuid: str) -> tuple[int, frozenset[str]]:
         """Generation and traits."""
-        found = self._json("GET", _provider(uuid, "traits"))
-        return found["resource_provider_generation"], frozenset(found["traits"])
+        document = self._json("GET", _provider(uuid, "traits"))
+        return document["resource_provider_generation"], frozenset(document["traits"])
 
     def set_traits(self, uuid: str, generation: int, traits: Collection[str]) -> int:
         """Replace all traits; conflicts as ``set_inventories``. Returns the new generation."""
         body = {"resource_provider_generation": generation, "traits": sorted(traits)}
-        found = self._json("PUT", _provider(uuid, "traits"), body)
-        return int(found["resource_provider_generation"])
+        document = self._json("PUT", _provider(uuid, "traits"), body)
+        return int(document["resource_provider_generation"])
 
     def delete_inventories(self, uuid: str) -> None:
         """Remove all inventories; exception.Conflict while a consumer has an allocation."""
@@ -117,8 +117,11 @@ class Placement:
 
     def allocations_of(self, uuid: str) -> dict[str, dict[str, int]]:
         """Units by resource class that each consumer (by uuid) has of this provider."""
-        found = self._json("GET", _provider(uuid, "allocations"))
-        return {consumer: one["resources"] for consumer, one in found["allocations"].items()}
+        document = self._json("GET", _provider(uuid, "allocations"))
+        return {
+            consumer: allocation["resources"]
+            for consumer, allocation in document["allocations"].items()
+        }
 
     def create_resource_class(self, name: str) -> None:
         """Make a custom resource class exist; calling twice does no harm."""
@@ -136,16 +139,16 @@ class Placement:
         self._call("PUT", f"/traits/{quote(name, safe='')}")
 
     def _nodes(self, query: dict[str, str]) -> list[Node]:
-        found = self._json("GET", f"/resource_providers?{urlencode(query)}")
+        document = self._json("GET", f"/resource_providers?{urlencode(query)}")
         return [
             Node(
-                uuid=one["uuid"],
-                name=one["name"],
-                generation=one["generation"],
-                parent_uuid=one["parent_provider_uuid"],
-                root_uuid=one["root_provider_uuid"],
+                uuid=provider["uuid"],
+                name=provider["name"],
+                generation=provider["generation"],
+                parent_uuid=provider["parent_provider_uuid"],
+                root_uuid=provider["root_provider_uuid"],
             )
-            for one in found["resource_providers"]
+            for provider in document["resource_providers"]
         ]
 
     def _json(self, method: str, path: str, body: object = None) -> Any:

@@ -36,11 +36,11 @@ class Vocabulary:
         custom traits has met such devices before, and so their classes: those are not asked for
         (see ``make_class`` for when it is not so).
         """
-        wanted = tuple(providers)
-        traits = {trait for one in wanted for trait in one.traits}
-        met_before = self._learn_traits(traits) and any(is_custom(one) for one in traits)
+        desired = tuple(providers)
+        traits = {trait for provider in desired for trait in provider.traits}
+        met_before = self._learn_traits(traits) and any(is_custom(trait) for trait in traits)
         if not met_before:
-            for name in sorted({one.resource_class for one in wanted}):
+            for name in sorted({provider.resource_class for provider in desired}):
                 self.make_class(name)
 
     def make_class(self, name: str) -> bool:
@@ -62,16 +62,16 @@ class Vocabulary:
         """Believe nothing any more: somebody may have deleted a word."""
         self._classes = self._traits = frozenset()
 
-    def _learn_traits(self, wanted: set[str]) -> bool:
+    def _learn_traits(self, names: set[str]) -> bool:
         """Make the custom ones exist; answers whether all of them did already."""
-        asked = wanted - self._traits
-        if not asked:
+        unchecked = names - self._traits
+        if not unchecked:
             return True
-        known = self._placement.known_traits(asked)
-        lacking = {name for name in asked - known if is_custom(name)}
+        existing = self._placement.known_traits(unchecked)
+        lacking = {name for name in unchecked - existing if is_custom(name)}
         for name in sorted(lacking):
             self._placement.create_trait(name)
-        self._traits |= known | lacking
+        self._traits |= existing | lacking
         return not lacking
 
 
@@ -138,7 +138,9 @@ class Survey:
         """
         if not self._learned:
             self._learned = True
-            self._vocabulary.learn(one for one in tree.providers if one.validate() is None)
+            self._vocabulary.learn(
+                provider for provider in tree.providers if provider.validate() is None
+            )
         lack = self._vocabulary.lack(desired)
         if lack is not None:
             raise exception.Conflict(reason=lack, final=True)
@@ -214,7 +216,7 @@ class Publisher:
         self._seen: dict[str, Actual] = {}
         self._ours: dict[str, frozenset[str]] = {}
         self._refused: dict[str, tuple[Provider, str]] = {}
-        self._told: dict[str, str] = {}
+        self._logged_reasons: dict[str, str] = {}
         self._vocabulary = Vocabulary(placement)
 
     def find_root(self, names: Sequence[str]) -> tuple[str, str]:
@@ -231,8 +233,8 @@ class Publisher:
 
         What this process knows of a provider already counts more.
         """
-        for one in tree.providers:
-            self._ours.setdefault(one.uuid, one.traits)
+        for provider in tree.providers:
+            self._ours.setdefault(provider.uuid, provider.traits)
 
     def publish(self, tree: ProviderTree, retired_traits: Collection[str] = ()) -> PublishResult:
         """Write what differs from what was last seen; no request when nothing does.
@@ -319,12 +321,15 @@ class Publisher:
     def _withhold(self, uuid: str) -> bool:
         for _ in range(_ATTEMPTS):
             generation, inventories = self._placement.inventories(uuid)
-            wanted = {name: {**one, "reserved": one["total"]} for name, one in inventories.items()}
-            if wanted == inventories:
+            reserved = {
+                name: {**inventory, "reserved": inventory["total"]}
+                for name, inventory in inventories.items()
+            }
+            if reserved == inventories:
                 return False
             self._seen.pop(uuid, None)
             try:
-                self._placement.set_inventories(uuid, generation, wanted)
+                self._placement.set_inventories(uuid, generation, reserved)
             except exception.Conflict as fault:
                 if fault.fields.get("code") != CONCURRENT_UPDATE:
                     raise
@@ -338,18 +343,18 @@ class Publisher:
         return self._roots[tree.root_name]
 
     def _forget_stale(self, tree: ProviderTree, listing: Mapping[str, Node]) -> None:
-        for one in tree.providers:
-            self._refused.pop(one.uuid, None)
-            seen, node = self._seen.get(one.uuid), listing.get(one.uuid)
+        for provider in tree.providers:
+            self._refused.pop(provider.uuid, None)
+            seen, node = self._seen.get(provider.uuid), listing.get(provider.uuid)
             if seen is not None and (node is None or node.generation != seen.generation):
-                del self._seen[one.uuid]
+                del self._seen[provider.uuid]
 
     def _forget(self, uuid: str) -> None:
-        for memory in (self._seen, self._ours, self._refused, self._told):
+        for memory in (self._seen, self._ours, self._refused, self._logged_reasons):
             memory.pop(uuid, None)
 
     def _settle_all(self, this: _Pass) -> PublishResult:
-        outcomes = tuple(self._outcome(one, this) for one in this.tree.providers)
+        outcomes = tuple(self._outcome(provider, this) for provider in this.tree.providers)
         return PublishResult(this.survey.root, outcomes)
 
     def _outcome(self, desired: Provider, this: _Pass) -> ProviderOutcome:
@@ -361,9 +366,9 @@ class Publisher:
             self._refused[desired.uuid] = desired, reason
         else:
             self._refused.pop(desired.uuid, None)
-        if reason and self._told.get(desired.uuid) != reason:
+        if reason and self._logged_reasons.get(desired.uuid) != reason:
             _LOG.warning("Placement does not show %s (%s): %s", desired.name, verdict, reason)
-        self._told[desired.uuid] = reason
+        self._logged_reasons[desired.uuid] = reason
         return ProviderOutcome(desired.uuid, desired.name, verdict, reason)
 
     def _attempt(self, desired: Provider, this: _Pass) -> tuple[Verdict, str]:

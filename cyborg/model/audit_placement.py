@@ -29,18 +29,21 @@ def placement(cloud: Snapshot, peers: AuditViews, patience: GracePeriods) -> Ite
     """Compare the rows with what Placement shows of the hosts that it was asked about."""
     for host in cloud.hosts:
         deployables = cloud.deployables_of.get(host.id, [])
-        for one in deployables:
-            if one.publish_error is not None:
-                cause = f"Placement refuses {one.name}: {one.publish_error}"
-                yield _finding(Kind.REFUSED_PROVIDER, host, one, cause)
-            if one.rp_uuid != provider_uuid(one.name):
-                cause = f"{one.name} has provider {one.rp_uuid}, which its name does not make."
-                yield _finding(Kind.MISNAMED_PROVIDER, host, one, cause)
+        for deployable in deployables:
+            if deployable.publish_error is not None:
+                cause = f"Placement refuses {deployable.name}: {deployable.publish_error}"
+                yield _finding(Kind.REFUSED_PROVIDER, host, deployable, cause)
+            if deployable.rp_uuid != provider_uuid(deployable.name):
+                cause = (
+                    f"{deployable.name} has provider {deployable.rp_uuid}, "
+                    "which its name does not make."
+                )
+                yield _finding(Kind.MISNAMED_PROVIDER, host, deployable, cause)
         view = peers.placement.get(host.name)
         if view is not None and view.root is not None:
             side = _Side(cloud, host, view, patience)
-            for one in deployables:
-                yield from side.compare(one)
+            for deployable in deployables:
+                yield from side.compare(deployable)
             yield from side.orphans()
         elif view is not None and deployables:
             cause = f"Placement does not know {host.name}; none of its devices are offered."
@@ -110,20 +113,20 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
     parts = []
     if shown.name != desired.name:
         parts.append(f"it is called {shown.name}")
-    wanted, actual = desired.inventories(), dict(shown.inventories)
-    if withheld and wanted.keys() == actual.keys() and wanted:
-        (name,) = wanted
+    expected, actual = desired.inventories(), dict(shown.inventories)
+    if withheld and expected.keys() == actual.keys() and expected:
+        (name,) = expected
         if desired.reserved < actual[name].get("reserved", 0) <= desired.total:
-            wanted[name] = {**wanted[name], "reserved": actual[name]["reserved"]}
-    for name in sorted(wanted.keys() | actual.keys()):
+            expected[name] = {**expected[name], "reserved": actual[name]["reserved"]}
+    for name in sorted(expected.keys() | actual.keys()):
         if name not in actual:
             parts.append(f"no inventory of {name}")
-        elif name not in wanted:
+        elif name not in expected:
             parts.append(f"an inventory of {name}{_held(shown, name)}")
         else:
             parts += [
                 f"{field} of {name} is {actual[name].get(field)} instead of {value}"
-                for field, value in wanted[name].items()
+                for field, value in expected[name].items()
                 if actual[name].get(field) != value
             ]
     lacking = desired.traits - shown.traits
@@ -134,7 +137,7 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
 
 def _held(shown: Shown, resource_class: str) -> str:
     """Who keeps an inventory from being removed, in words."""
-    consumers = [one for one, has in shown.allocations.items() if resource_class in has]
+    consumers = [consumer for consumer, has in shown.allocations.items() if resource_class in has]
     return f" with allocations of {' and '.join(sorted(consumers))}" if consumers else ""
 
 
@@ -170,20 +173,22 @@ def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Findin
         if view is None:
             continue
         stale: set[str] = set()
-        for one in cloud.deployables_of.get(host.id, []):
-            shown = view.providers.get(one.rp_uuid or "")
+        for deployable in cloud.deployables_of.get(host.id, []):
+            shown = view.providers.get(deployable.rp_uuid or "")
             if shown is None:
                 continue
-            bound = cloud.bound_units.get(one.rp_uuid or "", Counter())
-            for instance, units in cloud.owed_units.get(one.rp_uuid or "", Counter()).items():
+            bound = cloud.bound_units.get(deployable.rp_uuid or "", Counter())
+            for instance, units in cloud.owed_units.get(
+                deployable.rp_uuid or "", Counter()
+            ).items():
                 # One whose server is gone has a finding of its own.
                 if instance not in peers.vanished:
-                    yield from _unallocated(host, one, shown, (instance, units))
+                    yield from _unallocated(host, deployable, shown, (instance, units))
             stale |= (shown.allocations.keys() & peers.vanished) - bound.keys()
         for consumer in sorted(stale):
-            known = peers.consumer_ages.get(consumer)
-            if known is None or known > age:
-                kind = Kind.UNDATED_ALLOCATION if known is None else Kind.STALE_ALLOCATION
+            age_without_arq = peers.consumer_ages.get(consumer)
+            if age_without_arq is None or age_without_arq > age:
+                kind = Kind.UNDATED_ALLOCATION if age_without_arq is None else Kind.STALE_ALLOCATION
                 cause = f"It has an allocation on {host.name}, but no ARQ, and Nova has no server."
                 yield Finding(kind, "consumer", consumer, cause, host.name)
 
@@ -192,9 +197,9 @@ def _unallocated(
     host: HostRow, deployable: DeployableRow, shown: Shown, bound: tuple[str, int]
 ) -> Iterator[Finding]:
     instance, units = bound
-    known = shown.allocations.get(instance, {}).get(deployable.resource_class, 0)
-    if known < units:
-        cause = f"It has {units} unit(s) of {deployable.name}, but Placement knows of {known}."
+    allocated = shown.allocations.get(instance, {}).get(deployable.resource_class, 0)
+    if allocated < units:
+        cause = f"It has {units} unit(s) of {deployable.name}, but Placement knows of {allocated}."
         yield Finding(Kind.UNALLOCATED, "instance", instance, cause, host.name)
 
 
@@ -204,17 +209,17 @@ def prepared(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:
         there = peers.prepared.get(host.name)
         if there is None:
             continue
-        known: set[tuple[str, str]] = set()
+        held: set[tuple[str, str]] = set()
         for deployable in cloud.deployables_of.get(host.id, []):
             for handle in cloud.handles_of.get(deployable.id, []):
                 unit = deployable.name, handle.key
                 holders = cloud.holders.get(handle.id, [])
-                if any(one.binds for one in holders) or handle.id in cloud.release_of:
-                    known.add(unit)
+                if any(arq.binds for arq in holders) or handle.id in cloud.release_of:
+                    held.add(unit)
                 for arq in holders:
                     if arq.state == State.BOUND and arq.prepared and unit not in there:
                         cause = f"Its unit {handle.key} of {deployable.name} is not prepared."
                         yield Finding(Kind.UNPREPARED, "arq", arq.uuid, cause, host.name)
-        for name, key in sorted(there - known):
+        for name, key in sorted(there - held):
             cause = f"Unit {key} of {name} is prepared, but nobody has it."
             yield Finding(Kind.LEFTOVER, "unit", f"{name}/{key}", cause, host.name)

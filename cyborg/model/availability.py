@@ -55,5 +55,5 @@ def reserved(standing: Standing, units: Iterable[Unit]) -> int:
 
     All of them when the deployable is not offered, else those lost or in quarantine.
     """
-    known = list(units)
-    return sum(one.withheld for one in known) if standing.offered else len(known)
+    all_units = list(units)
+    return sum(unit.withheld for unit in all_units) if standing.offered else len(all_units)

@@ -24,7 +24,7 @@ class Condition(StrEnum):
 
 
 #: Every word of the API for the health of a device.
-CONDITIONS: Final = tuple(one.value for one in Condition)
+CONDITIONS: Final = tuple(condition.value for condition in Condition)
 #: What the history and notifications say where the driver has not told the health.
 UNKNOWN: Final = "unknown"
 _ACTION: Final = "health "
@@ -66,5 +66,7 @@ class DeviceHealth:
 
 def legible(text: str | None) -> str | None:
     """A reason in the form in which any database can store it: one line, printable, not empty."""
-    words = "".join(one if one.isprintable() else " " for one in text or "").split()
+    words = "".join(
+        character if character.isprintable() else " " for character in text or ""
+    ).split()
     return " ".join(words)[:_REASON] or None

@@ -41,22 +41,22 @@ def parse_change(change: object) -> dict[str, str | None]:
 
 def parse_labels(given: object) -> Labels:
     """The labels that something new shall have; raises exception.Invalid naming the field."""
-    found = parse_change(given)
-    for key, value in found.items():
+    change = parse_change(given)
+    for key, value in change.items():
         if value is None:
             raise exception.Invalid(field=f"labels.{key}", reason="a string is needed")
-    return changed({}, found)
+    return changed({}, change)
 
 
 def parse_filter(text: str) -> Labels:
     """``key=value`` pairs with commas between them, as a query string has them."""
-    wanted: Labels = {}
+    labels: Labels = {}
     for pair in text.split(","):
         key, equals, value = pair.partition("=")
         if not equals:
             raise exception.Invalid(field="labels", reason="key=value pairs are needed")
-        wanted[parse_key(key.strip())] = value
-    return wanted
+        labels[parse_key(key.strip())] = value
+    return labels
 
 
 def changed(labels: Mapping[str, str], change: Mapping[str, str | None]) -> Labels:

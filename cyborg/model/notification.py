@@ -30,13 +30,13 @@ GONE: Final = "gone"
 
 #: What the history says of requests, by the state that this leads to.
 _OF_ARQ: Final[Mapping[str, str]] = {
-    **{one.value: one.value for one in State},
+    **{state.value: state.value for state in State},
     "deleted": DELETED,
     "detached": DELETED,
 }
 #: The same of devices.
 _OF_DEVICE: Final[Mapping[str, str]] = {
-    **{one.value: one.value for one in DeviceStatus},
+    **{status.value: status.value for status in DeviceStatus},
     "lost": LOST,
     "retired": GONE,
 }
@@ -95,43 +95,50 @@ def state_after(noun: str, action: str, stated: str | None) -> str | None:
     return stated or _AFTER.get(noun, {}).get(action)
 
 
-def arq_state(one: Happening, project_id: str | None) -> Notification | None:
+def arq_state(happening: Happening, project_id: str | None) -> Notification | None:
     """That a request changed its state; None when what happened changed none.
 
     ``project_id`` is its owner, None where it is gone or has none.
     """
-    state = state_after(one.noun, one.action, one.state)
+    state = state_after(happening.noun, happening.action, happening.state)
     if state is None:
         return None
     return Notification(
         ARQ_STATE,
-        {**_common(one), "state": state, "project_id": project_id, "instance": one.instance_uuid},
+        {
+            **_common(happening),
+            "state": state,
+            "project_id": project_id,
+            "instance": happening.instance_uuid,
+        },
     )
 
 
-def device_state(one: Happening, facts: DeviceFacts | None) -> Notification | None:
+def device_state(happening: Happening, facts: DeviceFacts | None) -> Notification | None:
     """That a device changed its state; None when what happened changed none.
 
     ``facts`` is None where it is gone.
     """
-    state = state_after(one.noun, one.action, one.state)
-    return None if state is None else _of_device(DEVICE_STATE, one, {"state": state}, facts)
+    state = state_after(happening.noun, happening.action, happening.state)
+    return None if state is None else _of_device(DEVICE_STATE, happening, {"state": state}, facts)
 
 
-def device_health(one: Happening, facts: DeviceFacts | None) -> Notification | None:
+def device_health(happening: Happening, facts: DeviceFacts | None) -> Notification | None:
     """That the health of a device changed; None when the happening is about something else."""
-    health = of_action(one.action)
-    return None if health is None else _of_device(DEVICE_HEALTH, one, {"health": health}, facts)
+    health = of_action(happening.action)
+    return (
+        None if health is None else _of_device(DEVICE_HEALTH, happening, {"health": health}, facts)
+    )
 
 
 def _of_device(
-    event_type: str, one: Happening, news: Mapping[str, Any], facts: DeviceFacts | None
+    event_type: str, happening: Happening, news: Mapping[str, Any], facts: DeviceFacts | None
 ) -> Notification:
     users = () if facts is None else facts.users
     return Notification(
         event_type,
         {
-            **_common(one),
+            **_common(happening),
             **news,
             "type": facts and facts.type,
             "driver": facts and facts.driver,
@@ -163,7 +170,7 @@ def usage(
     host: str, at_ms: int, readings: Iterable[Reading], devices: Sequence[tuple[str, Device]]
 ) -> Notification:
     """What the accelerators of a host measured; ``devices`` are those there are, by driver."""
-    known = {(driver, one.key): one for driver, one in devices}
+    device_by_key = {(driver, device.key): device for driver, device in devices}
     return Notification(
         ACCELERATOR_USAGE,
         {
@@ -171,9 +178,9 @@ def usage(
             "measured_at": moment(at_ms),
             "host": host,
             "accelerators": [
-                _measured(one, known[one.driver, one.key])
-                for one in readings
-                if (one.driver, one.key) in known
+                _measured(reading, device_by_key[reading.driver, reading.key])
+                for reading in readings
+                if (reading.driver, reading.key) in device_by_key
             ],
         },
     )
@@ -186,18 +193,18 @@ def _measured(reading: Reading, device: Device) -> dict[str, Any]:
         "type": device.type.value,
         "vendor": device.vendor,
         "model": device.model,
-        "providers": [provider_uuid(one.name) for one in device.deployables],
+        "providers": [provider_uuid(deployable.name) for deployable in device.deployables],
         "figures": reading.figures,
     }
 
 
-def _common(one: Happening) -> dict[str, Any]:
+def _common(happening: Happening) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "event_id": one.id,
-        "occurred_at": moment(one.at_ms),
-        "uuid": one.uuid,
-        "host": one.hostname,
-        "reason": one.reason,
-        "request_id": one.request_id,
+        "event_id": happening.id,
+        "occurred_at": moment(happening.at_ms),
+        "uuid": happening.uuid,
+        "host": happening.hostname,
+        "reason": happening.reason,
+        "request_id": happening.request_id,
     }

@@ -29,7 +29,7 @@ class Notifier:
 
     def __init__(self, conf: cfg.ConfigOpts, publisher: str, *, url: str | None = None) -> None:
         transport = oslo_messaging.get_notification_transport(conf, url=url)
-        self.enabled = any(one != _NOWHERE for one in conf[GROUP].driver)
+        self.enabled = any(driver != _NOWHERE for driver in conf[GROUP].driver)
         self._notifier = oslo_messaging.Notifier(transport, publisher)
         self._closed: Future[None] = Future()
         self._under_way: Future[None] | None = None
@@ -53,8 +53,8 @@ class Notifier:
             self._closed.set_result(None)
 
     def _send(self, notifications: Sequence[Notification]) -> None:
-        for one in notifications:
-            self._notifier.info({}, one.event_type, one.payload)
+        for notification in notifications:
+            self._notifier.info({}, notification.event_type, notification.payload)
 
     def _wait(self, sending: Future[None] | None, within: float | None) -> None:
         if sending is None:

@@ -64,9 +64,9 @@ class _Dispatcher(oslo_messaging.RPCDispatcher):
 
     def dispatch(self, incoming: Any) -> Any:
         """See there; who asks is told the same either way."""
-        asked, verb = incoming.ctxt, incoming.message.get("method")
+        context, verb = incoming.ctxt, incoming.message.get("method")
         server = tracing.Kind.SERVER
-        with working_for(asked), tracing.span(f"handle {verb}", server, origin=asked):
+        with working_for(context), tracing.span(f"handle {verb}", server, origin=context):
             return self._dispatch(incoming)
 
     def _dispatch(self, incoming: Any) -> Any:
@@ -341,9 +341,9 @@ class RPCClient:
         spoken = versions.said(self._later, verb, arguments)
         version = versions.needed(self._later, verb, spoken)
         cast = self._client.prepare(server=server, version=version).cast
-        known = ids()
-        told = in_thread(lambda: cast(known, verb, **spoken))
-        told.add_done_callback(lambda future: self._note(verb, future.exception()))
+        context = ids()
+        sending = in_thread(lambda: cast(context, verb, **spoken))
+        sending.add_done_callback(lambda future: self._note(verb, future.exception()))
 
     def close(self) -> None:
         """Give up calls in flight: who waits for them gets Unavailable at once."""

@@ -41,7 +41,7 @@ def said(later: Later, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any
 def needed(later: Later, verb: str, arguments: Mapping[str, Any]) -> str:
     """The version that a peer must have to take this verb with these arguments."""
     names = (verb, *(f"{verb}.{name}" for name in arguments))
-    return max((FIRST, *(later[one] for one in names if one in later)), key=_order)
+    return max((FIRST, *(later[name] for name in names if name in later)), key=_order)
 
 
 def pinned(option: str, value: str | None, later: Later) -> str | None:
@@ -49,14 +49,14 @@ def pinned(option: str, value: str | None, later: Later) -> str | None:
 
     Raises ConfigError for one that this release does not have.
     """
-    known = sorted({FIRST, *later.values()}, key=_order)
-    if value is not None and value not in known:
+    allowed = sorted({FIRST, *later.values()}, key=_order)
+    if value is not None and value not in allowed:
         raise exception.ConfigError(
             reason=f"Option [upgrade_levels] {option} cannot be {value!r}: this release can send "
-            f"{', '.join(known)}."
+            f"{', '.join(allowed)}."
         )
     return value
 
 
 def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in version.split("."))
+    return tuple(int(number) for number in version.split("."))
