@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The invariants between database, Placement and hosts; used by ``cyborg.model.audit_rules``.
 
-Units: Placement gives out ``total - reserved`` of a provider less what is allocated. A consumer's
-allocation without (enough) ARQs is a bind to come, for the scheduler allocates first. So what is
-still offered, and what is allocated but not yet bound, together must find handles to claim.
+Units: Placement offers ``total - reserved`` of a provider, less the allocated units. The scheduler
+allocates before a bind, so an allocation without (enough) ARQs is a future bind. There must be a
+free handle for every unit that is offered, or allocated but not bound yet.
 """
 
 from collections import Counter
@@ -19,14 +19,14 @@ from cyborg.model.provider import Provider, provider_uuid
 
 @dataclass(frozen=True)
 class GracePeriods:
-    """How long Placement may lag behind, and an agent be silent, in milliseconds."""
+    """How long Placement may lag behind, and an agent may be silent, in milliseconds."""
 
     settle: int
     agent_silence: int
 
 
 def placement(cloud: Snapshot, peers: AuditViews, patience: GracePeriods) -> Iterator[Finding]:
-    """Compare the rows with what Placement shows of the hosts that it was asked about."""
+    """Yield the differences between rows and Placement, for the hosts that have a view."""
     for host in cloud.hosts:
         deployables = cloud.deployables_of.get(host.id, [])
         for deployable in deployables:
@@ -61,12 +61,12 @@ class _Side:
 
     @property
     def silent(self) -> bool:
-        """Whether the agent is away: the one who could publish anything."""
+        """Return whether the agent is silent, so that nothing can be published."""
         silence = self.host.agent_silence
         return silence is None or silence > self.patience.agent_silence
 
     def compare(self, deployable: DeployableRow) -> Iterator[Finding]:
-        """Whatever is wrong with one provider; one that was refused is known to be."""
+        """Yield the differences of one provider; a refused one has a finding already."""
         shown = self.view.providers.get(deployable.rp_uuid or "")
         refused = deployable.publish_error is not None
         if shown is None:
@@ -91,7 +91,7 @@ class _Side:
             yield self._late(Kind.DRIFT, deployable, cause)
 
     def orphans(self) -> Iterator[Finding]:
-        """Providers whose names make their uuids are ours; each needs a deployable."""
+        """Yield our providers (their UUIDs follow from their names) without a deployable."""
         for uuid, shown in self.view.providers.items():
             named = uuid == provider_uuid(shown.name) and shown.parent_uuid == self.view.root
             if named and uuid not in self.cloud.providers:
@@ -99,16 +99,16 @@ class _Side:
                 yield Finding(Kind.ORPHAN_PROVIDER, "provider", uuid, cause, self.host.name)
 
     def _late(self, kind: Kind, deployable: DeployableRow, cause: str) -> Finding:
-        """A difference that the agent is to remove; news for it are no fault yet."""
+        """Return the finding for a difference that the agent must remove; PUBLISHING if it is new."""
         if self.host.changed_age <= self.patience.settle and not self.silent:
             return _finding(Kind.PUBLISHING, self.host, deployable, cause)
         return replace(_finding(kind, self.host, deployable, cause), fixable=not self.silent)
 
 
 def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
-    """In words, what Placement shows otherwise than it should; traits of others are theirs.
+    """Return the differences in Placement in words; traits of other services are ignored.
 
-    ``withheld`` allows it to reserve more: what needs an agent is not given out while it is away.
+    ``withheld`` allows more reserved units: units that need a silent agent are reserved.
     """
     parts = []
     if shown.name != desired.name:
@@ -136,16 +136,16 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
 
 
 def _held(shown: Shown, resource_class: str) -> str:
-    """Who keeps an inventory from being removed, in words."""
+    """Return the consumers that keep an inventory from being removed, in words."""
     consumers = [consumer for consumer, has in shown.allocations.items() if resource_class in has]
     return f" with allocations of {' and '.join(sorted(consumers))}" if consumers else ""
 
 
 def _excess(cloud: Snapshot, deployable: DeployableRow, shown: Shown) -> int:
-    """How many units more Placement gives out, now or for binds to come, than there are for them.
+    """Return how many more units Placement offers or has allocated for binds than can be bound.
 
-    With the right inventory it can only be too many where a handle has leaked, or where an ARQ
-    has one without allocation; each of these is found by its own name.
+    With a correct inventory this needs a leaked handle, or an ARQ that has a handle without an
+    allocation; both have their own kinds of findings.
     """
     inventory = shown.inventories.get(deployable.resource_class, {})
     bound = cloud.bound_units.get(deployable.rp_uuid or "", Counter())
@@ -163,10 +163,10 @@ def _finding(kind: Kind, host: HostRow, deployable: DeployableRow, cause: str) -
 
 
 def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Finding]:
-    """Compare ARQs with allocations.
+    """Yield the differences between ARQs and allocations.
 
-    An allocation without ARQ is nothing to worry about while Nova knows its server: a bind may
-    come, or an evacuated host clean up.
+    An allocation without ARQ is not a fault while Nova has its server: a bind may follow, or an
+    evacuated host may clean up.
     """
     for host in cloud.hosts:
         view = peers.placement.get(host.name)
@@ -181,7 +181,7 @@ def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Findin
             for instance, units in cloud.owed_units.get(
                 deployable.rp_uuid or "", Counter()
             ).items():
-                # One whose server is gone has a finding of its own.
+                # An instance without a server has a finding of its own.
                 if instance not in peers.vanished:
                     yield from _unallocated(host, deployable, shown, (instance, units))
             stale |= (shown.allocations.keys() & peers.vanished) - bound.keys()
@@ -204,7 +204,7 @@ def _unallocated(
 
 
 def prepared(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:
-    """Compare bound ARQs with what hosts hold ready for guests."""
+    """Yield the differences between bound ARQs and the units that hosts have prepared."""
     for host in cloud.hosts:
         there = peers.prepared.get(host.name)
         if there is None:

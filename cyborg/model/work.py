@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that outlives its transaction: what kinds there are, and what an agent is asked to do."""
+"""Work that continues after its transaction: its kinds, and the tasks of agents."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +11,7 @@ from cyborg.model.report import DriverState
 
 
 class WorkKind(StrEnum):
-    """Each kind has one handler in the conductor."""
+    """The kinds of work; each has one handler in the conductor."""
 
     NOTIFY = "notify"
     PREPARE = "prepare"
@@ -25,12 +25,12 @@ class WorkKind(StrEnum):
     FORGET = "forget"
     INSTALL = "install"
     CREATE = "create"
-    #: Following the history to tell of it; it never ends.
+    #: Publish notifications from the history; this work never ends.
     PUBLISH_NOTIFICATIONS = "publish_notifications"
 
 
 class Unit(NamedTuple):
-    """What a guest gets, by names that are the same in the database and on the host.
+    """An attachable unit, by names that are the same in the database and on the host.
 
     The deployable's name is unique in the cloud, the handle's key within the deployable.
     """
@@ -44,7 +44,7 @@ class HandleTask:
     """Prepare or release one attach handle on the agent's host.
 
     ``operation`` identifies the task: an agent that meets it again answers as before. ``spec``
-    holds the ``accel:*`` wishes of the device profile's group, as strings. ``order`` rises with
+    holds the ``accel:*`` requirements of the device profile's group, as strings. ``order`` rises with
     each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when the
     conductor's database wrote the task, by its clock; 0 where that is not told. It tells a stale
     task from a new one of a database that was restored from a backup, whose orders go back.
@@ -67,7 +67,7 @@ class HandleTask:
 
     @property
     def unit(self) -> Unit:
-        """What the task is about."""
+        """Return the unit of the task."""
         return Unit(self.deployable, self.handle_key)
 
 
@@ -91,7 +91,7 @@ class ProgramTask:
 
     @property
     def unit(self) -> Unit:
-        """What the task is about: the deployable itself, none of its handles."""
+        """Return the unit of the task: the deployable itself, without a handle."""
         return Unit(self.deployable, "")
 
 
