@@ -99,7 +99,7 @@ class _Side:
                 yield Finding(Kind.ORPHAN_PROVIDER, "provider", uuid, cause, self.host.name)
 
     def _late(self, kind: Kind, deployable: DeployableRow, cause: str) -> Finding:
-        """Return the finding for a difference that the agent must remove; PUBLISHING if it is new."""
+        """Return the finding for a difference that the agent must remove; PUBLISHING if new."""
         if self.host.changed_age <= self.patience.settle and not self.silent:
             return _finding(Kind.PUBLISHING, self.host, deployable, cause)
         return replace(_finding(kind, self.host, deployable, cause), fixable=not self.silent)

@@ -13,8 +13,8 @@ class Condition(StrEnum):
     """The health of a device; without a word its driver has not reported the health.
 
     ``ok`` and ``degraded`` devices are offered. The units of ``drain`` and ``dead`` devices are
-    reserved: ``drain`` when the driver reports a fault, ``dead`` when the device cannot work any more.
-    Instances keep the units that they hold in every condition.
+    reserved: ``drain`` when the driver reports a fault, ``dead`` when the device cannot work any
+    more. Instances keep the units that they hold in every condition.
     """
 
     OK = "ok"

@@ -44,9 +44,9 @@ class HandleTask:
     """Prepare or release one attach handle on the agent's host.
 
     ``operation`` identifies the task: an agent that meets it again answers as before. ``spec``
-    holds the ``accel:*`` requirements of the device profile's group, as strings. ``order`` rises with
-    each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when the
-    conductor's database wrote the task, by its clock; 0 where that is not told. It tells a stale
+    holds the ``accel:*`` requirements of the device profile's group, as strings. ``order`` rises
+    with each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when
+    the conductor's database wrote the task, by its clock; 0 where that is not told. It tells a stale
     task from a new one of a database that was restored from a backup, whose orders go back.
     ``agent_epoch`` is that of the agent that is asked, 0 where that is not told: one that has been
     superseded refuses.
