@@ -46,7 +46,7 @@ class HandleTask:
     ``operation`` identifies the task: an agent that meets it again answers as before. ``spec``
     holds the ``accel:*`` requirements of the device profile's group, as strings. ``order`` rises
     with each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when
-    the conductor's database wrote the task, by its clock; 0 where that is not told. It tells a stale
+    the conductor's database wrote the task, by its clock; 0 if unknown. It tells a stale
     task from a new one of a database that was restored from a backup, whose orders go back.
     ``agent_epoch`` is that of the agent that is asked, 0 where that is not told: one that has been
     superseded refuses.

@@ -48,7 +48,7 @@ _MANDATORY: Final = oslo_messaging.TransportOptions(at_least_once=True)
 _SHORTEST = 0.1
 #: How long a server with a call may be silent, in seconds; a working server sends heartbeats.
 #: A stopped server of oslo.messaging loses the calls that arrive while its last calls end (its
-#: consumer still takes them from RabbitMQ, but does not process them). They are repeated after this.
+#: consumer still takes them from RabbitMQ, but does not process them). They are repeated then.
 _SILENCE = 5.0
 
 
