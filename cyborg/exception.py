@@ -3,8 +3,9 @@
 
 Each class has the HTTP status that the REST API answers with, and a sentence with placeholders.
 The fields are keyword arguments with plain JSON values, so an error crosses the message bus as
-data: ``cyborg.rpc.faults`` rebuilds it from its class name, with the same text on the other side.
-Class names and field names are therefore part of the RPC interface.
+data: ``cyborg.rpc.faults`` rebuilds it from its ``kind``, with the same text on the other side.
+Kinds and field names are therefore part of the RPC interface, class names are not. Every class
+declares a kind of its own.
 """
 
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ class CyborgError(Exception):
     they must not see (hosts, accounts).
     """
 
+    kind: ClassVar[str] = "CyborgError"
     status: ClassVar[int] = 500
     sentence: ClassVar[str] = "An unexpected error occurred; the log has the details."
 
@@ -34,6 +36,7 @@ class CyborgError(Exception):
 class Invalid(CyborgError):
     """A value that the caller sent is invalid: ``field`` names it, ``reason`` tells why."""
 
+    kind = "Invalid"
     status = 400
     sentence = "Invalid value for {field}: {reason}"
 
@@ -41,6 +44,7 @@ class Invalid(CyborgError):
 class InstanceAlreadyBound(CyborgError):
     """A bind names an instance that other accelerator requests are bound to."""
 
+    kind = "InstanceAlreadyBound"
     status = 400
     sentence = (
         "Instance {instance} already has bound accelerator requests. Delete them before you bind "
@@ -51,6 +55,7 @@ class InstanceAlreadyBound(CyborgError):
 class Forbidden(CyborgError):
     """The caller may see the object but is not allowed to carry out this operation on it."""
 
+    kind = "Forbidden"
     status = 403
     sentence = "{reason}"
 
@@ -58,6 +63,7 @@ class Forbidden(CyborgError):
 class ServiceTokenRequired(Forbidden):
     """The operation is reserved for Nova: it needs a service token besides the user's token."""
 
+    kind = "ServiceTokenRequired"
     sentence = (
         "{action} requires a service token (X-Service-Token) with one of the service roles. "
         "Use the Compute API to attach or remove accelerators."
@@ -67,6 +73,7 @@ class ServiceTokenRequired(Forbidden):
 class BoundArqs(Forbidden):
     """Only the Compute service may delete bound accelerator requests."""
 
+    kind = "BoundArqs"
     sentence = (
         "Accelerator requests {uuids} are bound to an instance. Delete the instance with the "
         "Compute API, or send a service token."
@@ -76,6 +83,7 @@ class BoundArqs(Forbidden):
 class NotFound(CyborgError):
     """The object does not exist, or the caller is not allowed to see it."""
 
+    kind = "NotFound"
     status = 404
     sentence = "{noun} {key} could not be found."
 
@@ -83,6 +91,7 @@ class NotFound(CyborgError):
 class NotAcceptable(CyborgError):
     """The request uses something that the requested microversion does not have."""
 
+    kind = "NotAcceptable"
     status = 406
     sentence = "{reason}"
 
@@ -90,6 +99,7 @@ class NotAcceptable(CyborgError):
 class Conflict(CyborgError):
     """The request conflicts with the current state; nothing was changed."""
 
+    kind = "Conflict"
     status = 409
     sentence = "{reason}"
 
@@ -97,18 +107,21 @@ class Conflict(CyborgError):
 class Duplicate(Conflict):
     """A value that must be unique is already in use."""
 
+    kind = "Duplicate"
     sentence = "{noun} with {field} {value} already exists. Choose another {field}."
 
 
 class ProfileInUse(Conflict):
     """A device profile cannot be deleted while accelerator requests refer to it."""
 
+    kind = "ProfileInUse"
     sentence = "Device profile {name} is used by {count} accelerator request(s). Delete them first."
 
 
 class BadState(Conflict):
     """The state of an accelerator request does not allow the requested transition."""
 
+    kind = "BadState"
     sentence = (
         "Accelerator request {uuid} is {state}; it cannot {event} in this state. Show the "
         "accelerator request before you repeat the operation."
@@ -118,6 +131,7 @@ class BadState(Conflict):
 class NoFreeHandle(Conflict):
     """The resource provider has too few free units for this bind; ``wanted`` is their number."""
 
+    kind = "NoFreeHandle"
     sentence = (
         "Resource provider {provider} has too few free attach handles for {wanted} accelerator "
         "request(s). Use another resource provider, or delete instances that hold its units."
@@ -127,6 +141,7 @@ class NoFreeHandle(Conflict):
 class DeviceUnavailable(Conflict):
     """The device cannot be bound now, for example because it is disabled, lost or unhealthy."""
 
+    kind = "DeviceUnavailable"
     sentence = (
         "Device {uuid} of resource provider {provider} cannot be bound: it is {status}. Use "
         "another device, or correct the state of this one."
@@ -136,6 +151,7 @@ class DeviceUnavailable(Conflict):
 class DeviceInUse(Conflict):
     """The operation is not allowed while accelerator requests hold units of the device."""
 
+    kind = "DeviceInUse"
     sentence = (
         "Accelerator requests {arqs} hold units of device {uuid}. Delete the instances that use "
         "them, or detach the accelerators, and repeat the request."
@@ -145,6 +161,7 @@ class DeviceInUse(Conflict):
 class CannotProgram(Conflict):
     """The driver of this deployable does not support programming."""
 
+    kind = "CannotProgram"
     sentence = (
         "Deployable {uuid} cannot be programmed: driver {driver} does not support programming. "
         "Use a deployable of another driver."
@@ -154,12 +171,14 @@ class CannotProgram(Conflict):
 class CannotAttach(Conflict):
     """The current state of an instance does not allow to attach or detach accelerators."""
 
+    kind = "CannotAttach"
     sentence = "Accelerators of instance {instance} cannot be changed: {reason}."
 
 
 class OperationTaken(Conflict):
     """The operation id that a client chose belongs to a different request."""
 
+    kind = "OperationTaken"
     sentence = (
         "Operation id {uuid} is already in use by another request. Repeat the request with a new "
         "UUID."
@@ -169,6 +188,7 @@ class OperationTaken(Conflict):
 class StaleEpoch(Conflict):
     """A newer agent has replaced this one on its host; messages of the older one are ignored."""
 
+    kind = "StaleEpoch"
     sentence = (
         "A newer {binary} serves {host} (epoch {current}); the process with epoch {epoch} is "
         "replaced and its message is ignored. If both processes run at the same time, give each "
@@ -179,6 +199,7 @@ class StaleEpoch(Conflict):
 class Locked(CyborgError):
     """Some accelerator requests of the instance are not resolved yet."""
 
+    kind = "Locked"
     status = 423
     sentence = (
         "Accelerator requests of instance {instance} are not resolved yet. Repeat the request "
@@ -189,6 +210,7 @@ class Locked(CyborgError):
 class Unavailable(CyborgError):
     """A peer cannot be reached now; nothing was changed, and a later repetition is safe."""
 
+    kind = "Unavailable"
     status = 503
     sentence = "{peer} is not available: {reason}"
 
@@ -196,18 +218,21 @@ class Unavailable(CyborgError):
 class OutcomeUnknown(Unavailable):
     """No answer arrived in time: the change may have happened or not; a repetition is safe."""
 
+    kind = "OutcomeUnknown"
     sentence = "{peer} did not answer in time; outcome unknown, repeating is safe."
 
 
 class NoAnswer(Unavailable):
     """A peer did not answer in time, although the broker accepted the message for it."""
 
+    kind = "NoAnswer"
     sentence = "{peer} is not available: no answer"
 
 
 class UnknownVerb(Unavailable):
     """A peer runs another release, which does not have this verb; nothing was changed."""
 
+    kind = "UnknownVerb"
     sentence = (
         "{peer} is not available: it is of another release and does not know {verb}. Upgrade it "
         "to the release of this process."
@@ -217,6 +242,7 @@ class UnknownVerb(Unavailable):
 class PinnedVersion(UnknownVerb):
     """[upgrade_levels] does not allow this process to send this version; nothing was changed."""
 
+    kind = "PinnedVersion"
     sentence = (
         "{verb} needs RPC version {needed} of the {peer}, but the option [upgrade_levels] {peer} "
         "limits this process to {pin}. Upgrade every {peer}, then remove that option."
@@ -226,18 +252,21 @@ class PinnedVersion(UnknownVerb):
 class PeerFault(CyborgError):
     """Another process of this service failed unexpectedly; its log has the details."""
 
+    kind = "PeerFault"
     sentence = "{peer} failed unexpectedly; its log has the details for request {request_id}."
 
 
 class DriverFailed(CyborgError):
     """A driver raised an error, or its answer cannot be used."""
 
+    kind = "DriverFailed"
     sentence = "Driver {driver} failed in {verb}: {reason}"
 
 
 class DriverCannot(CyborgError):
     """The driver does not support this verb."""
 
+    kind = "DriverCannot"
     status = 409
     sentence = "Driver {driver} does not support {verb}."
 
@@ -245,28 +274,33 @@ class DriverCannot(CyborgError):
 class ImageRefused(CyborgError):
     """An image cannot be used, or the received data is not what Glance announced."""
 
+    kind = "ImageRefused"
     sentence = "Image {image} cannot be loaded: {reason}"
 
 
 class HostError(CyborgError):
     """Reading from the local host, or running a command there, failed."""
 
+    kind = "HostError"
     sentence = "{action} failed: {reason}"
 
 
 class ConfigError(CyborgError):
     """The configuration is invalid; the sentence names the option and its value."""
 
+    kind = "ConfigError"
     sentence = "{reason}"
 
 
 class SchemaError(CyborgError):
     """This command cannot work on the database schema that it found."""
 
+    kind = "SchemaError"
     sentence = "{reason}"
 
 
 class CommandFailed(CyborgError):
     """A command of the CLI failed; the sentence tells what to do next."""
 
+    kind = "CommandFailed"
     sentence = "{reason}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of the services around us: Placement, Nova, Glance, and the sessions they share.
+"""Clients of other services: Placement, Nova, Glance, and the sessions they share.
 
-Each client gets a keystoneauth adapter and holds no other state than it says. A peer that cannot
-be reached, does not let us in or breaks is ``exception.Unavailable``, whatever the cause was.
+Each client gets a keystoneauth adapter; its docstring names any other state that it has. If a peer
+cannot be reached, refuses the account or fails, the client raises ``exception.Unavailable``.
 """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocations of consumers in Placement: what an instance has, and what it could have besides.
+"""Allocations of consumers in Placement: what an instance has, and what it could get.
 
-Nova makes and removes them; only attach and detach change those of a server that exists.
+Nova creates and removes allocations. Cyborg changes only those of existing servers, for attach and
+detach.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +18,13 @@ MICROVERSION = "1.34"
 _PEER = "Placement"
 _RESOURCES = "resources:"
 _TRAIT = "trait:"
-#: More ways to place a few accelerators on one host are not looked at.
+#: The largest number of candidates that are read for one request.
 _CANDIDATES = 100
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """What a consumer has: provider → resource class → units; ``generation`` guards it."""
+    """The allocations of a consumer (provider → resource class → units) at one generation."""
 
     generation: int
     project_id: str
@@ -32,29 +33,35 @@ class Consumer:
 
 
 class Allocations(Placement):
-    """Placement as attach and detach use it."""
+    """Calls to Placement for attach and detach."""
 
     def consumer(self, uuid: str) -> Consumer | None:
-        """What a consumer has; None for one without allocations, which Placement does not know."""
+        """Return the allocations of a consumer; None if it has none."""
         answer = self._call("GET", _path(uuid), microversion=MICROVERSION)
-        found = http.document(_PEER, answer)
-        if not found["allocations"]:
+        document = http.document(_PEER, answer)
+        if not document["allocations"]:
             return None
         return Consumer(
-            generation=int(found["consumer_generation"]),
-            project_id=found["project_id"],
-            user_id=found["user_id"],
-            allocations={rp: dict(one["resources"]) for rp, one in found["allocations"].items()},
+            generation=int(document["consumer_generation"]),
+            project_id=document["project_id"],
+            user_id=document["user_id"],
+            allocations={
+                rp: dict(allocation["resources"])
+                for rp, allocation in document["allocations"].items()
+            },
         )
 
     def set_consumer(self, uuid: str, consumer: Consumer) -> None:
-        """Replace what a consumer has.
+        """Replace the allocations of a consumer.
 
-        Raises exception.Conflict, with code CONCURRENT_UPDATE when somebody else changed it since
-        it was read, else because there is no room; exception.Invalid for an unknown provider.
+        Raises exception.Conflict with code CONCURRENT_UPDATE if somebody changed them since they
+        were read, exception.Conflict with another code if too few units are free, and
+        exception.Invalid for an unknown provider.
         """
         body = {
-            "allocations": {rp: {"resources": one} for rp, one in consumer.allocations.items()},
+            "allocations": {
+                rp: {"resources": resources} for rp, resources in consumer.allocations.items()
+            },
             "consumer_generation": consumer.generation,
             "project_id": consumer.project_id,
             "user_id": consumer.user_id,
@@ -62,10 +69,11 @@ class Allocations(Placement):
         self._call("PUT", _path(uuid), body, microversion=MICROVERSION)
 
     def candidates(self, root: str, groups: Sequence[Mapping[str, str]]) -> list[dict[int, str]]:
-        """Ways to place a device profile's groups in the tree of ``root``: index → provider.
+        """Return the ways to place the groups of a device profile in the tree of ``root``.
 
-        Groups that ask for nothing are left out, as Nova does. None when Placement has no room,
-        or does not know a class or trait that is asked for.
+        Each way maps the index of a group to the UUID of a provider. Groups without resources are
+        left out, as Nova does. The list is empty if too few units are free, or if Placement does
+        not have a requested class or trait.
         """
         query: list[tuple[str, str]] = []
         for index, group in enumerate(groups):
@@ -78,8 +86,8 @@ class Allocations(Placement):
         except exception.Invalid:
             return []
         return [
-            {int(name[1:]): providers[0] for name, providers in one["mappings"].items() if name}
-            for one in http.document(_PEER, answer)["allocation_requests"]
+            {int(name[1:]): providers[0] for name, providers in request["mappings"].items() if name}
+            for request in http.document(_PEER, answer)["allocation_requests"]
         ]
 
 
@@ -88,7 +96,7 @@ def _path(uuid: str) -> str:
 
 
 def _granular(index: int, group: Mapping[str, str], root: str) -> list[tuple[str, str]]:
-    """The parts of the query for one group, under a suffix that holds its index."""
+    """Return the parts of the query for one group; its index is their suffix."""
     amounts = [
         f"{key.removeprefix(_RESOURCES)}:{value}"
         for key, value in group.items()

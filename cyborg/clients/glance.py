@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Glance's REST API, as far as programming a device needs it: an image's properties and data."""
+"""Client of Glance's REST API: the properties and the data of images for devices."""
 
 import hashlib
 import os
@@ -21,26 +21,26 @@ _PEER = "Glance"
 _CHUNK = 1 << 20
 #: Seconds between two attempts.
 _PAUSE = 1.0
-#: What os_hash_algo may name; the older checksum is always MD5, which can be forged.
+#: Accepted values of os_hash_algo. The older property checksum is always MD5, which can be forged.
 _ALGORITHMS = frozenset(
     {"sha256", "sha384", "sha512", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s"}
 )
 _ACTIVE = "active"
-#: The property of an image that names what a device does once the image is loaded.
+#: The property of an image that names the function of a device with this image.
 _FUNCTION = "accel:function_id"
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that its owner alone can read."""
+    """Open a file that only its owner can read."""
     return os.open(path, flags, 0o600)
 
 
 class Glance:
-    """Calls over a keystoneauth adapter for the service type ``image``.
+    """Call Glance through a keystoneauth adapter for the service type ``image``.
 
-    ``retries`` is how many times a request is made again that found nobody, broke off or brought
-    damaged data ([glance] num_retries); ``max_size`` is the size in bytes above which no image is
-    downloaded ([glance] max_image_size). ``sleep`` waits between two attempts.
+    ``retries`` is how many times a request is repeated that got no answer, was interrupted or
+    returned damaged data ([glance] num_retries). ``max_size`` is the size in bytes above which no
+    image is downloaded ([glance] max_image_size). ``sleep`` waits between two attempts.
     """
 
     def __init__(
@@ -57,19 +57,20 @@ class Glance:
         self._sleep = sleep
 
     def properties(self, image_uuid: str) -> dict[str, Any]:
-        """All properties of an image; exception.NotFound when it is not there or not ours to see.
+        """Return all properties of an image.
 
-        Raises exception.Unavailable when Glance does not say.
+        Raises exception.NotFound if the image does not exist or is not visible to the account, and
+        exception.Unavailable if Glance does not answer.
         """
-        return self._persist(lambda: self._properties(image_uuid))
+        return self._retry(lambda: self._properties(image_uuid))
 
     def with_function(self, function_id: str) -> str:
         """Return the UUID of the one active image whose property accel:function_id has this value.
 
-        Raises exception.ImageRefused when there is none or more than one, and
-        exception.Unavailable when Glance does not say.
+        Raises exception.ImageRefused if there is none or more than one, and
+        exception.Unavailable if Glance does not answer.
         """
-        images = self._persist(lambda: self._with_function(function_id))
+        images = self._retry(lambda: self._with_function(function_id))
         if len(images) != 1:
             raise exception.ImageRefused(
                 image=f"with {_FUNCTION} {function_id}",
@@ -79,25 +80,25 @@ class Glance:
         return str(images[0]["id"])
 
     def download(self, image_uuid: str, into: Path) -> None:
-        """Put an image's data into a file that only its owner can read.
+        """Download the data of an image into a file that only its owner can read.
 
-        The file appears only when it is complete, and its size and hash (os_hash_algo,
-        os_hash_value) are those that Glance has of the image. Raises exception.NotFound when there
-        is no such image or no data in it, exception.ImageRefused for an image that is not active,
-        too large, without a hash that proves its data, or received other than Glance describes it,
-        and exception.Unavailable when the data did not arrive.
+        The file is created when the download is complete and its size and hash (os_hash_algo,
+        os_hash_value) match Glance's. Raises exception.NotFound if the image or its data does not
+        exist, exception.ImageRefused for an image that is not active, too large, without a usable
+        hash, or different from its description in Glance, and exception.Unavailable if the data
+        did not arrive.
         """
         image = self.properties(image_uuid)
         self._check(image_uuid, image)
         part = into.with_name(into.name + ".part")
         try:
-            self._persist(lambda: self._fetch(image_uuid, image, part))
+            self._retry(lambda: self._fetch(image_uuid, image, part))
             part.replace(into)
         finally:
             part.unlink(missing_ok=True)
 
     def _check(self, image_uuid: str, image: dict[str, Any]) -> None:
-        """Refuse what need not be downloaded."""
+        """Raise exception.ImageRefused for an image that must not be downloaded."""
         reason = None
         size, algorithm = image.get("size"), image.get("os_hash_algo")
         if image.get("status") != _ACTIVE:
@@ -113,7 +114,7 @@ class Glance:
         if reason is not None:
             raise exception.ImageRefused(image=image_uuid, reason=reason)
 
-    def _persist(self, attempt: Callable[[], _T]) -> _T:
+    def _retry(self, attempt: Callable[[], _T]) -> _T:
         for _ in range(self._retries):
             try:
                 return attempt()
@@ -122,8 +123,8 @@ class Glance:
         return attempt()
 
     def _properties(self, image_uuid: str) -> dict[str, Any]:
-        found: dict[str, Any] = http.document(_PEER, self._get(image_uuid))
-        return found
+        properties: dict[str, Any] = http.document(_PEER, self._get(image_uuid))
+        return properties
 
     def _with_function(self, function_id: str) -> list[dict[str, Any]]:
         query = {_FUNCTION: function_id, "status": _ACTIVE}
@@ -133,8 +134,8 @@ class Glance:
                 peer=_PEER, reason=f"the list of images was answered {answer.status_code}"
             )
         images = http.document(_PEER, answer).get("images", [])
-        # A Glance that ignores the filter must not have a wrong image loaded.
-        return [one for one in images if one.get(_FUNCTION) == function_id]
+        # A Glance that ignores the filter must not cause a wrong image to be loaded.
+        return [image for image in images if image.get(_FUNCTION) == function_id]
 
     def _fetch(self, image_uuid: str, image: dict[str, Any], part: Path) -> None:
         algorithm, size = image["os_hash_algo"], image["size"]
@@ -177,7 +178,7 @@ class Glance:
         return http.ask(_PEER, self._adapter, "GET", f"{self._prefix()}/images{path}", **arguments)
 
     def _prefix(self) -> str:
-        """Catalogues hold Glance's address with and without its version."""
+        """Return the version in the path; empty if the endpoint in the catalogue has it already."""
         try:
             endpoint = self._adapter.get_endpoint() or ""
         except ks_exceptions.ClientException as fault:

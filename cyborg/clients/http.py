@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request to a peer: an error on the way becomes Unavailable, and names who failed."""
+"""Send one request to a peer; every failure becomes Unavailable and names the failed service."""
 
 from typing import Any, Final
 
@@ -17,9 +17,9 @@ _REFUSALS = frozenset({401, 403})
 def ask(peer: str, adapter: Adapter, method: str, path: str, **arguments: Any) -> requests.Response:
     """Send one request and return the answer, whatever its status below 500.
 
-    Raises exception.Unavailable, naming ``peer``, when there is no connection, no endpoint, no
-    right to be there (401, 403) or a 5xx; its field ``http`` holds the status then. The error
-    names Keystone when Keystone gives no token.
+    Raises exception.Unavailable, which names ``peer``, if there is no connection, no endpoint, no
+    permission (401, 403), or a status from 500; the field ``http`` holds the status, if any. The
+    error names Keystone if Keystone issues no token.
     """
     fetch_token(adapter)
     try:
@@ -39,9 +39,9 @@ def ask(peer: str, adapter: Adapter, method: str, path: str, **arguments: Any) -
 
 
 def fetch_token(adapter: Adapter) -> None:
-    """Fetch the token of an account, unless a valid one is at hand.
+    """Fetch the token of an account, unless a valid one is cached.
 
-    Raises exception.Unavailable, naming Keystone, its URL and the reason.
+    Raises exception.Unavailable, which names Keystone, its URL and the reason.
     """
     if (adapter.auth or adapter.session.auth) is None:
         return
@@ -66,7 +66,7 @@ def _without_token(adapter: Adapter, fault: Exception) -> exception.Unavailable:
 
 
 def document(peer: str, answer: requests.Response) -> Any:
-    """The JSON body of an answer; one that is no JSON comes from something else than ``peer``."""
+    """Return the JSON body of an answer; raise exception.Unavailable if it is not JSON."""
     try:
         return answer.json()
     except ValueError as fault:
@@ -76,12 +76,12 @@ def document(peer: str, answer: requests.Response) -> Any:
 
 
 def _reason(fault: BaseException) -> str:
-    """The first line of an error; of a failed connection what the operating system says."""
+    """Return the first line of an error; of a failed connection, the operating system's error."""
     words = str(fault).strip().partition("\n")[0]
     step: BaseException | None = fault
     while step is not None:
         if isinstance(step, OSError) and step.errno is not None:
-            # requests puts the names of its classes and of urllib3's around it.
+            # requests adds the names of its own classes and of urllib3's.
             place = words.partition(": HTTP")[0]
             return f"{place}: {step.strerror or step}"
         step = step.__cause__ or step.__context__

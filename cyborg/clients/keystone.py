@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions with the services around us, as the configuration describes them; built once.
+"""Sessions with other services, built once per process from the configuration.
 
-Everything keystoneauth can do may be configured: ``auth_type = password`` and its kin with
-Keystone, ``none`` and ``admin_token`` with a fixed endpoint where there is none.
+The configuration can use every plug-in of keystoneauth: ``auth_type = password`` and similar with
+Keystone, ``none`` and ``admin_token`` with a fixed endpoint without Keystone.
 """
 
 import threading
@@ -18,35 +18,35 @@ from oslo_config import cfg
 
 from cyborg import context, exception, tracing
 
-#: Seconds without a heartbeat after which a request is given up, unless ``timeout`` is set: a
-#: peer that accepts and never answers must not keep a thread for ever.
+#: Seconds without any data after which a request fails, unless ``timeout`` is set: a peer that
+#: accepts a request and never answers must not block a thread for ever.
 _TIMEOUT = 60.0
 
 
 class Session(session.Session):
-    """keystoneauth's; the other side is told for which request of ours each one of its is made."""
+    """A keystoneauth session that sends our request id along with each of its requests."""
 
     def request(self, url: str, method: str, *given: Any, **arguments: Any) -> requests.Response:
-        """Send it; headers that are given win."""
+        """Send a request; headers of the caller override ours."""
         with tracing.span(method, tracing.Kind.CLIENT, http__request__method=method) as span:
-            known = {**context.headers(), **(arguments.pop("headers", None) or {})}
-            answer = super().request(url, method, *given, headers=known, **arguments)
+            headers = {**context.headers(), **(arguments.pop("headers", None) or {})}
+            answer = super().request(url, method, *given, headers=headers, **arguments)
             span.answered(answer.status_code)
             span.set_attribute("server.address", urlsplit(answer.url).hostname or "")
             return answer
 
 
 class _Loader(loading.session.Session):
-    """Makes such a session from the options of a group."""
+    """Make a ``Session`` from the options of a group."""
 
     @property
     def plugin_class(self) -> type[Session]:
-        """See there."""
+        """Return the class of the sessions."""
         return Session
 
 
 class Sessions:
-    """One adapter per peer and process, made when first asked for.
+    """Make one adapter per peer and process, at its first use.
 
     Groups with equal credentials share their token, which is fetched with the first request and
     again only when it expires. ``conf`` has the groups [placement], [nova], [glance] and
@@ -60,24 +60,24 @@ class Sessions:
         self._plugins: dict[str, BaseAuthPlugin] = {}
 
     def placement(self) -> Adapter:
-        """The adapter of [placement]; exception.ConfigError when that group cannot be used."""
+        """Return the adapter of [placement]; raise exception.ConfigError if it is unusable."""
         return self._adapter("placement")
 
     def nova(self) -> Adapter:
-        """The adapter of [nova]; exception.ConfigError when that group cannot be used."""
+        """Return the adapter of [nova]; raise exception.ConfigError if it is unusable."""
         return self._adapter("nova")
 
     def glance(self) -> Adapter:
-        """The adapter of [glance], with the account of [service_user] if it has none itself.
+        """Return the adapter of [glance], with the account of [service_user] if it has none.
 
-        Raises exception.ConfigError when neither can be used.
+        Raises exception.ConfigError if neither can be used.
         """
         return self._adapter("glance", fallback="service_user")
 
     def keystone(self) -> Adapter:
-        """An adapter with the account of [keystone_authtoken], whose options must be registered.
+        """Return an adapter with the account of [keystone_authtoken].
 
-        Raises exception.ConfigError when that group cannot be used.
+        Its options must be registered. Raises exception.ConfigError if the group cannot be used.
         """
         with self._lock:
             plugin = self._plugin("keystone_authtoken")
@@ -116,7 +116,7 @@ class Sessions:
         return adapter
 
     def _plugin(self, group: str) -> BaseAuthPlugin | None:
-        """The plug-in of a group, the one that is there already if the credentials are equal."""
+        """Return the plug-in of a group; groups with equal credentials share one."""
         try:
             plugin = loading.load_auth_from_conf_options(self._conf, group)
         except ks_exceptions.ClientException as fault:

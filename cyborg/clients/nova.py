@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's REST API, as far as accelerators need it.
-
-It sends external events, looks up servers, and reboots a server.
-"""
+"""Client of Nova's REST API: send external events, look up servers, reboot a server."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,16 +12,19 @@ from keystoneauth1.adapter import Adapter
 from cyborg import exception
 from cyborg.clients import http
 
-#: The first one that knows the event ``accelerator-request-bound``.
+#: The first microversion with the event ``accelerator-request-bound``.
 MICROVERSION = "2.82"
 _PEER = "Nova"
-#: A server that has not been up yet.
+#: The status of a server that has not been started yet.
 _BUILDING = "BUILD"
+#: The length of a page of servers: the default of Nova's ``[api] max_limit``. Nova silently cuts
+#: longer pages.
+_PAGE = 1000
 
 
 @dataclass(frozen=True)
 class BindEvent:
-    """How the bind of one accelerator request of an instance ended."""
+    """The result of the bind of one accelerator request (ARQ) of an instance."""
 
     instance_uuid: str
     arq_uuid: str
@@ -48,15 +48,15 @@ class Server:
 
     @property
     def profile(self) -> str | None:
-        """The device profile that its flavor names."""
+        """Return the name of the device profile in its flavor; None without one."""
         return self.extra_specs.get("accel:device_profile")
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What people know a server by: its name, and how it is in Nova's words.
+    """The name of a server, and its status in Nova's words.
 
-    ``moving`` tells that Nova is doing something with it, so that this will not last.
+    ``moving`` is True while Nova works on the server, so that the status will change.
     """
 
     name: str
@@ -65,9 +65,10 @@ class ServerInfo:
 
 
 class EventVerdict(StrEnum):
-    """What Nova made of an event; all of them are final, sending it again changes nothing.
+    """Nova's answer to an event. Every verdict is final: sending the event again changes nothing.
 
-    NO_HOST_YET is no fault: the bind was faster than the claim, compute will read the requests.
+    NO_HOST_YET is not an error: the bind was faster than the claim, and nova-compute will read the
+    accelerator requests later.
     """
 
     DELIVERED = "delivered"
@@ -76,15 +77,8 @@ class EventVerdict(StrEnum):
     REFUSED = "refused"
 
 
-_VERDICTS = {
-    200: EventVerdict.DELIVERED,
-    404: EventVerdict.INSTANCE_GONE,
-    422: EventVerdict.NO_HOST_YET,
-}
-
-
 class Nova:
-    """Calls over a keystoneauth adapter for the service type ``compute``.
+    """Call Nova through a keystoneauth adapter for the service type ``compute``.
 
     The account needs the role ``service``.
     """
@@ -93,13 +87,13 @@ class Nova:
         self._adapter = adapter
 
     def send_events(self, events: Sequence[BindEvent]) -> list[EventVerdict]:
-        """Send events in one request; the verdicts are in the order of ``events``.
+        """Send events in one request; return their verdicts in the order of ``events``.
 
-        A refusal of the whole request is one of each event. Raises exception.Unavailable when
-        Nova cannot be reached, does not let us in or is busy: nobody was told then, or nobody
-        knows, and sending all again does no harm.
+        If Nova refuses the whole request, every event has that verdict. Raises
+        exception.Unavailable if Nova cannot be reached, refuses the account or is busy: the events
+        were not delivered, or that is unknown, and all of them can safely be sent again.
         """
-        body = {"events": [_event(one) for one in events]}
+        body = {"events": [_event(event) for event in events]}
         answer = http.ask(
             _PEER,
             self._adapter,
@@ -109,19 +103,19 @@ class Nova:
             microversion=MICROVERSION,
         )
         if answer.status_code == 429:
-            raise exception.Unavailable(peer=_PEER, reason="it asks for patience", http=429)
+            raise exception.Unavailable(peer=_PEER, reason="it is busy (429)", http=429)
         if answer.status_code != 207:
             return [_verdict(answer.status_code)] * len(events)
         codes: dict[tuple[str, str], int] = {
-            (one["server_uuid"], one["tag"]): one["code"]
-            for one in http.document(_PEER, answer)["events"]
+            (event["server_uuid"], event["tag"]): event["code"]
+            for event in http.document(_PEER, answer)["events"]
         }
-        return [_verdict(codes.get((one.instance_uuid, one.arq_uuid))) for one in events]
+        return [_verdict(codes.get((event.instance_uuid, event.arq_uuid))) for event in events]
 
     def server(self, instance_uuid: str) -> Server | None:
-        """A server as it is now, None when there is none.
+        """Return a server as it is now; None if it does not exist.
 
-        Raises exception.Unavailable when Nova does not say, or does not show all of it.
+        Raises exception.Unavailable if Nova does not answer, or does not show all fields.
         """
         answer = self._get(instance_uuid)
         if answer is None:
@@ -142,10 +136,10 @@ class Nova:
             ) from None
 
     def server_info(self, instance_uuid: str) -> ServerInfo | None:
-        """What a server is called and how it is, None when there is none.
+        """Return name and status of a server; None if it does not exist.
 
-        Raises exception.Unavailable when Nova does not say: while the server's cell is away it
-        shows neither name nor task.
+        Raises exception.Unavailable if Nova does not answer or does not show them: while the
+        server's cell is down, Nova shows neither name nor task.
         """
         answer = self._get(instance_uuid)
         if answer is None:
@@ -161,10 +155,10 @@ class Nova:
             ) from None
 
     def reboot(self, instance_uuid: str) -> bool:
-        """Have Nova begin a hard reboot, which hands the guest what is listed for it then.
+        """Start a hard reboot, after which the guest has the devices that are bound to it then.
 
-        False when the server is gone, or in a state that forbids it just now. Raises
-        exception.Unavailable; whether it has begun is unknown then.
+        Return False if the server does not exist, or its state does not allow a reboot now. Raises
+        exception.Unavailable; it is then unknown whether the reboot has started.
         """
         path = f"/servers/{quote(instance_uuid, safe='')}/action"
         body = {"reboot": {"type": "HARD"}}
@@ -176,9 +170,9 @@ class Nova:
         return answer.status_code == 202
 
     def server_project(self, instance_uuid: str) -> str | None:
-        """The project that owns a server, None when there is no such server.
+        """Return the id of the project that owns a server; None if the server does not exist.
 
-        Raises exception.Unavailable when Nova does not say.
+        Raises exception.Unavailable if Nova does not answer.
         """
         answer = self._get(instance_uuid)
         if answer is None:
@@ -186,7 +180,7 @@ class Nova:
         return str(http.document(_PEER, answer)["server"]["tenant_id"])
 
     def _get(self, instance_uuid: str) -> requests.Response | None:
-        """Nova's answer about a server, None when there is none; raises Unavailable."""
+        """Return Nova's response for a server; None if it does not exist."""
         path = f"/servers/{quote(instance_uuid, safe='')}"
         answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
         if answer.status_code == 404:
@@ -196,6 +190,56 @@ class Nova:
                 peer=_PEER, reason=f"GET {path} was answered {answer.status_code}"
             )
         return answer
+
+
+class Servers:
+    """List Nova's servers through a keystoneauth adapter for the service type ``compute``.
+
+    The account must see the servers of all projects, as with the role ``admin``.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._nova = Nova(adapter)
+
+    def vanished(self, uuids: Collection[str]) -> frozenset[str]:
+        """Return those of ``uuids`` that are not a server of any project, in any state.
+
+        An account that sees only its own project would report every other server as missing. The
+        list of the servers of all projects is therefore read first, page by page, until all of
+        ``uuids`` are in it; Nova refuses this list to such an account. Servers outside the list
+        (soft-deleted, or in a cell that is down) are then requested one at a time.
+
+        Raises exception.Unavailable if Nova does not answer.
+        """
+        missing = set(uuids)
+        marker = None
+        while True:
+            page = self._page(marker, _PAGE if uuids else 1)
+            missing.difference_update(page)
+            if not missing or not page:
+                break
+            marker = page[-1]
+        return frozenset(uuid for uuid in missing if self._nova.server_project(uuid) is None)
+
+    def _page(self, marker: str | None, limit: int) -> list[str]:
+        query = {"all_tenants": "True", "limit": str(limit)}
+        if marker is not None:
+            query["marker"] = marker
+        path = f"/servers?{urlencode(query)}"
+        answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
+        if answer.status_code != 200:
+            raise exception.Unavailable(
+                peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
+            )
+        return [str(server["id"]) for server in http.document(_PEER, answer)["servers"]]
+
+
+_VERDICTS = {
+    200: EventVerdict.DELIVERED,
+    404: EventVerdict.INSTANCE_GONE,
+    422: EventVerdict.NO_HOST_YET,
+}
 
 
 def _event(event: BindEvent) -> dict[str, str]:
@@ -209,50 +253,3 @@ def _event(event: BindEvent) -> dict[str, str]:
 
 def _verdict(code: int | None) -> EventVerdict:
     return EventVerdict.REFUSED if code is None else _VERDICTS.get(code, EventVerdict.REFUSED)
-
-
-#: Nova's own ``[api] max_limit`` by default; it cuts larger pages silently.
-_PAGE = 1000
-
-
-class Servers:
-    """Calls over a keystoneauth adapter for the service type ``compute``.
-
-    The account must see the servers of all projects, as the role ``admin`` does.
-    """
-
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter = adapter
-        self._nova = Nova(adapter)
-
-    def vanished(self, uuids: Collection[str]) -> frozenset[str]:
-        """Those of ``uuids`` that are no server, of no project and in no state.
-
-        To an account that sees only its own project, everybody else's server would seem to be
-        gone. So the list of all projects' servers is read first, page by page until all of
-        ``uuids`` are found; Nova refuses it to such an account. What is not in the list (it
-        leaves out what is soft-deleted, or in a cell that is away) is asked for one by one.
-
-        Raises exception.Unavailable when Nova does not say.
-        """
-        missing = set(uuids)
-        marker = None
-        while True:
-            page = self._page(marker, _PAGE if uuids else 1)
-            missing.difference_update(page)
-            if not missing or not page:
-                break
-            marker = page[-1]
-        return frozenset(one for one in missing if self._nova.server_project(one) is None)
-
-    def _page(self, marker: str | None, limit: int) -> list[str]:
-        query = {"all_tenants": "True", "limit": str(limit)}
-        if marker is not None:
-            query["marker"] = marker
-        path = f"/servers?{urlencode(query)}"
-        answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
-        if answer.status_code != 200:
-            raise exception.Unavailable(
-                peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
-            )
-        return [str(one["id"]) for one in http.document(_PEER, answer)["servers"]]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our accounts may do at Nova and Placement, learned by asking about what is not there.
+"""Test what our accounts may do at Nova and Placement, without any change there.
 
-Names of roles tell little, because a policy file may say anything. So each question is one that
-this service asks in its daily work, about a server or a provider whose uuid was just made up: who
-may ask is told that there is none, who may not is refused, and nothing changes.
+The names of roles are not enough, because a policy file can define anything. Each test therefore
+sends a request that this service also sends in normal operation, with the random UUID of a server
+or a provider that does not exist. An account with permission gets "not found", an account without
+permission is refused.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ _REFUSALS = frozenset({401, 403})
 
 
 class Answer(Enum):
-    """What a peer said; UNKNOWN when it said nothing of use."""
+    """The answer of a peer; UNKNOWN if it did not give a usable one."""
 
     GRANTED = auto()
     REFUSED = auto()
@@ -33,9 +34,9 @@ class Answer(Enum):
 
 @dataclass(frozen=True)
 class Permission:
-    """An answer, and why it is not GRANTED, as a sentence.
+    """An answer, and a sentence that tells why it is not GRANTED.
 
-    ``roles`` are those of the account's token, as far as Keystone gave it and it was refused.
+    ``roles`` are the roles of the account's token, if Keystone issued one and a peer refused it.
     """
 
     answer: Answer
@@ -44,7 +45,7 @@ class Permission:
 
 
 def telling(adapter: Adapter) -> Permission:
-    """Whether Nova takes our events: without them it never hears how a bind ended."""
+    """Return whether Nova accepts our events, which tell it the results of binds."""
 
     def ask() -> None:
         event = BindEvent(str(uuid4()), str(uuid4()), succeeded=True)
@@ -55,40 +56,40 @@ def telling(adapter: Adapter) -> Permission:
                 reason=f"it does not know accelerator events; compute {MICROVERSION} is needed",
             )
 
-    return _right(adapter, ask)
+    return _permission(adapter, ask)
 
 
 def listing(adapter: Adapter) -> Permission:
-    """Whether Nova lists all projects' servers to us: else none can be known to be gone."""
-    return _right(adapter, lambda: Servers(adapter).vanished(()))
+    """Return whether Nova lists the servers of all projects: needed to detect deleted ones."""
+    return _permission(adapter, lambda: Servers(adapter).vanished(()))
 
 
 def publishing(adapter: Adapter) -> Permission:
-    """Whether Placement lets us read and write providers: else no device is ever offered."""
-    placement, nobody = Placement(adapter), str(uuid4())
+    """Return whether we may read and write providers in Placement: needed to offer devices."""
+    placement, missing = Placement(adapter), str(uuid4())
 
     def ask() -> None:
-        # A wrong endpoint answers 404 to everything; here that would be no answer.
+        # A wrong endpoint answers 404 to every request; find_by_uuid tells it from Placement.
         try:
-            placement.find_by_uuid(nobody)
+            placement.find_by_uuid(missing)
         except exception.NotFound:
             raise exception.Unavailable(
                 peer="Placement", reason="something else answers at its endpoint"
             ) from None
         with contextlib.suppress(exception.NotFound):
-            placement.set_traits(nobody, 0, ())
+            placement.set_traits(missing, 0, ())
 
-    return _right(adapter, ask)
+    return _permission(adapter, ask)
 
 
-def _right(adapter: Adapter, ask: Callable[[], object]) -> Permission:
+def _permission(adapter: Adapter, ask: Callable[[], object]) -> Permission:
     try:
         ask()
     except exception.CyborgError as error:
         cause = error.__cause__
         status = error.fields.get("http")
         if isinstance(cause, ks_exceptions.HttpError):
-            # Keystone itself does not let us in.
+            # Keystone itself refuses the account.
             status = cause.http_status
         if status in _REFUSALS:
             return Permission(Answer.REFUSED, str(error), _roles(adapter))

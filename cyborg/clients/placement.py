@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement's REST API, as far as device providers need it: one method, one request.
+"""Client of Placement's REST API for device providers: each method sends one request.
 
-Every status is looked at: a 404 becomes exception.NotFound, a 409 exception.Conflict (with
-Placement's error ``code`` as a field), a 400 exception.Invalid, and whatever else keeps us from
-working exception.Unavailable. Nothing is retried or remembered here.
+A 404 becomes exception.NotFound, a 409 exception.Conflict (with Placement's error ``code`` as a
+field), a 400 exception.Invalid, and every other failure exception.Unavailable. This client neither
+retries nor caches.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,16 +39,16 @@ class Node:
 
 
 class Placement:
-    """Typed calls over a keystoneauth adapter for the service type ``placement``."""
+    """Call Placement through a keystoneauth adapter for the service type ``placement``."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
 
     def find_root(self, names: Sequence[str]) -> tuple[str, str]:
-        """The uuid and name of the first of ``names`` that is a provider.
+        """Return UUID and name of the first of ``names`` that is a provider.
 
-        Raises exception.NotFound naming all of them: the compute service did not create its
-        provider yet, or calls it something else.
+        Raises exception.NotFound, which names all of them: the compute service has not created its
+        provider yet, or uses another name.
         """
         for name in names:
             node = self.find_by_name(name)
@@ -57,55 +57,55 @@ class Placement:
         raise exception.NotFound(noun="Compute provider", key=" or ".join(names))
 
     def find_by_name(self, name: str) -> Node | None:
-        """The provider of exactly this name, wherever it stands."""
+        """Return the provider with exactly this name, in any tree; None without one."""
         return next(iter(self._nodes({"name": name})), None)
 
     def find_by_uuid(self, uuid: str) -> Node | None:
-        """The provider of this uuid, wherever it stands."""
+        """Return the provider with this UUID, in any tree; None without one."""
         return next(iter(self._nodes({"uuid": uuid})), None)
 
     def tree(self, uuid: str) -> dict[str, Node]:
-        """All providers of the tree that ``uuid`` is in, by uuid; empty when there is none."""
+        """Return all providers of the tree of ``uuid``, by UUID; empty if it does not exist."""
         return {node.uuid: node for node in self._nodes({"in_tree": uuid})}
 
     def create(self, uuid: str, name: str, parent_uuid: str) -> int:
-        """Create a child provider; returns its generation.
+        """Create a child provider and return its generation.
 
-        Raises exception.Conflict with code DUPLICATE_NAME when name or uuid are taken.
+        Raises exception.Conflict with code DUPLICATE_NAME if name or UUID are in use.
         """
         body = {"uuid": uuid, "name": name, "parent_provider_uuid": parent_uuid}
         return int(self._json("POST", "/resource_providers", body)["generation"])
 
     def rename(self, uuid: str, name: str) -> None:
-        """Call a provider otherwise; conflicts as ``create``."""
+        """Rename a provider; raises the same conflicts as ``create``."""
         self._call("PUT", _provider(uuid), {"name": name})
 
     def inventories(self, uuid: str) -> tuple[int, dict[str, Inventory]]:
-        """Generation and inventories by resource class."""
-        found = self._json("GET", _provider(uuid, "inventories"))
-        return found["resource_provider_generation"], found["inventories"]
+        """Return the generation of a provider, and its inventories by resource class."""
+        document = self._json("GET", _provider(uuid, "inventories"))
+        return document["resource_provider_generation"], document["inventories"]
 
     def set_inventories(
         self, uuid: str, generation: int, inventories: Mapping[str, Inventory]
     ) -> int:
-        """Replace all inventories; returns the new generation.
+        """Replace all inventories of a provider and return its new generation.
 
-        Raises exception.Conflict with code CONCURRENT_UPDATE when the generation is another.
+        Raises exception.Conflict with code CONCURRENT_UPDATE if the generation has changed.
         """
         body = {"resource_provider_generation": generation, "inventories": inventories}
-        found = self._json("PUT", _provider(uuid, "inventories"), body)
-        return int(found["resource_provider_generation"])
+        document = self._json("PUT", _provider(uuid, "inventories"), body)
+        return int(document["resource_provider_generation"])
 
     def traits(self, uuid: str) -> tuple[int, frozenset[str]]:
-        """Generation and traits."""
-        found = self._json("GET", _provider(uuid, "traits"))
-        return found["resource_provider_generation"], frozenset(found["traits"])
+        """Return the generation of a provider, and its traits."""
+        document = self._json("GET", _provider(uuid, "traits"))
+        return document["resource_provider_generation"], frozenset(document["traits"])
 
     def set_traits(self, uuid: str, generation: int, traits: Collection[str]) -> int:
-        """Replace all traits; conflicts as ``set_inventories``. Returns the new generation."""
+        """Replace all traits and return the new generation; conflicts as ``set_inventories``."""
         body = {"resource_provider_generation": generation, "traits": sorted(traits)}
-        found = self._json("PUT", _provider(uuid, "traits"), body)
-        return int(found["resource_provider_generation"])
+        document = self._json("PUT", _provider(uuid, "traits"), body)
+        return int(document["resource_provider_generation"])
 
     def delete_inventories(self, uuid: str) -> None:
         """Remove all inventories; exception.Conflict while a consumer has an allocation."""
@@ -116,36 +116,39 @@ class Placement:
         self._call("DELETE", _provider(uuid))
 
     def allocations_of(self, uuid: str) -> dict[str, dict[str, int]]:
-        """Units by resource class that each consumer (by uuid) has of this provider."""
-        found = self._json("GET", _provider(uuid, "allocations"))
-        return {consumer: one["resources"] for consumer, one in found["allocations"].items()}
+        """Return the allocations of a provider: consumer UUID → resource class → units."""
+        document = self._json("GET", _provider(uuid, "allocations"))
+        return {
+            consumer: allocation["resources"]
+            for consumer, allocation in document["allocations"].items()
+        }
 
     def create_resource_class(self, name: str) -> None:
-        """Make a custom resource class exist; calling twice does no harm."""
+        """Create a custom resource class; idempotent."""
         self._call("PUT", f"/resource_classes/{quote(name, safe='')}")
 
     def known_traits(self, names: Collection[str]) -> frozenset[str]:
-        """Those of ``names`` that exist; one request however many there are."""
+        """Return those of the traits ``names`` that exist, with one request."""
         query = "?" + urlencode({"name": "in:" + ",".join(sorted(names))}, safe=":,")
         if len(query) > _MAX_QUERY:
             query = ""
         return frozenset(self._json("GET", f"/traits{query}")["traits"]) & frozenset(names)
 
     def create_trait(self, name: str) -> None:
-        """Make a custom trait exist; calling twice does no harm."""
+        """Create a custom trait; idempotent."""
         self._call("PUT", f"/traits/{quote(name, safe='')}")
 
     def _nodes(self, query: dict[str, str]) -> list[Node]:
-        found = self._json("GET", f"/resource_providers?{urlencode(query)}")
+        document = self._json("GET", f"/resource_providers?{urlencode(query)}")
         return [
             Node(
-                uuid=one["uuid"],
-                name=one["name"],
-                generation=one["generation"],
-                parent_uuid=one["parent_provider_uuid"],
-                root_uuid=one["root_provider_uuid"],
+                uuid=provider["uuid"],
+                name=provider["name"],
+                generation=provider["generation"],
+                parent_uuid=provider["parent_provider_uuid"],
+                root_uuid=provider["root_provider_uuid"],
             )
-            for one in found["resource_providers"]
+            for provider in document["resource_providers"]
         ]
 
     def _json(self, method: str, path: str, body: object = None) -> Any:
@@ -183,7 +186,7 @@ def _provider(uuid: str, *rest: str) -> str:
 
 
 def _error(answer: Any) -> tuple[str, str]:
-    """Placement's error code and its one-line explanation."""
+    """Return Placement's error code and its one-line explanation."""
     try:
         first = answer.json()["errors"][0]
         detail = str(first["detail"]).strip().rpartition("\n")[2].strip()

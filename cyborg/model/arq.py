@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
+from typing import ClassVar
 from uuid import UUID, uuid5
 
 
@@ -79,6 +80,8 @@ class Binding:
     ``project_id`` is None unless the request named an owner (microversion 2.1, admins).
     """
 
+    KIND: ClassVar[str] = "Binding"
+
     arq_uuid: str
     hostname: str
     device_rp_uuid: str
@@ -89,6 +92,8 @@ class Binding:
 @dataclass(frozen=True)
 class Arq:
     """An accelerator request as the API shows it; times are UTC without a zone."""
+
+    KIND: ClassVar[str] = "Arq"
 
     uuid: str
     state: State

@@ -7,6 +7,7 @@ taken back) goes from REBOOT to SHRINK, or from RELEASE on where no guest can ha
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 
 class Step(StrEnum):
@@ -30,6 +31,8 @@ class Plan:
     work was ``rebooted_at`` milliseconds old. ``told``: the outcome stands already, the rest is
     tidying up.
     """
+
+    KIND: ClassVar[str] = "Plan"
 
     step: Step
     arqs: tuple[str, ...]

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 
 class Origin(StrEnum):
@@ -16,6 +17,8 @@ class Origin(StrEnum):
 @dataclass(frozen=True)
 class Attribute:
     """One key and value of a deployable, as the API shows it."""
+
+    KIND: ClassVar[str] = "Attribute"
 
     uuid: str
     deployable_id: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit may find: one table of kinds with severity, remedy and repair.
+"""The findings of an audit: one table of kinds with severity, remedy and repair.
 
-The checker, the reconciler, ``cyborg-audit`` and the documents all take it from here.
+The checks, the reconciler, ``cyborg-audit`` and the documents all use this table.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 
 class Severity(IntEnum):
-    """How bad it is; the numbers are the exit statuses of ``cyborg-audit``."""
+    """The severity of a finding; the numbers are the exit statuses of ``cyborg-audit``."""
 
     INFO = 0
     WARNING = 1
@@ -19,7 +19,7 @@ class Severity(IntEnum):
 
 
 class Fix(StrEnum):
-    """What can be repaired without a human's judgement."""
+    """The repairs that need no decision of an operator."""
 
     RELEASE_HANDLE = "release-handle"
     HOLD_HANDLE = "hold-handle"
@@ -33,7 +33,7 @@ class Fix(StrEnum):
 
 
 class Invariant(StrEnum):
-    """What a finding violates, as the audit shows it."""
+    """The invariant that a finding violates, as the audit shows it."""
 
     #: One unit, one holder, and never more units on offer than there are.
     ONE_HOLDER = "one-holder"
@@ -48,7 +48,7 @@ class Invariant(StrEnum):
 
 
 class Kind(StrEnum):
-    """Everything that may be found."""
+    """The kinds of findings."""
 
     LEAKED_HANDLE = "leaked-handle"
     STRANDED_RELEASE = "stranded-release"
@@ -92,7 +92,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for a kind: the invariant it violates, and what to do about it."""
+    """The invariant that a kind of finding violates, and what to do about it."""
 
     invariant: Invariant
     severity: Severity
@@ -158,7 +158,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             Fix.GUARD_INSTANCE,
         ),
         Kind.OVERSHOWN: Rule(
-            Invariant.ONE_HOLDER, _ERROR, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
+            Invariant.ONE_HOLDER, _ERROR, _FIXED + "has the agent publish it again.", Fix.REPUBLISH
         ),
         Kind.UNALLOCATED: Rule(
             Invariant.ONE_HOLDER,
@@ -197,7 +197,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             "Start nova-compute on {host}, or set [agent] resource_provider_name to its name.",
         ),
         Kind.MISSING_PROVIDER: Rule(
-            Invariant.AGREEMENT, _WARN, _FIXED + "has the agent publish it anew.", Fix.REPUBLISH
+            Invariant.AGREEMENT, _WARN, _FIXED + "has the agent publish it again.", Fix.REPUBLISH
         ),
         Kind.MISPLACED_PROVIDER: Rule(
             Invariant.AGREEMENT,
@@ -216,7 +216,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         Kind.DRIFT: Rule(
             Invariant.AGREEMENT,
             _WARN,
-            _FIXED + "has the agent publish it anew; where there are allocations of what is not "
+            _FIXED + "has the agent publish it again; where there are allocations of what is not "
             "ours, delete those first.",
             Fix.REPUBLISH,
         ),
@@ -262,11 +262,11 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that does not hold.
+    """One violation of an invariant.
 
-    ``noun`` and ``key`` say what it is about, ``cause`` what was seen, as a sentence.
-    ``fixable`` False: it cannot be repaired now, though others of its kind can. ``advice``
-    replaces the remedy of its kind, where the likely cause is known.
+    ``noun`` and ``key`` name the object, ``cause`` is what was seen, as a sentence. ``fixable``
+    False: it cannot be repaired now, although its kind can be. ``advice`` replaces the remedy of
+    its kind if the likely cause is known.
     """
 
     kind: Kind
@@ -279,7 +279,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[Kind, str, str]:
-        """Equal for the same trouble seen twice."""
+        """Return a key that is equal for the same violation in two audits."""
         return self.kind, self.noun, self.key
 
     @property
@@ -292,12 +292,12 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What to do about it, as a sentence."""
+        """Return what to do about it, as a sentence."""
         if self.advice:
             return self.advice
         return RULES[self.kind].remedy.format(key=self.key, host=self.host or "its host")
 
     @property
     def fix(self) -> Fix | None:
-        """The repair that ``--fix`` makes; None when it takes a human."""
+        """Return the repair that ``--fix`` makes; None if an operator must decide."""
         return RULES[self.kind].fix if self.fixable else None

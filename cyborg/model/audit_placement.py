@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The invariants between database, Placement and hosts; used by ``cyborg.model.audit_rules``.
 
-Units: Placement gives out ``total - reserved`` of a provider less what is allocated. A consumer's
-allocation without (enough) ARQs is a bind to come, for the scheduler allocates first. So what is
-still offered, and what is allocated but not yet bound, together must find handles to claim.
+Units: Placement offers ``total - reserved`` of a provider, less the allocated units. The scheduler
+allocates before a bind, so an allocation without (enough) ARQs is a future bind. There must be a
+free handle for every unit that is offered, or allocated but not bound yet.
 """
 
 from collections import Counter
@@ -19,28 +19,31 @@ from cyborg.model.provider import Provider, provider_uuid
 
 @dataclass(frozen=True)
 class GracePeriods:
-    """How long Placement may lag behind, and an agent be silent, in milliseconds."""
+    """How long Placement may lag behind, and an agent may be silent, in milliseconds."""
 
     settle: int
     agent_silence: int
 
 
 def placement(cloud: Snapshot, peers: AuditViews, patience: GracePeriods) -> Iterator[Finding]:
-    """Compare the rows with what Placement shows of the hosts that it was asked about."""
+    """Yield the differences between rows and Placement, for the hosts that have a view."""
     for host in cloud.hosts:
         deployables = cloud.deployables_of.get(host.id, [])
-        for one in deployables:
-            if one.publish_error is not None:
-                cause = f"Placement refuses {one.name}: {one.publish_error}"
-                yield _finding(Kind.REFUSED_PROVIDER, host, one, cause)
-            if one.rp_uuid != provider_uuid(one.name):
-                cause = f"{one.name} has provider {one.rp_uuid}, which its name does not make."
-                yield _finding(Kind.MISNAMED_PROVIDER, host, one, cause)
+        for deployable in deployables:
+            if deployable.publish_error is not None:
+                cause = f"Placement refuses {deployable.name}: {deployable.publish_error}"
+                yield _finding(Kind.REFUSED_PROVIDER, host, deployable, cause)
+            if deployable.rp_uuid != provider_uuid(deployable.name):
+                cause = (
+                    f"{deployable.name} has provider {deployable.rp_uuid}, "
+                    "which its name does not make."
+                )
+                yield _finding(Kind.MISNAMED_PROVIDER, host, deployable, cause)
         view = peers.placement.get(host.name)
         if view is not None and view.root is not None:
             side = _Side(cloud, host, view, patience)
-            for one in deployables:
-                yield from side.compare(one)
+            for deployable in deployables:
+                yield from side.compare(deployable)
             yield from side.orphans()
         elif view is not None and deployables:
             cause = f"Placement does not know {host.name}; none of its devices are offered."
@@ -58,12 +61,12 @@ class _Side:
 
     @property
     def silent(self) -> bool:
-        """Whether the agent is away: the one who could publish anything."""
+        """Return whether the agent is silent, so that nothing can be published."""
         silence = self.host.agent_silence
         return silence is None or silence > self.patience.agent_silence
 
     def compare(self, deployable: DeployableRow) -> Iterator[Finding]:
-        """Whatever is wrong with one provider; one that was refused is known to be."""
+        """Yield the differences of one provider; a refused one has a finding already."""
         shown = self.view.providers.get(deployable.rp_uuid or "")
         refused = deployable.publish_error is not None
         if shown is None:
@@ -88,7 +91,7 @@ class _Side:
             yield self._late(Kind.DRIFT, deployable, cause)
 
     def orphans(self) -> Iterator[Finding]:
-        """Providers whose names make their uuids are ours; each needs a deployable."""
+        """Yield our providers (their UUIDs follow from their names) without a deployable."""
         for uuid, shown in self.view.providers.items():
             named = uuid == provider_uuid(shown.name) and shown.parent_uuid == self.view.root
             if named and uuid not in self.cloud.providers:
@@ -96,34 +99,34 @@ class _Side:
                 yield Finding(Kind.ORPHAN_PROVIDER, "provider", uuid, cause, self.host.name)
 
     def _late(self, kind: Kind, deployable: DeployableRow, cause: str) -> Finding:
-        """A difference that the agent is to remove; news for it are no fault yet."""
+        """Return the finding for a difference that the agent must remove; PUBLISHING if new."""
         if self.host.changed_age <= self.patience.settle and not self.silent:
             return _finding(Kind.PUBLISHING, self.host, deployable, cause)
         return replace(_finding(kind, self.host, deployable, cause), fixable=not self.silent)
 
 
 def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
-    """In words, what Placement shows otherwise than it should; traits of others are theirs.
+    """Return the differences in Placement in words; traits of other services are ignored.
 
-    ``withheld`` allows it to reserve more: what needs an agent is not given out while it is away.
+    ``withheld`` allows more reserved units: units that need a silent agent are reserved.
     """
     parts = []
     if shown.name != desired.name:
         parts.append(f"it is called {shown.name}")
-    wanted, actual = desired.inventories(), dict(shown.inventories)
-    if withheld and wanted.keys() == actual.keys() and wanted:
-        (name,) = wanted
+    expected, actual = desired.inventories(), dict(shown.inventories)
+    if withheld and expected.keys() == actual.keys() and expected:
+        (name,) = expected
         if desired.reserved < actual[name].get("reserved", 0) <= desired.total:
-            wanted[name] = {**wanted[name], "reserved": actual[name]["reserved"]}
-    for name in sorted(wanted.keys() | actual.keys()):
+            expected[name] = {**expected[name], "reserved": actual[name]["reserved"]}
+    for name in sorted(expected.keys() | actual.keys()):
         if name not in actual:
             parts.append(f"no inventory of {name}")
-        elif name not in wanted:
+        elif name not in expected:
             parts.append(f"an inventory of {name}{_held(shown, name)}")
         else:
             parts += [
                 f"{field} of {name} is {actual[name].get(field)} instead of {value}"
-                for field, value in wanted[name].items()
+                for field, value in expected[name].items()
                 if actual[name].get(field) != value
             ]
     lacking = desired.traits - shown.traits
@@ -133,16 +136,16 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
 
 
 def _held(shown: Shown, resource_class: str) -> str:
-    """Who keeps an inventory from being removed, in words."""
-    consumers = [one for one, has in shown.allocations.items() if resource_class in has]
+    """Return the consumers that keep an inventory from being removed, in words."""
+    consumers = [consumer for consumer, has in shown.allocations.items() if resource_class in has]
     return f" with allocations of {' and '.join(sorted(consumers))}" if consumers else ""
 
 
 def _excess(cloud: Snapshot, deployable: DeployableRow, shown: Shown) -> int:
-    """How many units more Placement gives out, now or for binds to come, than there are for them.
+    """Return how many more units Placement offers or has allocated for binds than can be bound.
 
-    With the right inventory it can only be too many where a handle has leaked, or where an ARQ
-    has one without allocation; each of these is found by its own name.
+    With a correct inventory this needs a leaked handle, or an ARQ that has a handle without an
+    allocation; both have their own kinds of findings.
     """
     inventory = shown.inventories.get(deployable.resource_class, {})
     bound = cloud.bound_units.get(deployable.rp_uuid or "", Counter())
@@ -160,30 +163,32 @@ def _finding(kind: Kind, host: HostRow, deployable: DeployableRow, cause: str) -
 
 
 def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Finding]:
-    """Compare ARQs with allocations.
+    """Yield the differences between ARQs and allocations.
 
-    An allocation without ARQ is nothing to worry about while Nova knows its server: a bind may
-    come, or an evacuated host clean up.
+    An allocation without ARQ is not a fault while Nova has its server: a bind may follow, or an
+    evacuated host may clean up.
     """
     for host in cloud.hosts:
         view = peers.placement.get(host.name)
         if view is None:
             continue
         stale: set[str] = set()
-        for one in cloud.deployables_of.get(host.id, []):
-            shown = view.providers.get(one.rp_uuid or "")
+        for deployable in cloud.deployables_of.get(host.id, []):
+            shown = view.providers.get(deployable.rp_uuid or "")
             if shown is None:
                 continue
-            bound = cloud.bound_units.get(one.rp_uuid or "", Counter())
-            for instance, units in cloud.owed_units.get(one.rp_uuid or "", Counter()).items():
-                # One whose server is gone has a finding of its own.
+            bound = cloud.bound_units.get(deployable.rp_uuid or "", Counter())
+            for instance, units in cloud.owed_units.get(
+                deployable.rp_uuid or "", Counter()
+            ).items():
+                # An instance without a server has a finding of its own.
                 if instance not in peers.vanished:
-                    yield from _unallocated(host, one, shown, (instance, units))
+                    yield from _unallocated(host, deployable, shown, (instance, units))
             stale |= (shown.allocations.keys() & peers.vanished) - bound.keys()
         for consumer in sorted(stale):
-            known = peers.consumer_ages.get(consumer)
-            if known is None or known > age:
-                kind = Kind.UNDATED_ALLOCATION if known is None else Kind.STALE_ALLOCATION
+            age_without_arq = peers.consumer_ages.get(consumer)
+            if age_without_arq is None or age_without_arq > age:
+                kind = Kind.UNDATED_ALLOCATION if age_without_arq is None else Kind.STALE_ALLOCATION
                 cause = f"It has an allocation on {host.name}, but no ARQ, and Nova has no server."
                 yield Finding(kind, "consumer", consumer, cause, host.name)
 
@@ -192,29 +197,29 @@ def _unallocated(
     host: HostRow, deployable: DeployableRow, shown: Shown, bound: tuple[str, int]
 ) -> Iterator[Finding]:
     instance, units = bound
-    known = shown.allocations.get(instance, {}).get(deployable.resource_class, 0)
-    if known < units:
-        cause = f"It has {units} unit(s) of {deployable.name}, but Placement knows of {known}."
+    allocated = shown.allocations.get(instance, {}).get(deployable.resource_class, 0)
+    if allocated < units:
+        cause = f"It has {units} unit(s) of {deployable.name}, but Placement knows of {allocated}."
         yield Finding(Kind.UNALLOCATED, "instance", instance, cause, host.name)
 
 
 def prepared(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:
-    """Compare bound ARQs with what hosts hold ready for guests."""
+    """Yield the differences between bound ARQs and the units that hosts have prepared."""
     for host in cloud.hosts:
         there = peers.prepared.get(host.name)
         if there is None:
             continue
-        known: set[tuple[str, str]] = set()
+        held: set[tuple[str, str]] = set()
         for deployable in cloud.deployables_of.get(host.id, []):
             for handle in cloud.handles_of.get(deployable.id, []):
                 unit = deployable.name, handle.key
                 holders = cloud.holders.get(handle.id, [])
-                if any(one.binds for one in holders) or handle.id in cloud.release_of:
-                    known.add(unit)
+                if any(arq.binds for arq in holders) or handle.id in cloud.release_of:
+                    held.add(unit)
                 for arq in holders:
                     if arq.state == State.BOUND and arq.prepared and unit not in there:
                         cause = f"Its unit {handle.key} of {deployable.name} is not prepared."
                         yield Finding(Kind.UNPREPARED, "arq", arq.uuid, cause, host.name)
-        for name, key in sorted(there - known):
+        for name, key in sorted(there - held):
             cause = f"Unit {key} of {name} is prepared, but nobody has it."
             yield Finding(Kind.LEFTOVER, "unit", f"{name}/{key}", cause, host.name)

@@ -51,7 +51,7 @@ class Ages:
 
 def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
     """Everything that does not hold, the worst first, then by host and name."""
-    found = [
+    findings = [
         *_handles(cloud),
         *_arqs(cloud),
         *_waiting(cloud, peers, ages),
@@ -65,7 +65,14 @@ def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
         *audit_placement.prepared(cloud, peers),
     ]
     return sorted(
-        found, key=lambda one: (-one.severity, one.host or "", one.kind, one.noun, one.key)
+        findings,
+        key=lambda finding: (
+            -finding.severity,
+            finding.host or "",
+            finding.kind,
+            finding.noun,
+            finding.key,
+        ),
     )
 
 
@@ -77,7 +84,7 @@ def _handles(cloud: Snapshot) -> Iterator[Finding]:
         if kind is not None:
             yield _of_handle(cloud, handle, kind, cause)
         if len(holders) > 1:
-            names = ", ".join(sorted(one.uuid for one in holders))
+            names = ", ".join(sorted(arq.uuid for arq in holders))
             yield _of_handle(cloud, handle, Kind.SHARED_HANDLE, f"ARQs {names} all have it.")
 
 
@@ -86,8 +93,8 @@ def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Ki
     releasing = handle.state == HandleState.RELEASING
     quarantined = handle.state == HandleState.QUARANTINED
     at_work = handle.id in cloud.release_of
-    binders = [one for one in holders if one.binds]
-    bound = [one for one in holders if one.state == State.BOUND]
+    binders = [arq for arq in holders if arq.binds]
+    bound = [arq for arq in holders if arq.state == State.BOUND]
     if handle.state == HandleState.HELD and not holders:
         return Kind.LEAKED_HANDLE, "It is held, but no ARQ has it."
     if bound and releasing and at_work:
@@ -114,8 +121,8 @@ def _of_handle(cloud: Snapshot, handle: HandleRow, kind: Kind, cause: str) -> Fi
 
 def _arqs(cloud: Snapshot) -> Iterator[Finding]:
     """Check holders and progress from the side of the ARQs."""
-    preparing = {one.arq_uuid for one in cloud.work if one.kind == WorkKind.PREPARE}
-    attaching = {one.instance_uuid for one in cloud.work if one.kind == WorkKind.ATTACH}
+    preparing = {work.arq_uuid for work in cloud.work if work.kind == WorkKind.PREPARE}
+    attaching = {work.instance_uuid for work in cloud.work if work.kind == WorkKind.ATTACH}
     for arq in cloud.arqs:
         if arq.state in _HANDLELESS and arq.handle_id is not None:
             yield _of_arq(cloud, arq, Kind.NEEDLESS_HOLD, f"It is {arq.state} and has a handle.")
@@ -173,11 +180,11 @@ def _instances(cloud: Snapshot) -> Iterator[Finding]:
     for arq in cloud.arqs:
         if arq.instance_uuid is not None:
             named.setdefault(arq.instance_uuid, arq)
-    bound = {one.uuid for one in cloud.instances if one.bound}
-    for one in cloud.instances:
-        if one.bound and one.uuid not in named:
+    bound = {instance.uuid for instance in cloud.instances if instance.bound}
+    for instance in cloud.instances:
+        if instance.bound and instance.uuid not in named:
             cause = "It counts as bound, but it has no ARQ."
-            yield Finding(Kind.CLOSED_INSTANCE, "instance", one.uuid, cause, one.hostname)
+            yield Finding(Kind.CLOSED_INSTANCE, "instance", instance.uuid, cause, instance.hostname)
     for uuid, arq in named.items():
         if uuid not in bound:
             cause = f"It has ARQ {arq.uuid}, but does not count as bound."
@@ -189,7 +196,7 @@ def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
     """Check that work is carried out."""
     silence = cloud.conductor_silence
     if silence is None or silence > ages.conductor_silence:
-        waiting = [one for one in cloud.work if one.waiting > ages.conductor_silence]
+        waiting = [work for work in cloud.work if work.waiting > ages.conductor_silence]
         if waiting:
             since = "ever" if silence is None else duration(silence)
             cause = f"{len(waiting)} piece(s) of work wait; no conductor was seen for {since}."
@@ -199,16 +206,16 @@ def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
     if judged.deaf:
         bus = judged.conductors(None)
         yield Finding(Kind.NO_CONDUCTOR, "cloud", "bus", bus.cause, advice=bus.remedy)
-    for one in cloud.work:
-        if one.kind == WorkKind.NOTIFY and one.age > ages.notify + ages.work:
-            cause = f"Nova could not be told for {duration(one.age)}{_because(one)}"
-            yield _of_work(cloud, one, Kind.UNTOLD, cause)
-        elif one.kind == WorkKind.PREPARE and (one.overdue or 0) > ages.work:
-            cause = f"Its bind is {duration(one.overdue or 0)} past its deadline{_because(one)}"
-            yield _of_work(cloud, one, Kind.OVERDUE_BIND, cause)
-        elif _may_stick(cloud, one) and one.age > ages.stuck:
-            cause = f"Its {one.kind} has been tried for {duration(one.age)}{_because(one)}"
-            yield _of_work(cloud, one, Kind.STUCK_WORK, cause)
+    for work in cloud.work:
+        if work.kind == WorkKind.NOTIFY and work.age > ages.notify + ages.work:
+            cause = f"Nova could not be told for {duration(work.age)}{_because(work)}"
+            yield _of_work(cloud, work, Kind.UNTOLD, cause)
+        elif work.kind == WorkKind.PREPARE and (work.overdue or 0) > ages.work:
+            cause = f"Its bind is {duration(work.overdue or 0)} past its deadline{_because(work)}"
+            yield _of_work(cloud, work, Kind.OVERDUE_BIND, cause)
+        elif _may_stick(cloud, work) and work.age > ages.stuck:
+            cause = f"Its {work.kind} has been tried for {duration(work.age)}{_because(work)}"
+            yield _of_work(cloud, work, Kind.STUCK_WORK, cause)
 
 
 def _may_stick(cloud: Snapshot, work: WorkRow) -> bool:
@@ -238,7 +245,7 @@ def _because(work: WorkRow) -> str:
 
 def _hosts(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
     """Check processes, drivers and devices, so that an operator looks at those that fail."""
-    names = {one.id: one.name for one in cloud.hosts}
+    names = {host.id: host.name for host in cloud.hosts}
     judged = _processes(cloud, ages)
     for conductor in cloud.conductors:
         if conductor.bus_error and judged.is_fresh(conductor):
@@ -288,5 +295,5 @@ def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
     With the peers asked between the two, what was merely on its way between database and peers
     is in one of them only.
     """
-    seen = {one.identity for one in first}
-    return [one for one in second if one.identity in seen]
+    seen = {finding.identity for finding in first}
+    return [finding for finding in second if finding.identity in seen]

@@ -157,79 +157,81 @@ class Snapshot:
 
     @cached_property
     def host_by_id(self) -> dict[int, HostRow]:
-        return {one.id: one for one in self.hosts}
+        return {host.id: host for host in self.hosts}
 
     @cached_property
     def device_by_id(self) -> dict[int, DeviceRow]:
-        return {one.id: one for one in self.devices}
+        return {device.id: device for device in self.devices}
 
     @cached_property
     def deployable_by_id(self) -> dict[int, DeployableRow]:
-        return {one.id: one for one in self.deployables}
+        return {deployable.id: deployable for deployable in self.deployables}
 
     @cached_property
     def handle_by_id(self) -> dict[int, HandleRow]:
-        return {one.id: one for one in self.handles}
+        return {handle.id: handle for handle in self.handles}
 
     @cached_property
     def arq_by_uuid(self) -> dict[str, ArqRow]:
-        return {one.uuid: one for one in self.arqs}
+        return {arq.uuid: arq for arq in self.arqs}
 
     @cached_property
     def holders(self) -> dict[int, list[ArqRow]]:
         """Handle id → the ARQs that refer to it."""
-        found: dict[int, list[ArqRow]] = defaultdict(list)
-        for one in self.arqs:
-            if one.handle_id is not None:
-                found[one.handle_id].append(one)
-        return found
+        arqs: dict[int, list[ArqRow]] = defaultdict(list)
+        for arq in self.arqs:
+            if arq.handle_id is not None:
+                arqs[arq.handle_id].append(arq)
+        return arqs
 
     @cached_property
     def handles_of(self) -> dict[int, list[HandleRow]]:
         """Deployable id → its handles."""
-        found: dict[int, list[HandleRow]] = defaultdict(list)
-        for one in self.handles:
-            found[one.deployable_id].append(one)
-        return found
+        handles: dict[int, list[HandleRow]] = defaultdict(list)
+        for handle in self.handles:
+            handles[handle.deployable_id].append(handle)
+        return handles
 
     @cached_property
     def deployables_of(self) -> dict[int, list[DeployableRow]]:
         """Host id → its deployables."""
-        found: dict[int, list[DeployableRow]] = defaultdict(list)
-        for one in self.deployables:
-            found[self.device_by_id[one.device_id].host_id].append(one)
-        return found
+        deployables: dict[int, list[DeployableRow]] = defaultdict(list)
+        for deployable in self.deployables:
+            deployables[self.device_by_id[deployable.device_id].host_id].append(deployable)
+        return deployables
 
     @cached_property
     def providers(self) -> frozenset[str]:
         """The uuids of all our providers."""
-        return frozenset(one.rp_uuid for one in self.deployables if one.rp_uuid is not None)
+        return frozenset(
+            deployable.rp_uuid for deployable in self.deployables if deployable.rp_uuid is not None
+        )
 
     @cached_property
     def bound_units(self) -> dict[str, Counter[str]]:
         """Provider → instance → how many ARQs bind a unit there, or are about to."""
-        found: dict[str, Counter[str]] = defaultdict(Counter)
-        for one in self.arqs:
-            if one.binds and one.rp_uuid is not None and one.instance_uuid is not None:
-                found[one.rp_uuid][one.instance_uuid] += 1
-        return found
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for arq in self.arqs:
+            if arq.binds and arq.rp_uuid is not None and arq.instance_uuid is not None:
+                counts[arq.rp_uuid][arq.instance_uuid] += 1
+        return counts
 
     @cached_property
     def owed_units(self) -> dict[str, Counter[str]]:
         """The same of those only whose allocation must stand by now."""
-        found: dict[str, Counter[str]] = defaultdict(Counter)
-        for one in self.arqs:
-            if one.binds and one.rp_uuid and one.instance_uuid and not one.hidden:
-                found[one.rp_uuid][one.instance_uuid] += 1
-        return found
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for arq in self.arqs:
+            if arq.binds and arq.rp_uuid and arq.instance_uuid and not arq.hidden:
+                counts[arq.rp_uuid][arq.instance_uuid] += 1
+        return counts
 
     @cached_property
     def release_of(self) -> dict[int, WorkRow]:
         """Handle id → the work that is to release it."""
         return {
-            one.handle_id: one
-            for one in self.work
-            if one.kind == WorkKind.RELEASE and one.handle_id is not None
+            work.handle_id: work
+            for work in self.work
+            if work.kind == WorkKind.RELEASE and work.handle_id is not None
         }
 
     def host_of(self, deployable_id: int | None) -> HostRow | None:
@@ -252,7 +254,7 @@ class Snapshot:
     def desired(self, deployable: DeployableRow) -> Provider:
         """What Placement shall show of a deployable, once its agent has published it."""
         handles = self.handles_of.get(deployable.id, [])
-        units = [Unit(one.state, one.lost) for one in handles]
+        units = [Unit(handle.state, handle.lost) for handle in handles]
         return Provider(
             uuid=deployable.rp_uuid or "",
             name=deployable.name,
@@ -268,10 +270,10 @@ class Snapshot:
             return 0
         return sum(
             1
-            for one in self.handles_of.get(deployable.id, [])
-            if one.state in (HandleState.FREE, HandleState.RELEASING)
-            and not one.lost
-            and one.id not in self.holders
+            for handle in self.handles_of.get(deployable.id, [])
+            if handle.state in (HandleState.FREE, HandleState.RELEASING)
+            and not handle.lost
+            and handle.id not in self.holders
         )
 
     def _standing(self, deployable: DeployableRow) -> Standing:
@@ -286,4 +288,4 @@ class Snapshot:
 
     @cached_property
     def _driver_states(self) -> dict[tuple[int, str], str]:
-        return {(one.host_id, one.name): one.state for one in self.drivers}
+        return {(driver.host_id, driver.name): driver.state for driver in self.drivers}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement, Nova and the hosts show, as far as they were asked: an audit's other half."""
+"""What Placement, Nova and the hosts answered in an audit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class View:
 
 @dataclass(frozen=True)
 class AuditViews:
-    """What others showed; nothing is concluded from what was not asked.
+    """The answers of other services; an audit concludes nothing from a missing answer.
 
     ``placement`` are views by host name. ``vanished`` are uuids for which Nova answered that it
     has no server. ``consumer_ages`` tells how long, at least, consumers have had allocations

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a deployable Placement may give out: the one rule, for those who compute it.
+"""The rule for how many units of a deployable Placement offers.
 
-The conductor applies it to rows to say what Placement shall show, the audit to a snapshot to say
-what it should have shown.
+The conductor applies it to rows to compute the desired state, the audit to a snapshot to check it.
 """
 
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from cyborg.model.report import DriverState
 
 @dataclass(frozen=True)
 class Standing:
-    """What decides whether a deployable is offered at all.
+    """The facts that decide whether a deployable is offered.
 
     ``status`` is its device's, ``lost`` whether it or its device is not seen any more; ``driver``
     is the state of its driver, None while that has never been reported; ``disabled`` tells that an
@@ -31,7 +30,7 @@ class Standing:
 
     @property
     def offered(self) -> bool:
-        """Whether any unit may be given out."""
+        """Return whether any unit may be offered."""
         driver = DriverState.READY if self.driver is None else self.driver
         works = not self.lost and driver == DriverState.READY and health.offered(self.health)
         return self.status == DeviceStatus.ENABLED and works and not self.disabled
@@ -39,21 +38,21 @@ class Standing:
 
 @dataclass(frozen=True)
 class Unit:
-    """An attach handle as far as Placement is concerned."""
+    """The facts of an attach handle that matter to Placement."""
 
     state: str
     lost: bool
 
     @property
     def withheld(self) -> bool:
-        """Whether it is not to be given out, though others of its deployable may be."""
+        """Return whether this unit is reserved even if its deployable is offered."""
         return self.lost or self.state == HandleState.QUARANTINED
 
 
 def reserved(standing: Standing, units: Iterable[Unit]) -> int:
-    """How many units are not to be given out now.
+    """Return how many units are reserved now.
 
-    All of them when the deployable is not offered, else those lost or in quarantine.
+    All of them if the deployable is not offered, else those lost or in quarantine.
     """
-    known = list(units)
-    return sum(one.withheld for one in known) if standing.offered else len(known)
+    all_units = list(units)
+    return sum(unit.withheld for unit in all_units) if standing.offered else len(all_units)

@@ -2,6 +2,7 @@
 """Who asks for a change, as it travels on the bus: a decision already taken, never a token."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Caller:
     logs and history. ``expires_ms`` is the moment, by the database's clock, from which on nobody
     waits for the answer any more, so that nothing may be changed; None where that is not known.
     """
+
+    KIND: ClassVar[str] = "Caller"
 
     project_id: str | None
     user_id: str | None

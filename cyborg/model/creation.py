@@ -8,7 +8,7 @@ other kinds are parts of a card, which its driver finds.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cyborg import exception
 from cyborg.model.device import (
@@ -40,6 +40,8 @@ class Creation:
 
     It has either so many ``units`` or those of the ``addresses``.
     """
+
+    KIND: ClassVar[str] = "Creation"
 
     host: str
     driver: str
@@ -81,10 +83,10 @@ def parse_traits(given: object) -> tuple[str, ...]:
         raise exception.Invalid(
             field="traits", reason=f"a list of at most {_MOST_TRAITS} names is needed"
         )
-    for index, one in enumerate(given):
-        if not isinstance(one, str) or not is_trait_name(one):
+    for index, name in enumerate(given):
+        if not isinstance(name, str) or not is_trait_name(name):
             raise exception.Invalid(
-                field=f"traits[{index}]", reason=f"{one!r} is no name of a trait"
+                field=f"traits[{index}]", reason=f"{name!r} is no name of a trait"
             )
     return tuple(dict.fromkeys(given))
 
@@ -101,13 +103,13 @@ def _parse_handles(given: object) -> tuple[int | None, tuple[str, ...]]:
             field="handles",
             reason=f"a number or a list of 1 to {MOST_UNITS} PCI addresses is needed",
         )
-    found: list[str] = []
-    for index, one in enumerate(given):
-        address = _parse_address(f"handles[{index}]", one)
-        if address in found:
+    addresses: list[str] = []
+    for index, value in enumerate(given):
+        address = _parse_address(f"handles[{index}]", value)
+        if address in addresses:
             raise exception.Invalid(field=f"handles[{index}]", reason=f"{address} is given twice")
-        found.append(address)
-    return None, tuple(found)
+        addresses.append(address)
+    return None, tuple(addresses)
 
 
 def _parse_address(place: str, given: object) -> str:
@@ -121,23 +123,23 @@ def _parse_address(place: str, given: object) -> str:
 
 
 def handles(
-    wanted: Creation, attach_type: AttachType, taken: Collection[str]
+    creation: Creation, attach_type: AttachType, taken: Collection[str]
 ) -> tuple[AttachHandle, ...]:
     """The units of a new accelerator on a backend of this attach type.
 
     ``taken`` are the keys of the host's devices, for those that are given no address. Raises
     exception.Invalid when the backend has no such units.
     """
-    if attach_type is AttachType.PCI and len(wanted.addresses) != 1:
+    if attach_type is AttachType.PCI and len(creation.addresses) != 1:
         raise exception.Invalid(
             field="handles",
-            reason=f"backend {wanted.backend} offers whole PCI functions: a list of one address is "
-            "needed",
+            reason=f"backend {creation.backend} offers whole PCI functions: a list of one address "
+            "is needed",
         )
-    places = [PciAddress.parse(one) for one in wanted.addresses]
-    if wanted.units is not None:
-        places = _places(wanted.units, taken)
-    return tuple(AttachHandle(str(one), attach_type, one.info()) for one in places)
+    places = [PciAddress.parse(address) for address in creation.addresses]
+    if creation.units is not None:
+        places = _places(creation.units, taken)
+    return tuple(AttachHandle(str(place), attach_type, place.info()) for place in places)
 
 
 def _places(units: int, taken: Collection[str]) -> list[PciAddress]:
@@ -151,7 +153,7 @@ def _places(units: int, taken: Collection[str]) -> list[PciAddress]:
     )
 
 
-def device(wanted: Creation, units: tuple[AttachHandle, ...], node: str) -> Device:
+def device(creation: Creation, units: tuple[AttachHandle, ...], node: str) -> Device:
     """The facts of a new accelerator; ``node`` is what its agent calls the host.
 
     Its driver adds what it alone knows (the vendor, whether a bind needs the host's work).
@@ -160,20 +162,20 @@ def device(wanted: Creation, units: tuple[AttachHandle, ...], node: str) -> Devi
     deployable = Deployable(
         # As of what is discovered: a function that both are to offer has one owner.
         name=f"{node}_{place}",
-        resource_class=wanted.resource_class,
-        driver_name=wanted.backend[:100],
+        resource_class=creation.resource_class,
+        driver_name=creation.backend[:100],
         handles=units,
-        traits=all_traits(wanted.traits),
-        attributes=attributes(wanted.resource_class, wanted.traits),
+        traits=all_traits(creation.traits),
+        attributes=attributes(creation.resource_class, creation.traits),
     )
     return Device(
         key=str(place),
-        type=wanted.type,
+        type=creation.type,
         vendor="generic",
-        model=wanted.model,
+        model=creation.model,
         control_path=place.info(),
         deployables=(deployable,),
-        backend=wanted.backend,
+        backend=creation.backend,
         made=True,
     )
 
@@ -187,5 +189,5 @@ def attributes(resource_class: str, traits: Collection[str]) -> tuple[Attribute,
     """The attributes that tell of a deployable's class and traits."""
     return (
         Attribute("rc", resource_class),
-        *(Attribute(f"trait{i}", one) for i, one in enumerate(all_traits(traits))),
+        *(Attribute(f"trait{i}", trait) for i, trait in enumerate(all_traits(traits))),
     )

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 #: Widths of the database's columns for text that drivers bring.
 _WIDE = 255
@@ -119,6 +119,8 @@ class Device:
     driver only tells that it is there.
     """
 
+    KIND: ClassVar[str] = "Device"
+
     key: str
     type: DeviceType
     vendor: str
@@ -139,12 +141,12 @@ class Device:
                 return flaw
         if not -_LARGEST <= (self.numa_node or 0) <= _LARGEST:
             return f"there is no NUMA node {self.numa_node}"
-        names = [one.name for one in self.deployables]
+        names = [deployable.name for deployable in self.deployables]
         if len(set(names)) < len(names):
             return "two of its deployables have one name"
-        for one in self.deployables:
-            if len({handle.key for handle in one.handles}) < len(one.handles):
-                return f"two attach handles of {one.name} have one key"
+        for deployable in self.deployables:
+            if len({handle.key for handle in deployable.handles}) < len(deployable.handles):
+                return f"two attach handles of {deployable.name} have one key"
         return None
 
 
@@ -157,6 +159,8 @@ class Hardware:
     ``remote`` how many of them are not local to the host; ``capability`` tells what they can do,
     as a nested object of JSON. ``reason`` also tells why it must be set up or the host booted.
     """
+
+    KIND: ClassVar[str] = "Hardware"
 
     key: str
     kind: str
@@ -179,7 +183,7 @@ class Hardware:
             vendor=device.vendor,
             model=device.model,
             offered=True,
-            num=sum(len(one.handles) for one in device.deployables),
+            num=sum(len(deployable.handles) for deployable in device.deployables),
         )
 
     def validate(self) -> str | None:
@@ -215,6 +219,8 @@ class Backend:
     create on it; None: they cannot create any.
     """
 
+    KIND: ClassVar[str] = "Backend"
+
     name: str
     state: str
     services: tuple[BackendService, ...] = ()
@@ -223,23 +229,23 @@ class Backend:
 
     def validate(self) -> str | None:
         """Why no database could keep this backend, as a sentence; None when one can."""
-        names = [one.name for one in self.services]
+        names = [service.name for service in self.services]
         if len(set(names)) < len(names):
             return "two of its services have one name"
         texts = [
             ("its name", self.name, _WIDE),
             ("its state", self.state, _STATE),
-            *(("the name of a service", one.name, _WIDE) for one in self.services),
-            *(("the state of a service", one.state, _STATE) for one in self.services),
+            *(("the name of a service", service.name, _WIDE) for service in self.services),
+            *(("the state of a service", service.state, _STATE) for service in self.services),
         ]
-        return next(filter(None, (_flaw_of_text(*one) for one in texts)), None)
+        return next(filter(None, (_flaw_of_text(*text) for text in texts)), None)
 
 
 def _flaw_of_text(what: str, text: str, width: int) -> str | None:
     """Why a column of this width cannot keep a text, as a sentence; None when it can."""
     if not 0 < len(text) <= width:
         return f"{what} has {len(text)} characters and not 1 to {width}"
-    if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         return f"{what} is no text: {text!r}"
     return None
 

@@ -17,7 +17,7 @@ from cyborg.model.device import DeviceStatus
 #: What the API calls a device that its host does not show, whatever its status is.
 LOST: Final = "lost"
 #: Every word of the API for the state of a device.
-WORDS: Final = (*(one.value for one in DeviceStatus), LOST)
+WORDS: Final = (*(status.value for status in DeviceStatus), LOST)
 _ALL = frozenset(DeviceStatus)
 
 

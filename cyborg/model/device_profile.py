@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device profiles: named wishes for accelerators, and the rules that make a wish valid.
+"""Device profiles: named requests for accelerators, and the rules for valid requests.
 
-A profile has groups; each group is answered by one resource provider and holds
-``resources:<CLASS>`` amounts, ``trait:<TRAIT>`` demands and ``accel:<key>`` wishes that only this
-service understands. Values are strings, as every client expects them.
+A profile has groups. One resource provider serves each group. A group holds ``resources:<CLASS>``
+amounts, ``trait:<TRAIT>`` conditions and ``accel:<key>`` requirements that only this service
+interprets. All values are strings, as clients expect.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 from uuid import UUID
 
 from cyborg import exception
@@ -22,7 +23,7 @@ _TRAIT_WORDS = ("required", "forbidden")
 _MAX_NAME = 255
 _MAX_TEXT = 16_000
 
-#: The wishes that name an image to be loaded before a guest gets the device; see ``image_wish``.
+#: The keys that name an image to load before a guest gets the device; see ``image_wish``.
 BITSTREAM_ID = "bitstream_id"
 FUNCTION_ID = "function_id"
 #: The keys of a group that hold them.
@@ -33,7 +34,7 @@ Group = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one profile may ask for."""
+    """The largest request that one profile may make."""
 
     groups: int = 100
     units: int = 64
@@ -42,6 +43,8 @@ class Limits:
 @dataclass(frozen=True)
 class DeviceProfile:
     """A profile as stored and shown; group order is part of its meaning."""
+
+    KIND: ClassVar[str] = "DeviceProfile"
 
     uuid: str
     name: str
@@ -53,10 +56,12 @@ class DeviceProfile:
 
 @dataclass(frozen=True)
 class ProfileChange:
-    """What an update sets; None leaves a name or the groups as they are.
+    """The fields that an update sets; None keeps the name or the groups.
 
-    ``describes`` tells that the description is set too, None taking it away.
+    ``describes`` True sets the description too; a description of None removes it.
     """
+
+    KIND: ClassVar[str] = "ProfileChange"
 
     name: str | None = None
     groups: tuple[dict[str, str], ...] | None = None
@@ -65,17 +70,17 @@ class ProfileChange:
 
 
 def units(group: Group) -> int:
-    """How many accelerators the group asks for, over all its resource classes."""
+    """Return how many accelerators a group requests, over all its resource classes."""
     return sum(int(value) for key, value in group.items() if key.startswith("resources:"))
 
 
 def resource_classes(group: Group) -> frozenset[str]:
-    """The resource classes that the group asks for."""
+    """Return the resource classes that a group requests."""
     return frozenset(key.partition(":")[2] for key in group if key.startswith("resources:"))
 
 
 def wishes(group: Group) -> dict[str, str]:
-    """The ``accel:`` wishes of the group, without their prefix."""
+    """Return the ``accel:`` requirements of a group, without their prefix."""
     return {
         key.partition(":")[2]: value for key, value in group.items() if key.startswith("accel:")
     }
@@ -83,7 +88,7 @@ def wishes(group: Group) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RequestedImage:
-    """The image that a group asks for: a Glance image, or the one that has a function."""
+    """The image that a group requests: a Glance image, or the image with a function."""
 
     bitstream_id: str | None = None
     function_id: str | None = None
@@ -95,7 +100,7 @@ class RequestedImage:
 
 
 def image_wish(spec: Mapping[str, str]) -> RequestedImage | None:
-    """Return the image that ``wishes`` of a group name; None when they name none.
+    """Return the image that the ``accel:`` requirements of a group name; None without one.
 
     Raises exception.Invalid for an ``accel:bitstream_id`` that is not a UUID, and for one beside an
     ``accel:function_id``.
@@ -140,7 +145,7 @@ def image_warnings(groups: Sequence[Group], programmable: frozenset[str]) -> lis
 
 
 def parse_name(name: object) -> str:
-    """A profile's name, or exception.Invalid naming the field ``name``."""
+    """Return a checked name; raise exception.Invalid, which names the field ``name``."""
     if not isinstance(name, str) or not name:
         raise exception.Invalid(field="name", reason="a non-empty string is needed")
     if len(name) > _MAX_NAME:
@@ -155,7 +160,7 @@ def parse_name(name: object) -> str:
 def parse_groups(
     groups: object, standard_classes: frozenset[str], limits: Limits
 ) -> tuple[dict[str, str], ...]:
-    """The groups in their stored form: names trimmed, amounts as strings, order kept.
+    """Return the groups in their stored form: names trimmed, amounts as strings, order kept.
 
     ``standard_classes`` are Placement's standard resource classes. Raises exception.Invalid that
     names the place, for instance ``groups[1].resources:FPGA``.
@@ -238,7 +243,7 @@ def _text(field: str, value: object) -> str:
 
 
 def _digits(value: int) -> str | None:
-    """A number as text; None for one that is too long for Python to write (and for any use)."""
+    """Return a number as text; None for a number that is too long for Python to convert."""
     try:
         return str(value)
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of a device: the words, what each means for the offer, and how an agent reports it."""
+"""The health of a device: its words, their effect on the offered units, and its reports."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,11 +10,11 @@ _REASON: Final = 1000
 
 
 class Condition(StrEnum):
-    """The health of a device; no word at all: its driver has not told the health.
+    """The health of a device; without a word its driver has not reported the health.
 
     ``ok`` and ``degraded`` devices are offered. The units of ``drain`` and ``dead`` devices are
-    reserved: ``drain`` when the driver reports a fault, ``dead`` when the device can work no more.
-    Instances keep the units that they hold in every condition.
+    reserved: ``drain`` when the driver reports a fault, ``dead`` when the device cannot work any
+    more. Instances keep the units that they hold in every condition.
     """
 
     OK = "ok"
@@ -24,7 +24,7 @@ class Condition(StrEnum):
 
 
 #: Every word of the API for the health of a device.
-CONDITIONS: Final = tuple(one.value for one in Condition)
+CONDITIONS: Final = tuple(condition.value for condition in Condition)
 #: What the history and notifications say where the driver has not told the health.
 UNKNOWN: Final = "unknown"
 _ACTION: Final = "health "
@@ -33,22 +33,22 @@ OFFERED: Final = frozenset({Condition.OK.value, Condition.DEGRADED.value})
 
 
 def offered(health: str | None) -> bool:
-    """Whether units of a device of this health may be given out; an unknown word forbids it."""
+    """Return whether units of a device with this health are offered; not for an unknown word."""
     return health is None or health in OFFERED
 
 
 def notable(before: str | None, after: str | None) -> bool:
-    """Whether a change of health is recorded in the history; a first ``ok`` is not."""
+    """Return whether the history records a change of health; a first ``ok`` is not recorded."""
     return before != after and not {before, after} <= {None, Condition.OK.value}
 
 
 def action(health: str | None) -> str:
-    """The action of a line of history about a device whose health has changed."""
+    """Return the action of the history record about a change of a device's health."""
     return f"{_ACTION}{health or UNKNOWN}"
 
 
 def of_action(action: str) -> str | None:
-    """The health that a line of history is about; None when it is about something else."""
+    """Return the health in the action of a history record; None for any other action."""
     return action.removeprefix(_ACTION) if action.startswith(_ACTION) else None
 
 
@@ -65,6 +65,8 @@ class DeviceHealth:
 
 
 def legible(text: str | None) -> str | None:
-    """A reason in the form in which any database can store it: one line, printable, not empty."""
-    words = "".join(one if one.isprintable() else " " for one in text or "").split()
+    """Return a reason as one printable line that any database can store; None if it is empty."""
+    words = "".join(
+        character if character.isprintable() else " " for character in text or ""
+    ).split()
     return " ".join(words)[:_REASON] or None

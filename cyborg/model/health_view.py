@@ -123,7 +123,9 @@ class Cloud:
         self._processes = processes
         self._down_after = down_after
         self._conductors = [
-            one for one in processes if one.binary == CONDUCTOR and self.is_fresh(one)
+            process
+            for process in processes
+            if process.binary == CONDUCTOR and self.is_fresh(process)
         ]
 
     def is_fresh(self, process: Process) -> bool:
@@ -133,14 +135,18 @@ class Cloud:
     @property
     def deaf(self) -> str:
         """Why no conductor receives anything, as the reason of one; empty while any receives."""
-        if not self._conductors or not all(one.bus_error for one in self._conductors):
+        if not self._conductors or not all(conductor.bus_error for conductor in self._conductors):
             return ""
         return _bare(self._conductors[0].bus_error or "")
 
     @property
     def deaf_since(self) -> int | None:
         """The time at which the last conductor stopped receiving; None while any receives."""
-        times = [one.bus_error_ms for one in self._conductors if one.bus_error_ms is not None]
+        times = [
+            conductor.bus_error_ms
+            for conductor in self._conductors
+            if conductor.bus_error_ms is not None
+        ]
         return max(times) if self.deaf and times else None
 
     def process(self, process: Process) -> Component:
@@ -161,7 +167,7 @@ class Cloud:
         silence = f"No heartbeat for {duration(process.silent_ms)}"
         if process.binary == CONDUCTOR:
             level = Level.WARNING if self._conductors else Level.FAILURE
-            if any(one.host == process.host for one in self._conductors):
+            if any(conductor.host == process.host for conductor in self._conductors):
                 cause = f"{silence}; another {CONDUCTOR} on this host is up."
                 return Component(name, State.DOWN, level, cause, _REPLACED_REMEDY)
             remedy = (
@@ -193,9 +199,9 @@ class Cloud:
         limit = self._down_after.get(process.binary, 0)
         if not self._conductors:
             heard = [
-                one.bus_error_ms or one.last_seen_ms
-                for one in self._processes
-                if one.binary == CONDUCTOR
+                conductor.bus_error_ms or conductor.last_seen_ms
+                for conductor in self._processes
+                if conductor.binary == CONDUCTOR
             ]
             if heard and process.last_seen_ms + limit < max(heard):
                 return ""
@@ -217,9 +223,9 @@ class Cloud:
             since = _since(self.deaf_since)
             cause = f"No conductor answers{since}: {self.deaf}."
             return Component(BUS, State.DOWN, Level.FAILURE, cause, bus_remedy(self.deaf))
-        known = [one for one in self._processes if one.binary == CONDUCTOR]
+        conductors = [process for process in self._processes if process.binary == CONDUCTOR]
         if not self._conductors:
-            since = _since(max((one.last_seen_ms for one in known), default=None))
+            since = _since(max((conductor.last_seen_ms for conductor in conductors), default=None))
             cause = f"No conductor is up{since}."
             return Component(BUS, State.DOWN, Level.FAILURE, cause, f"Start a {CONDUCTOR}.")
         if trouble:
@@ -242,18 +248,18 @@ def view(
     Without rows of processes (the database is away) the bus is judged by ``trouble`` alone.
     """
     cloud = Cloud(processes, down_after)
-    away = any(one.up is False and one.name == DATABASE for one in looks)
+    away = any(look.up is False and look.name == DATABASE for look in looks)
     bus = _bus_alone(trouble) if away and not processes else cloud.conductors(trouble)
     return [
-        *(_peer(one) for one in looks),
+        *(_peer(look) for look in looks),
         bus,
-        *(cloud.process(one) for one in processes),
+        *(cloud.process(process) for process in processes),
     ]
 
 
 def worst(components: Sequence[Component]) -> Level:
     """The level of the worst component."""
-    return max((one.level for one in components), default=Level.OK)
+    return max((component.level for component in components), default=Level.OK)
 
 
 def bus_remedy(reason: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels: words that people hang on devices; never facts of the hardware, never traits."""
+"""Labels: words that operators attach to devices; neither facts of the hardware nor traits."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Labels = dict[str, str]
 
 
 def parse_key(key: str) -> str:
-    """A label's name, or exception.Invalid naming the field ``labels``."""
+    """Return a label's name; raise exception.Invalid, which names the field ``labels``."""
     if _KEY.fullmatch(key) is None:
         raise exception.Invalid(
             field="labels",
@@ -25,7 +25,7 @@ def parse_key(key: str) -> str:
 
 
 def parse_change(change: object) -> dict[str, str | None]:
-    """What an update does to labels: a string sets one, null takes it away."""
+    """Return a checked change of labels: a string sets a label, null removes it."""
     if not isinstance(change, Mapping):
         raise exception.Invalid(field="labels", reason="an object is needed")
     for key, value in change.items():
@@ -40,27 +40,27 @@ def parse_change(change: object) -> dict[str, str | None]:
 
 
 def parse_labels(given: object) -> Labels:
-    """The labels that something new shall have; raises exception.Invalid naming the field."""
-    found = parse_change(given)
-    for key, value in found.items():
+    """Return the labels of a new object; raise exception.Invalid, which names the field."""
+    change = parse_change(given)
+    for key, value in change.items():
         if value is None:
             raise exception.Invalid(field=f"labels.{key}", reason="a string is needed")
-    return changed({}, found)
+    return changed({}, change)
 
 
 def parse_filter(text: str) -> Labels:
-    """``key=value`` pairs with commas between them, as a query string has them."""
-    wanted: Labels = {}
+    """Return the labels of a query string: ``key=value`` pairs, separated by commas."""
+    labels: Labels = {}
     for pair in text.split(","):
         key, equals, value = pair.partition("=")
         if not equals:
             raise exception.Invalid(field="labels", reason="key=value pairs are needed")
-        wanted[parse_key(key.strip())] = value
-    return wanted
+        labels[parse_key(key.strip())] = value
+    return labels
 
 
 def changed(labels: Mapping[str, str], change: Mapping[str, str | None]) -> Labels:
-    """The labels after a change; raises Invalid when they become too many."""
+    """Return the labels after a change; raise exception.Invalid for more than ``MOST``."""
     after = {**labels, **change}
     kept = {key: after[key] for key in sorted(after)}
     left = {key: value for key, value in kept.items() if value is not None}

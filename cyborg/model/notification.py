@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told to whoever listens on the bus: event types, and their payloads as plain data.
+"""Notifications on the message bus: event types, and their payloads as plain data.
 
-Within one major version a payload only gains fields. Moments are ISO 8601 in UTC.
+Within one major version a payload only gains fields. Times are ISO 8601 in UTC.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,19 +24,19 @@ SERVICE_DOWN: Final = "service.down"
 SERVICE_UP: Final = "service.up"
 ACCELERATOR_USAGE: Final = "accelerator.usage"
 
-#: The state of a request or device that is not there any more.
+#: The states of a removed ARQ and of a removed device.
 DELETED: Final = "Deleted"
 GONE: Final = "gone"
 
-#: What the history says of requests, by the state that this leads to.
+#: Action of a history record of an ARQ → the state after it.
 _OF_ARQ: Final[Mapping[str, str]] = {
-    **{one.value: one.value for one in State},
+    **{state.value: state.value for state in State},
     "deleted": DELETED,
     "detached": DELETED,
 }
-#: The same of devices.
+#: The same for devices.
 _OF_DEVICE: Final[Mapping[str, str]] = {
-    **{one.value: one.value for one in DeviceStatus},
+    **{status.value: status.value for status in DeviceStatus},
     "lost": LOST,
     "retired": GONE,
 }
@@ -45,7 +45,7 @@ _AFTER: Final[Mapping[str, Mapping[str, str]]] = {"arq": _OF_ARQ, "device": _OF_
 
 @dataclass(frozen=True)
 class Notification:
-    """One message to whoever listens."""
+    """One message to all subscribers."""
 
     event_type: str
     payload: dict[str, Any]
@@ -53,7 +53,7 @@ class Notification:
 
 @dataclass(frozen=True)
 class Happening:
-    """One line of the history, as far as notifications tell it; ``at_ms`` by the database."""
+    """One history record, with the fields of notifications; ``at_ms`` by the database's clock."""
 
     id: int
     at_ms: int
@@ -64,13 +64,13 @@ class Happening:
     hostname: str | None
     reason: str | None
     request_id: str | None
-    #: What it is since then, where the action does not tell.
+    #: The state since then, if the action does not determine it.
     state: str | None = None
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device is, and who holds units of it now.
+    """The facts of a device, and the current holders of its units.
 
     ``users`` are (arq uuid, instance uuid, project id).
     """
@@ -83,55 +83,62 @@ class DeviceFacts:
 
 
 def moment(ms: int) -> str:
-    """A moment in milliseconds since 1970 as text."""
+    """Return a time in milliseconds since 1970 as text."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def state_after(noun: str, action: str, stated: str | None) -> str | None:
-    """The state of an ARQ or device after an event; None when the event does not change it.
+    """Return the state of an ARQ or device after an event; None if the event does not change it.
 
-    ``stated`` is the state that the line of history names itself.
+    ``stated`` is the state in the history record itself.
     """
     return stated or _AFTER.get(noun, {}).get(action)
 
 
-def arq_state(one: Happening, project_id: str | None) -> Notification | None:
-    """That a request changed its state; None when what happened changed none.
+def arq_state(happening: Happening, project_id: str | None) -> Notification | None:
+    """Return the notification that an ARQ changed its state; None if it did not.
 
-    ``project_id`` is its owner, None where it is gone or has none.
+    ``project_id`` is the owner; None if the ARQ is deleted or has no owner.
     """
-    state = state_after(one.noun, one.action, one.state)
+    state = state_after(happening.noun, happening.action, happening.state)
     if state is None:
         return None
     return Notification(
         ARQ_STATE,
-        {**_common(one), "state": state, "project_id": project_id, "instance": one.instance_uuid},
+        {
+            **_common(happening),
+            "state": state,
+            "project_id": project_id,
+            "instance": happening.instance_uuid,
+        },
     )
 
 
-def device_state(one: Happening, facts: DeviceFacts | None) -> Notification | None:
-    """That a device changed its state; None when what happened changed none.
+def device_state(happening: Happening, facts: DeviceFacts | None) -> Notification | None:
+    """Return the notification that a device changed its state; None if it did not.
 
-    ``facts`` is None where it is gone.
+    ``facts`` is None for a removed device.
     """
-    state = state_after(one.noun, one.action, one.state)
-    return None if state is None else _of_device(DEVICE_STATE, one, {"state": state}, facts)
+    state = state_after(happening.noun, happening.action, happening.state)
+    return None if state is None else _of_device(DEVICE_STATE, happening, {"state": state}, facts)
 
 
-def device_health(one: Happening, facts: DeviceFacts | None) -> Notification | None:
-    """That the health of a device changed; None when the happening is about something else."""
-    health = of_action(one.action)
-    return None if health is None else _of_device(DEVICE_HEALTH, one, {"health": health}, facts)
+def device_health(happening: Happening, facts: DeviceFacts | None) -> Notification | None:
+    """Return the notification that the health of a device changed; None if it did not."""
+    health = of_action(happening.action)
+    return (
+        None if health is None else _of_device(DEVICE_HEALTH, happening, {"health": health}, facts)
+    )
 
 
 def _of_device(
-    event_type: str, one: Happening, news: Mapping[str, Any], facts: DeviceFacts | None
+    event_type: str, happening: Happening, news: Mapping[str, Any], facts: DeviceFacts | None
 ) -> Notification:
     users = () if facts is None else facts.users
     return Notification(
         event_type,
         {
-            **_common(one),
+            **_common(happening),
             **news,
             "type": facts and facts.type,
             "driver": facts and facts.driver,
@@ -146,7 +153,7 @@ def _of_device(
 
 
 def service(binary: str, host: str, *, up: bool, at_ms: int, seen_ms: int) -> Notification:
-    """That nothing is heard of a service any more, or something again."""
+    """Return the notification that a service is down, or up again."""
     return Notification(
         SERVICE_UP if up else SERVICE_DOWN,
         {
@@ -162,8 +169,8 @@ def service(binary: str, host: str, *, up: bool, at_ms: int, seen_ms: int) -> No
 def usage(
     host: str, at_ms: int, readings: Iterable[Reading], devices: Sequence[tuple[str, Device]]
 ) -> Notification:
-    """What the accelerators of a host measured; ``devices`` are those there are, by driver."""
-    known = {(driver, one.key): one for driver, one in devices}
+    """Return the notification with a host's readings; ``devices`` are (driver, device) pairs."""
+    device_by_key = {(driver, device.key): device for driver, device in devices}
     return Notification(
         ACCELERATOR_USAGE,
         {
@@ -171,9 +178,9 @@ def usage(
             "measured_at": moment(at_ms),
             "host": host,
             "accelerators": [
-                _measured(one, known[one.driver, one.key])
-                for one in readings
-                if (one.driver, one.key) in known
+                _measured(reading, device_by_key[reading.driver, reading.key])
+                for reading in readings
+                if (reading.driver, reading.key) in device_by_key
             ],
         },
     )
@@ -186,18 +193,18 @@ def _measured(reading: Reading, device: Device) -> dict[str, Any]:
         "type": device.type.value,
         "vendor": device.vendor,
         "model": device.model,
-        "providers": [provider_uuid(one.name) for one in device.deployables],
+        "providers": [provider_uuid(deployable.name) for deployable in device.deployables],
         "figures": reading.figures,
     }
 
 
-def _common(one: Happening) -> dict[str, Any]:
+def _common(happening: Happening) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "event_id": one.id,
-        "occurred_at": moment(one.at_ms),
-        "uuid": one.uuid,
-        "host": one.hostname,
-        "reason": one.reason,
-        "request_id": one.request_id,
+        "event_id": happening.id,
+        "occurred_at": moment(happening.at_ms),
+        "uuid": happening.uuid,
+        "host": happening.hostname,
+        "reason": happening.reason,
+        "request_id": happening.request_id,
     }

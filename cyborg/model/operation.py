@@ -4,7 +4,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 
 class OperationState(StrEnum):
@@ -53,6 +53,8 @@ class Operation:
     ``subject`` tells what it is about: ``hosts``, and driver, backend, device, instance or service
     where there is one. Operations of earlier releases have none.
     """
+
+    KIND: ClassVar[str] = "Operation"
 
     uuid: str
     verb: str

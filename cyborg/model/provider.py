@@ -108,7 +108,9 @@ class PublishResult:
     def problems(self) -> dict[str, str]:
         """The reason by provider name, for those that Placement does not show as desired."""
         return {
-            one.name: one.reason for one in self.outcomes if one.verdict is not Verdict.PUBLISHED
+            outcome.name: outcome.reason
+            for outcome in self.outcomes
+            if outcome.verdict is not Verdict.PUBLISHED
         }
 
 
@@ -165,8 +167,8 @@ def changes(desired: Provider, actual: Actual, ours: frozenset[str]) -> tuple[Ch
     every other trait stays. Units are taken back before traits are touched, and offered only
     after the traits are right.
     """
-    wanted = (actual.traits - ours) | desired.traits
-    traits = (SetTraits(wanted),) if wanted != actual.traits else ()
+    desired_traits = (actual.traits - ours) | desired.traits
+    traits = (SetTraits(desired_traits),) if desired_traits != actual.traits else ()
     inventories = desired.inventories()
     if inventories == actual.inventories:
         return traits
@@ -176,7 +178,7 @@ def changes(desired: Provider, actual: Actual, ours: frozenset[str]) -> tuple[Ch
 
 
 def _offers_more(new: Mapping[str, Inventory], old: Mapping[str, Inventory]) -> bool:
-    return any(_free(one) > _free(old.get(name, {})) for name, one in new.items())
+    return any(_free(inventory) > _free(old.get(name, {})) for name, inventory in new.items())
 
 
 def _free(inventory: Inventory) -> int | float:

@@ -4,7 +4,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 #: The figures that have a metric each, with their meaning; their names end in the unit.
 FIGURES: Final[Mapping[str, str]] = {
@@ -25,6 +25,8 @@ class Reading:
 
     ``figures`` are those of ``FIGURES`` that the driver knows and others of its own.
     """
+
+    KIND: ClassVar[str] = "Reading"
 
     driver: str
     key: str

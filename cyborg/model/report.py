@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.health import DeviceHealth
@@ -80,6 +80,8 @@ class DriverReport:
 class Report:
     """The whole host as its drivers see it now."""
 
+    KIND: ClassVar[str] = "Report"
+
     drivers: tuple[DriverReport, ...]
 
     def digest(self) -> str:
@@ -91,11 +93,11 @@ class Report:
             _sorted(
                 {
                     name: fact
-                    for name, fact in vars(one).items()
+                    for name, fact in vars(driver).items()
                     if name != "accepts" and (name != "health" or fact)
                 }
             )
-            for one in self.drivers
+            for driver in self.drivers
         ]
         text = json.dumps(sorted(facts, key=_word), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -104,10 +106,11 @@ class Report:
         """Return what of each driver the conductor does not keep: driver → name → reason."""
         return {
             driver.driver: {
-                one.name: taken.refused[one.name]
+                deployable.name: taken.refused[deployable.name]
                 for device in driver.devices
-                for one in device.deployables
-                if one.name in taken.refused and taken.keepers.get(one.name) != driver.driver
+                for deployable in device.deployables
+                if deployable.name in taken.refused
+                and taken.keepers.get(deployable.name) != driver.driver
             }
             for driver in self.drivers
         }
@@ -115,17 +118,17 @@ class Report:
     def deployables(self) -> frozenset[str]:
         """The names of all that was found; drivers that failed have found nothing."""
         return frozenset(
-            one.name
+            deployable.name
             for driver in self.drivers
             for device in driver.devices
-            for one in device.deployables
+            for deployable in device.deployables
         )
 
 
 def _sorted(value: Any) -> Any:
     """The same facts in one order: where a driver came across a thing first is no fact."""
     if isinstance(value, dict):
-        return {key: _sorted(one) for key, one in value.items()}
+        return {key: _sorted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return sorted(map(_sorted, value), key=_word)
     # Not asdict: it copies every word, which for many devices takes longer than all the rest.
@@ -136,7 +139,7 @@ def _word(fact: Any) -> str:
     """What orders facts of one kind: what tells each from the others."""
     if not isinstance(fact, dict):
         return str(fact)
-    return " ".join(str(fact[one]) for one in ("driver", "name", "key", "value") if one in fact)
+    return " ".join(str(fact[name]) for name in ("driver", "name", "key", "value") if name in fact)
 
 
 @dataclass(frozen=True)
@@ -151,8 +154,8 @@ class Changes:
 
 def changes(before: Iterable[Device], after: Iterable[Device]) -> Changes:
     """What becomes of devices of one driver from one report to the next."""
-    old = {one.key: _sorted(one) for one in before}
-    new = {one.key: _sorted(one) for one in after}
+    old = {device.key: _sorted(device) for device in before}
+    new = {device.key: _sorted(device) for device in after}
     return Changes(
         found=len(new),
         added=len(new.keys() - old.keys()),
@@ -171,6 +174,8 @@ class Hello:
     are installed on its host. ``bus_error`` says why the agent's RPC server receives no requests;
     it is empty while the server listens. ``failure`` says why ``status`` is FAILED.
     """
+
+    KIND: ClassVar[str] = "Hello"
 
     host: str
     provider_names: tuple[str, ...]
@@ -191,6 +196,8 @@ class Welcome:
     ``desired_generation`` differs from what the agent has when the desired state changed.
     """
 
+    KIND: ClassVar[str] = "Welcome"
+
     epoch: int
     digest: str | None
     desired_generation: int
@@ -203,6 +210,8 @@ class Acknowledged:
     ``keepers`` names, for those of them that another driver of the host shows as well, the driver
     whose device keeps the name.
     """
+
+    KIND: ClassVar[str] = "Acknowledged"
 
     desired_generation: int
     refused: dict[str, str] = field(default_factory=dict)
@@ -252,6 +261,8 @@ class Desired:
     want something else than the host's configuration says. ``made`` is what operators created:
     its drivers tell whether it is there.
     """
+
+    KIND: ClassVar[str] = "Desired"
 
     generation: int
     tree: ProviderTree

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that outlives its transaction: what kinds there are, and what an agent is asked to do."""
+"""Work that continues after its transaction: its kinds, and the tasks of agents."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from cyborg.model.device import BackendService
 from cyborg.model.health import DeviceHealth
@@ -11,7 +11,7 @@ from cyborg.model.report import DriverState
 
 
 class WorkKind(StrEnum):
-    """Each kind has one handler in the conductor."""
+    """The kinds of work; each has one handler in the conductor."""
 
     NOTIFY = "notify"
     PREPARE = "prepare"
@@ -25,12 +25,12 @@ class WorkKind(StrEnum):
     FORGET = "forget"
     INSTALL = "install"
     CREATE = "create"
-    #: Following the history to tell of it; it never ends.
+    #: Publish notifications from the history; this work never ends.
     PUBLISH_NOTIFICATIONS = "announce"
 
 
 class Unit(NamedTuple):
-    """What a guest gets, by names that are the same in the database and on the host.
+    """An attachable unit, by names that are the same in the database and on the host.
 
     The deployable's name is unique in the cloud, the handle's key within the deployable.
     """
@@ -44,13 +44,15 @@ class HandleTask:
     """Prepare or release one attach handle on the agent's host.
 
     ``operation`` identifies the task: an agent that meets it again answers as before. ``spec``
-    holds the ``accel:*`` wishes of the device profile's group, as strings. ``order`` rises with
-    each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when the
-    conductor's database wrote the task, by its clock; 0 where that is not told. It tells a stale
+    holds the ``accel:*`` requirements of the device profile's group, as strings. ``order`` rises
+    with each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when
+    the conductor's database wrote the task, by its clock; 0 if unknown. It tells a stale
     task from a new one of a database that was restored from a backup, whose orders go back.
     ``agent_epoch`` is that of the agent that is asked, 0 where that is not told: one that has been
     superseded refuses.
     """
+
+    KIND: ClassVar[str] = "HandleTask"
 
     operation: str
     driver: str
@@ -65,7 +67,7 @@ class HandleTask:
 
     @property
     def unit(self) -> Unit:
-        """What the task is about."""
+        """Return the unit of the task."""
         return Unit(self.deployable, self.handle_key)
 
 
@@ -75,6 +77,8 @@ class ProgramTask:
 
     ``order`` rises with each task of a deployable.
     """
+
+    KIND: ClassVar[str] = "ProgramTask"
 
     operation: str
     driver: str
@@ -87,7 +91,7 @@ class ProgramTask:
 
     @property
     def unit(self) -> Unit:
-        """What the task is about: the deployable itself, none of its handles."""
+        """Return the unit of the task: the deployable itself, without a handle."""
         return Unit(self.deployable, "")
 
 
@@ -102,6 +106,8 @@ class ImageOrder:
     deployable: without it the driver is asked for nothing but the image.
     """
 
+    KIND: ClassVar[str] = "ImageOrder"
+
     bitstream_id: str | None = None
     function_id: str | None = None
     loaded: str | None = None
@@ -112,6 +118,8 @@ class ImageOrder:
 @dataclass(frozen=True)
 class InstallTask:
     """Set one device up on the agent's host, so that it can be offered; see HandleTask."""
+
+    KIND: ClassVar[str] = "InstallTask"
 
     operation: str
     driver: str
@@ -128,6 +136,8 @@ class Outcome:
     of a success. ``image`` is the UUID of the image that an ``ImageOrder`` led to. ``health`` is
     the health of the device after a set-up, None where it is not known.
     """
+
+    KIND: ClassVar[str] = "Outcome"
 
     operation: str
     done: bool = True
@@ -161,6 +171,8 @@ class Holding:
 class Holdings:
     """All units of a host whose binds are prepared, as they are used at one moment."""
 
+    KIND: ClassVar[str] = "Holdings"
+
     units: tuple[Holding, ...]
 
 
@@ -171,6 +183,8 @@ class DiscoveryTask:
     Before that the agent fetches what is desired of its host, so that a driver that has just been
     ordered is loaded. See HandleTask for ``operation`` and ``agent_epoch``.
     """
+
+    KIND: ClassVar[str] = "DiscoveryTask"
 
     operation: str
     driver: str | None = None
@@ -217,6 +231,8 @@ class DriverFindings:
 @dataclass(frozen=True)
 class Discovered:
     """The answer to a DiscoveryTask; ``done`` False: ask again, it has not come to it yet."""
+
+    KIND: ClassVar[str] = "Discovered"
 
     operation: str
     done: bool = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agents' verbs, as the conductor calls them on one host."""
+"""Client of the agents: the verbs that the conductor calls on one host."""
 
 import logging
 from typing import Any, TypeVar
@@ -65,14 +65,14 @@ class AgentClient:
         return self._ask(Discovered, host, "discovery", task)
 
     def reload(self, host: str, agent_epoch: int) -> None:
-        """Have the agent of this epoch finish what is in hand and execute itself anew.
+        """Have the agent of this epoch finish what is in hand and execute itself again.
 
         It is done when the host's agent says hello with another epoch.
         """
         self._line.call_server(host, "reload", agent_epoch=agent_epoch)
 
     def install(self, host: str, task: InstallTask) -> Outcome:
-        """Set a device up, look whether it is ready then, and look at the host anew."""
+        """Set a device up, look whether it is ready then, and look at the host again."""
         return self._ask(Outcome, host, "install", task)
 
     def poke(self, host: str) -> None:
@@ -80,7 +80,7 @@ class AgentClient:
         self._line.tell_server(host, "poke")
 
     def _ask(self, kind: type[Answer], host: str, verb: str, task: Task, **more: Any) -> Answer:
-        """The answer to a task, if it is one to just this task."""
+        """Return the answer to a task; raise exception.Invalid if it belongs to another task."""
         reply = self._line.call_server(host, verb, task=wire.dump(task), **more)
         try:
             answer = wire.load(kind, reply)
@@ -89,6 +89,6 @@ class AgentClient:
                     field="operation", reason=f"{answer.operation} is not {task.operation}"
                 )
         except exception.Invalid as error:
-            LOG.warning("What the agent of %s answers (%s) is refused: %s", host, verb, error)
+            LOG.warning("Answer of the agent on host %s to %s refused: %s", host, verb, error)
             raise
         return answer

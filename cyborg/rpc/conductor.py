@@ -95,7 +95,7 @@ class ConductorClient(Client):
         Raises NotFound for an unknown profile.
         """
         body = self._write(caller, operation, "create_arqs", profile_name=profile_name)
-        return [wire.load(Arq, one) for one in body]
+        return [wire.load(Arq, arq) for arq in body]
 
     def patch_arqs(
         self, caller: Caller, operation: str, bindings: list[Binding], unbindings: list[str]
@@ -109,7 +109,7 @@ class ConductorClient(Client):
             caller,
             operation,
             "patch_arqs",
-            bindings=[wire.dump(one) for one in bindings],
+            bindings=[wire.dump(binding) for binding in bindings],
             unbindings=unbindings,
         )
 
@@ -289,8 +289,8 @@ class ConductorClient(Client):
 
         With ``setup`` they set up the devices of the driver that are inactive and need it.
         """
-        asked = {"hosts": hosts, "driver": driver, "wait": wait, "setup": setup or None}
-        return wire.load(Operation, self._write(caller, operation, "discover_services", **asked))
+        request = {"hosts": hosts, "driver": driver, "wait": wait, "setup": setup or None}
+        return wire.load(Operation, self._write(caller, operation, "discover_services", **request))
 
     def install_driver(
         self,
@@ -303,8 +303,8 @@ class ConductorClient(Client):
         wait: bool,
     ) -> Operation:
         """Have hosts load a driver from now on; raises NotFound, Unavailable and Conflict."""
-        wanted = {"driver": driver, "hosts": hosts, "options": options, "wait": wait}
-        return wire.load(Operation, self._write(caller, operation, "install_driver", **wanted))
+        request = {"driver": driver, "hosts": hosts, "options": options, "wait": wait}
+        return wire.load(Operation, self._write(caller, operation, "install_driver", **request))
 
     def update_driver(
         self,
@@ -320,8 +320,8 @@ class ConductorClient(Client):
 
         Raises NotFound, Unavailable and Conflict.
         """
-        wanted = {"driver": driver, "options": options, "enabled": enabled, "wait": wait}
-        return wire.load(Operation, self._write(caller, operation, "update_driver", **wanted))
+        request = {"driver": driver, "options": options, "enabled": enabled, "wait": wait}
+        return wire.load(Operation, self._write(caller, operation, "update_driver", **request))
 
     def uninstall_driver(
         self, caller: Caller, operation: str, *, driver: str, drain: bool, wait: bool
@@ -330,8 +330,8 @@ class ConductorClient(Client):
 
         Raises NotFound, Unavailable and Conflict.
         """
-        wanted = {"driver": driver, "drain": drain, "wait": wait}
-        return wire.load(Operation, self._write(caller, operation, "uninstall_driver", **wanted))
+        request = {"driver": driver, "drain": drain, "wait": wait}
+        return wire.load(Operation, self._write(caller, operation, "uninstall_driver", **request))
 
     def _write(self, caller: Caller, operation: str, verb: str, **arguments: Any) -> Any:
         request = {"request_id": caller.request_id, "operation": operation, **arguments}
@@ -376,5 +376,5 @@ class ReportClient(Client):
 
     def readings(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
         """Tell what the host's devices measure of themselves; raises StaleEpoch."""
-        told = [wire.dump(one) for one in readings]
-        self._line.call("readings", host=host, epoch=epoch, readings=told)
+        bodies = [wire.dump(reading) for reading in readings]
+        self._line.call("readings", host=host, epoch=epoch, readings=bodies)

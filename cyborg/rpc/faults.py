@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors on the bus: every reply is ``{"ok": body}`` or ``{"error": {type, fields}}``.
 
-Exceptions of oslo.messaging's own kind never carry ours: a class with keyword fields cannot be
-rebuilt by it, and a traceback of the peer is nothing a client should see.
+``type`` is the ``kind`` that the error's class declares; see ``cyborg.exception``. The exceptions
+of oslo.messaging do not carry our errors: oslo.messaging cannot rebuild a class with keyword
+fields, and clients must not see a traceback of the peer.
 """
 
 import functools
@@ -16,19 +17,12 @@ from cyborg import exception
 LOG = logging.getLogger(__name__)
 
 
-def _tree(root: type[exception.CyborgError]) -> dict[str, type[exception.CyborgError]]:
-    found = {root.__name__: root}
-    for child in root.__subclasses__():
-        found.update(_tree(child))
-    return found
-
-
 def answering(peer: str) -> Callable[[Callable[..., Any]], Callable[..., dict[str, Any]]]:
-    """Make an endpoint's method answer with data, whatever happens inside.
+    """Return a decorator that makes an endpoint's method answer with data, also if it fails.
 
-    ``peer`` names this process in the bland PeerFault that stands for a fault nobody foresaw; its
-    detail goes to the log only, together with the request id of the caller where there is one.
-    Arguments that are not the method's (the caller is of another release) are Invalid.
+    An unexpected exception is answered as PeerFault, in which ``peer`` names this process. Its
+    details are written to the log only, with the request id of the caller, if there is one.
+    Arguments that do not fit the method (a caller of another release) are answered as Invalid.
     """
 
     def wrap(method: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
@@ -40,12 +34,12 @@ def answering(peer: str) -> Callable[[Callable[..., Any]], Callable[..., dict[st
                 _bind(signature, self, context, arguments)
                 return {"ok": method(self, context, **arguments)}
             except exception.CyborgError as error:
-                return {"error": {"type": type(error).__name__, "fields": error.fields}}
+                return {"error": {"type": error.kind, "fields": error.fields}}
             except Exception:
                 request_id = str(context.get("request_id", ""))
                 LOG.exception("%s failed in %s [%s]", peer, method.__name__, request_id)
                 fault = exception.PeerFault(peer=peer, request_id=request_id)
-                return {"error": {"type": "PeerFault", "fields": fault.fields}}
+                return {"error": {"type": fault.kind, "fields": fault.fields}}
 
         return answer
 
@@ -65,15 +59,26 @@ def _bind(
 
 
 def unwrap(reply: Any, peer: str, request_id: str) -> Any:
-    """The body of a reply, or the error it carries, raised as our own class."""
+    """Return the body of a reply; raise the error that the reply carries instead, if it does.
+
+    Raises exception.PeerFault for a reply without body and without an error that this release has.
+    """
     if isinstance(reply, Mapping) and "ok" in reply:
         return reply["ok"]
     error = reply.get("error") if isinstance(reply, Mapping) else None
     if isinstance(error, Mapping) and isinstance(error.get("fields"), Mapping):
-        kind = _tree(exception.CyborgError).get(str(error.get("type")))
-        if kind is not None:
+        error_class = _classes(exception.CyborgError).get(str(error.get("type")))
+        if error_class is not None:
             try:
-                raise kind(**error["fields"])
+                raise error_class(**error["fields"])
             except KeyError:
-                LOG.warning("%s answered with a %s that lacks fields", peer, kind.__name__)
+                LOG.warning("%s answered with error %s without its fields", peer, error_class.kind)
     raise exception.PeerFault(peer=peer, request_id=request_id)
+
+
+def _classes(root: type[exception.CyborgError]) -> dict[str, type[exception.CyborgError]]:
+    """Return an error class and all classes below it, by the kind that names them on the bus."""
+    classes = {root.kind: root}
+    for child in root.__subclasses__():
+        classes.update(_classes(child))
+    return classes

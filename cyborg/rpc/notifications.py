@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling whoever listens on the bus, through oslo.messaging's notifier."""
+"""Send notifications over the bus, through oslo.messaging's notifier."""
 
 import logging
 from collections.abc import Sequence
@@ -20,26 +20,25 @@ _NOWHERE: Final = "noop"
 
 
 class Notifier:
-    """Sends notifications as ``publisher``; connects when first used.
+    """Send notifications as ``publisher``; connect at first use.
 
     ``conf`` must be the global configuration, of which a ``Bus`` has been made; ``url`` overrides
-    the transports named there. oslo.messaging tells nobody that a message could not be sent, but
-    with ``[oslo_messaging_notifications] retry = -1``, its default, it tries until it could.
+    the transports named there. oslo.messaging does not report a failed send, but with
+    ``[oslo_messaging_notifications] retry = -1``, its default, it retries until the send succeeds.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, publisher: str, *, url: str | None = None) -> None:
         transport = oslo_messaging.get_notification_transport(conf, url=url)
-        self.enabled = any(one != _NOWHERE for one in conf[GROUP].driver)
+        self.enabled = any(driver != _NOWHERE for driver in conf[GROUP].driver)
         self._notifier = oslo_messaging.Notifier(transport, publisher)
         self._closed: Future[None] = Future()
         self._under_way: Future[None] | None = None
 
     def send(self, notifications: Sequence[Notification], *, within: float | None = None) -> None:
-        """Return when all are sent, in order.
+        """Send all notifications in order, and return when they are sent.
 
-        Raises exception.Unavailable when that has not happened ``within`` so many seconds (None:
-        without end) or before ``close``; some of them may still be sent then. While that is so,
-        nothing else is.
+        Raises exception.Unavailable if this takes longer than ``within`` seconds (None: no limit)
+        or until ``close``. The rest may still be sent later; the next call waits for it first.
         """
         if not self.enabled or not notifications:
             return
@@ -48,13 +47,13 @@ class Notifier:
         self._wait(self._under_way, within)
 
     def close(self) -> None:
-        """Give up what is being sent: who waits for it gets Unavailable at once."""
+        """Abandon messages in progress: callers that wait for them get Unavailable at once."""
         if not self._closed.done():
             self._closed.set_result(None)
 
     def _send(self, notifications: Sequence[Notification]) -> None:
-        for one in notifications:
-            self._notifier.info({}, one.event_type, one.payload)
+        for notification in notifications:
+            self._notifier.info({}, notification.event_type, notification.payload)
 
     def _wait(self, sending: Future[None] | None, within: float | None) -> None:
         if sending is None:

@@ -46,9 +46,9 @@ _PING_TIMEOUT = 5.0
 _MANDATORY: Final = oslo_messaging.TransportOptions(at_least_once=True)
 #: The shortest time-out of a call, in seconds.
 _SHORTEST = 0.1
-#: How long whoever has taken a call may be silent, in seconds; while it works it says so. A server
-#: of oslo.messaging that is stopped loses the calls that reach it while its last ones end (its
-#: consumer still takes them from RabbitMQ, and nobody looks): they are repeated after this time.
+#: How long a server with a call may be silent, in seconds; a working server sends heartbeats.
+#: A stopped server of oslo.messaging loses the calls that arrive while its last calls end (its
+#: consumer still takes them from RabbitMQ, but does not process them). They are repeated then.
 _SILENCE = 5.0
 
 
@@ -57,31 +57,31 @@ _UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
 
 class _Dispatcher(oslo_messaging.RPCDispatcher):
-    """Does what is asked for the request of whoever asks, so that log lines tell which one it is.
+    """Dispatch calls with the request id of the caller, so that log lines name it.
 
-    Verbs that are not there are refused in a line; oslo.messaging would log a fault of ours.
+    Unknown verbs are refused with one log line; oslo.messaging would log a traceback.
     """
 
     def dispatch(self, incoming: Any) -> Any:
-        """See there; who asks is told the same either way."""
-        asked, verb = incoming.ctxt, incoming.message.get("method")
+        """Dispatch a call in the context of its caller; see the parent."""
+        context, verb = incoming.ctxt, incoming.message.get("method")
         server = tracing.Kind.SERVER
-        with working_for(asked), tracing.span(f"handle {verb}", server, origin=asked):
+        with working_for(context), tracing.span(f"handle {verb}", server, origin=context):
             return self._dispatch(incoming)
 
     def _dispatch(self, incoming: Any) -> Any:
         try:
             return super().dispatch(incoming)
         except (oslo_messaging.NoSuchMethod, oslo_messaging.UnsupportedVersion) as refusal:
-            LOG.warning("A peer of another release is refused: %s", refusal)
+            LOG.warning("Call of a peer of another release refused: %s", refusal)
             raise oslo_messaging.ExpectedException from None
 
 
 class _Server(RPCServer):
-    """oslo.messaging's, whose calls run in threads of the standard library.
+    """An RPC server whose calls run in threads of the standard library.
 
-    The threads of its own choice, futurist's, look once a second whether they are to end; until
-    they have, the server takes calls from the broker that nobody will answer.
+    The default threads, futurist's, check once a second whether to end. Until they end, the server
+    takes calls from the broker that it does not answer.
     """
 
     def __init__(self, *parts: Any, **more: Any) -> None:
@@ -90,7 +90,7 @@ class _Server(RPCServer):
 
 
 class Receiver:
-    """An RPC server that starts as soon as the broker lets it; ``make`` makes one per attempt."""
+    """An RPC server that starts once the broker accepts it; ``make`` builds one per attempt."""
 
     def __init__(self, make: Callable[[], _Server], troubles: rabbit.Troubles) -> None:
         self._make = make
@@ -213,7 +213,7 @@ class Bus:
 
     def close(self) -> None:
         """Drop the connections; calls in flight end as unavailable."""
-        # Whoever makes a connection holds a lock that this needs, while the broker is away.
+        # A thread that connects holds a lock that this needs, while the broker does not answer.
         wait((in_thread(self._transport.cleanup, name="bus-close"),), _CLOSING)
 
     def _queue(self, topic: str) -> str:
@@ -257,16 +257,16 @@ class RPCClient:
 
     @property
     def up(self) -> bool:
-        """True while the last ping or call found the peer."""
+        """Return whether the last ping or call reached the peer."""
         return self._up.is_set()
 
     @property
     def trouble(self) -> str:
-        """Why the peer is not reached, as the last ping had it; empty while it is reached."""
+        """Return why the last ping did not reach the peer; empty while the peer is reached."""
         return "" if self._up.is_set() else self._trouble
 
     def reached(self) -> bool:
-        """Whether the peer is found; who has only just begun to look waits a moment for it."""
+        """Return whether the peer is reached; the first call waits for the first connection."""
         if self._up.is_set():
             return True
         self._connect()
@@ -274,7 +274,7 @@ class RPCClient:
         return self._up.wait(max(0.0, patience))
 
     def insist(self) -> None:
-        """Raise Unavailable when the peer is not found, see ``reached``."""
+        """Raise Unavailable if the peer is not reached; see ``reached``."""
         if not self.reached():
             reason = self._trouble or "no connection over the message bus yet"
             raise exception.Unavailable(peer=self._peer, reason=reason)
@@ -341,12 +341,12 @@ class RPCClient:
         spoken = versions.said(self._later, verb, arguments)
         version = versions.needed(self._later, verb, spoken)
         cast = self._client.prepare(server=server, version=version).cast
-        known = ids()
-        told = in_thread(lambda: cast(known, verb, **spoken))
-        told.add_done_callback(lambda future: self._note(verb, future.exception()))
+        context = ids()
+        sending = in_thread(lambda: cast(context, verb, **spoken))
+        sending.add_done_callback(lambda future: self._note(verb, future.exception()))
 
     def close(self) -> None:
-        """Give up calls in flight: who waits for them gets Unavailable at once."""
+        """Abandon calls in progress: callers that wait for them get Unavailable at once."""
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -402,7 +402,7 @@ class RPCClient:
         raise exception.Unavailable(peer=self._peer, reason=reason) from error
 
     def _connect(self) -> None:
-        """Start looking for the peer in the background; returns at once, may be called often."""
+        """Start to ping the peer in the background; return at once. Repeated calls are allowed."""
         with self._lock:
             if self._up.is_set() or (self._pinger is not None and self._pinger.is_alive()):
                 return
@@ -442,7 +442,7 @@ class RPCClient:
 
     def _note(self, verb: str, error: BaseException | None) -> None:
         if error is not None:
-            LOG.debug("%s was not told %s: %s", self._peer, verb, error)
+            LOG.debug("Hint %s to the %s was not sent: %s", verb, self._peer, error)
 
 
 def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:

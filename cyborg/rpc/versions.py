@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of what may be asked over the bus, and which part of it a message needs.
+"""The versions of the RPC interface, and the version that a message needs.
 
-Every verb with all its arguments is of version 1.0, with microversion 2.4, unless it is named here:
-as ``verb``, or as ``verb.argument``, with the version in which it came. Whatever is added gets an
-entry, and so the next minor version; whatever goes or changes its meaning needs a new verb.
+Every verb with all its arguments has version 1.0 (microversion 2.4), except those listed here as
+``verb`` or ``verb.argument`` with the version that added them. Every addition gets an entry with
+the next minor version. A removal or a change of meaning needs a new verb.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ AGENT: Final[Later] = MappingProxyType({"prepare.image": "1.1"})
 
 
 def newest(later: Later) -> str:
-    """The version of a service of this release."""
+    """Return the version of a service of this release."""
     return max((FIRST, *later.values()), key=_order)
 
 
 def said(later: Later, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments but for those that came later and are None: a peer needs not know of them."""
+    """Return the arguments without later ones that are None: an older peer lacks these."""
     return {
         name: value
         for name, value in arguments.items()
@@ -39,24 +39,24 @@ def said(later: Later, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any
 
 
 def needed(later: Later, verb: str, arguments: Mapping[str, Any]) -> str:
-    """The version that a peer must have to take this verb with these arguments."""
+    """Return the lowest version that accepts this verb with these arguments."""
     names = (verb, *(f"{verb}.{name}" for name in arguments))
-    return max((FIRST, *(later[one] for one in names if one in later)), key=_order)
+    return max((FIRST, *(later[name] for name in names if name in later)), key=_order)
 
 
 def pinned(option: str, value: str | None, later: Later) -> str | None:
-    """What ``[upgrade_levels]`` says is the newest version that may be sent; None is any.
+    """Return the newest version that ``[upgrade_levels]`` allows to send; None for no limit.
 
-    Raises ConfigError for one that this release does not have.
+    Raises ConfigError for a version that this release does not have.
     """
-    known = sorted({FIRST, *later.values()}, key=_order)
-    if value is not None and value not in known:
+    allowed = sorted({FIRST, *later.values()}, key=_order)
+    if value is not None and value not in allowed:
         raise exception.ConfigError(
             reason=f"Option [upgrade_levels] {option} cannot be {value!r}: this release can send "
-            f"{', '.join(known)}."
+            f"{', '.join(allowed)}."
         )
     return value
 
 
 def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in version.split("."))
+    return tuple(int(number) for number in version.split("."))

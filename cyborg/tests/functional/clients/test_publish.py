@@ -208,7 +208,7 @@ def test_a_lasting_problem_is_logged_once(
     for _ in range(3):
         publisher.publish(tree(host))
     warnings = [one for one in caplog.records if one.name == "cyborg.clients.placement_sync"]
-    assert [one.levelname for one in warnings if "does not show" in one.message] == ["WARNING"]
+    assert [one.levelname for one in warnings if "is not as desired" in one.message] == ["WARNING"]
 
 
 def test_a_flaw_is_refused_without_a_request(

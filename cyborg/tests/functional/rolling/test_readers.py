@@ -199,7 +199,7 @@ def test_what_is_on_record_fits_its_own_shapes() -> None:
 def test_its_refusals_are_read(verb: str, reply: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(exception.CyborgError) as caught:
         faults.unwrap(reply, "conductor", "req-1")
-    assert type(caught.value).__name__ == reply["error"]["type"]
+    assert caught.value.kind == reply["error"]["type"]
     assert caplog.text == ""
 
 

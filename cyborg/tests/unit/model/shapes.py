@@ -56,7 +56,7 @@ KINDS: list[Any] = [
 ]
 #: The name of an envelope → that of its shape.
 ENVELOPES: dict[str, str] = {
-    one.__name__: f"{one.__module__.removeprefix('cyborg.model.')}.{one.__name__}" for one in KINDS
+    kind.KIND: f"{kind.__module__.removeprefix('cyborg.model.')}.{kind.__name__}" for kind in KINDS
 }
 _SCALARS: dict[str, type] = {"str": str, "int": int, "bool": bool, "float": float}
 
@@ -89,7 +89,7 @@ def errors() -> dict[str, str]:
         kind = kinds.pop()
         kinds += kind.__subclasses__()
         needed = sorted({one[1] for one in string.Formatter().parse(kind.sentence) if one[1]})
-        found[kind.__name__] = " ".join([str(kind.status), *needed])
+        found[kind.kind] = " ".join([str(kind.status), *needed])
     return found
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What crosses the bus: round trips, readers that are older or newer, and odd values."""
 
+import importlib
 import json
 import math
-from dataclasses import MISSING, fields
+import pkgutil
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cyborg import exception
+from cyborg import exception, model
 from cyborg.model import wire
 from cyborg.model.arq import Arq, State
 from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardware
@@ -28,6 +30,7 @@ from cyborg.model.report import (
 from cyborg.model.work import (
     Outcome,
 )
+from cyborg.tests.unit.model.kinds import VALUES, declared
 from cyborg.tests.unit.model.shapes import KINDS
 
 
@@ -81,6 +84,22 @@ st.register_type_strategy(
 st.register_type_strategy(Operation, st.builds(Operation, steps=few(Step), results=few(HostResult)))
 
 
+def test_kinds_are_literals_unique_and_the_recorded_ones() -> None:
+    modules = [
+        importlib.import_module(f"{model.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(model.__path__)
+    ]
+    classes = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and hasattr(value, "KIND") and is_dataclass(value)
+    }
+    kinds = [declared(kind, "KIND") for kind in classes]
+    assert sorted(map(str, kinds)) == sorted(VALUES)
+    assert classes >= set(KINDS)
+
+
 def over_the_bus(value: Any) -> Any:
     return json.loads(json.dumps(wire.dump(value)))
 
@@ -116,7 +135,7 @@ def test_what_is_missing(kind: Any, data: st.DataObject) -> None:
         if field.default is MISSING and field.default_factory is MISSING:
             with pytest.raises(exception.Invalid) as caught:
                 wire.load(kind, shorter)
-            assert caught.value.fields["field"] == f"{kind.__name__}.{field.name}"
+            assert caught.value.fields["field"] == f"{kind.KIND}.{field.name}"
         else:
             made = field.default_factory
             default = field.default if made is MISSING else made()
@@ -172,7 +191,7 @@ def test_odd_envelopes_are_invalid(envelope: Any) -> None:
     ],
 )
 def test_wrong_types_are_invalid(kind: Any, changes: dict[str, Any]) -> None:
-    envelope = {"kind": kind.__name__, "version": 1, "body": {}} | changes
+    envelope = {"kind": kind.KIND, "version": 1, "body": {}} | changes
     with pytest.raises(exception.Invalid):
         wire.load(kind, envelope)
 

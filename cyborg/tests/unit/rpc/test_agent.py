@@ -59,4 +59,4 @@ def test_no_answer_to_this(
     bus.behaviours = [says(answer)]
     with caplog.at_level(logging.WARNING), pytest.raises(exception.Invalid):
         agents.discovery("host-1", ASKED)
-    assert "What the agent of host-1 answers (discovery) is refused" in caplog.text
+    assert "Answer of the agent on host host-1 to discovery refused" in caplog.text

@@ -10,6 +10,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.rpc.faults import answering, unwrap
+from cyborg.tests.unit.model.kinds import ERRORS, declared
 
 
 def _all(root: type[exception.CyborgError]) -> list[type[exception.CyborgError]]:
@@ -48,8 +49,9 @@ def test_every_class_comes_out_as_it_went_in(kind: type[exception.CyborgError]) 
     assert caught.value.status == error.status
 
 
-def test_class_names_are_unique() -> None:
-    assert len({kind.__name__ for kind in CLASSES}) == len(CLASSES)
+def test_kinds_are_literals_unique_and_the_recorded_ones() -> None:
+    kinds = [declared(error_class, "kind") for error_class in CLASSES]
+    assert sorted(map(str, kinds)) == sorted(ERRORS)
 
 
 @pytest.mark.parametrize("value", [None, 0, [], {}, {"error": 1}, "text", False])
