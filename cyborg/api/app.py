@@ -59,8 +59,8 @@ class _Application(ExplicitPecan):
 
     def route(self, req: Request, node: Root, path: str) -> tuple[Any, list[str]]:
         """The handler, and what its path leaves for it."""
-        found: tuple[Any, list[str]] = node._route(path.split("/")[1:], req)
-        return found
+        route: tuple[Any, list[str]] = node._route(path.split("/")[1:], req)
+        return route
 
 
 def load(conf: cfg.ConfigOpts) -> WsgiApp:
@@ -72,9 +72,9 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
     paste_file = conf.find_file(conf.api.api_paste_config)
     if paste_file is None:
         reader = Reader.from_conf(conf)
-        watch = CachedClock(reader)
-        conductor = _conductor(conf, watch)
-        return _present(build(conf, reader=reader, conductor=conductor), conf, conductor, watch)
+        clock = CachedClock(reader)
+        conductor = _conductor(conf, clock)
+        return _present(build(conf, reader=reader, conductor=conductor), conf, conductor, clock)
     LOG.info("The pipeline of filters is that of %s", paste_file)
     try:
         app: WsgiApp = deploy.loadapp(f"config:{paste_file}")
@@ -104,9 +104,9 @@ def app_factory(global_conf: dict[str, Any], **local_conf: Any) -> WsgiApp:
     _set_cors_defaults()
     conf = cfg.CONF
     reader = Reader.from_conf(conf)
-    watch = CachedClock(reader)
-    conductor = _conductor(conf, watch)
-    return _present(core(conf, reader=reader, conductor=conductor), conf, conductor, watch)
+    clock = CachedClock(reader)
+    conductor = _conductor(conf, clock)
+    return _present(core(conf, reader=reader, conductor=conductor), conf, conductor, clock)
 
 
 def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
@@ -151,22 +151,22 @@ def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
     return prefix.below(Metering(app) if conf.api.metrics else app, conf.api.public_endpoint)
 
 
-def _conductor(conf: cfg.ConfigOpts, watch: CachedClock) -> ConductorClient:
+def _conductor(conf: cfg.ConfigOpts, clock: CachedClock) -> ConductorClient:
     return ConductorClient(
         Bus(conf),
         timeout=conf.rpc_response_timeout,
         sender=f"{API}@{conf.host}",
-        now_ms=watch.now_ms,
+        now_ms=clock.now_ms,
     )
 
 
 def _present(
-    app: WsgiApp, conf: cfg.ConfigOpts, conductor: ConductorClient, watch: CachedClock
+    app: WsgiApp, conf: cfg.ConfigOpts, conductor: ConductorClient, clock: CachedClock
 ) -> WsgiApp:
     return Heartbeat(
         app,
         conductor=conductor,
-        watch=watch,
+        clock=clock,
         host=conf.host,
         endpoint=conf.api.public_endpoint,
     )

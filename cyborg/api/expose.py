@@ -98,11 +98,11 @@ def expose(
             _check_since(req, since)
             call = _call(self.rules, req, rule, own, long=long)
             given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
-            asked = _checked(
+            params = _checked(
                 lambda sent: types.query(query, sent, call.minor), parsing.read_query(req.GET)
             )
             if query is not types.NoQuery:
-                given.append(asked)
+                given.append(params)
             if body is not None:
                 shape = strict if strict and call.minor >= microversion.STRICT_BODIES else body
                 given.append(_checked(shape.at(call.minor).read, parsing.read_body(req)))
@@ -213,5 +213,5 @@ def _segment(kind: types.Strict, raw: str) -> Any:
 def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:
     try:
         return reader(value)
-    except types.ValidationError as wrong:
-        raise exception.Invalid(field=wrong.path or field, reason=wrong.reason) from None
+    except types.ValidationError as error:
+        raise exception.Invalid(field=error.path or field, reason=error.reason) from None

@@ -77,7 +77,7 @@ class Health(healthcheck.Healthcheck):
         self._app = app
         self._observer = Observer(conf, reader=reader, conductor=conductor)
         self._observing = threading.Lock()
-        self._observed: tuple[float, list[Component]] | None = None
+        self._observation: tuple[float, list[Component]] | None = None
         # Its own way to name checks, entry points, cannot hand them what they look at.
         self._backends: Any = [
             *self._backends,
@@ -99,7 +99,7 @@ class Health(healthcheck.Healthcheck):
         document = {
             "detailed": True,
             "reasons": [result.reason for result in results],
-            "components": [one.document for one in self._components()],
+            "components": [component.document for component in self._components()],
         }
         return json.dumps(document, indent=4), "application/json"
 
@@ -108,13 +108,13 @@ class Health(healthcheck.Healthcheck):
     ) -> tuple[str, str]:
         body, kind = super()._make_text_response(results, healthy)
         if self._show_details:
-            body = "\n".join([body, *(one.sentence for one in self._components())])
+            body = "\n".join([body, *(component.sentence for component in self._components())])
         return body, kind
 
     def _components(self) -> list[Component]:
         """The health view, at most some seconds old: monitoring may ask often."""
         with self._observing:
-            if self._observed is None or time.monotonic() - self._observed[0] > _FRESH:
+            if self._observation is None or time.monotonic() - self._observation[0] > _FRESH:
                 components = self._observer.components()
-                self._observed = time.monotonic(), components
-            return self._observed[1]
+                self._observation = time.monotonic(), components
+            return self._observation[1]

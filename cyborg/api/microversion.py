@@ -46,10 +46,10 @@ def negotiate(header: str | None) -> int:
     """
     if header is None:
         return BASE
-    wanted = _ours(header)
-    if wanted == "latest":
+    version = _requested(header)
+    if version == "latest":
         return LATEST
-    match = _NUMBER.fullmatch(wanted)
+    match = _NUMBER.fullmatch(version)
     if match is None:
         raise exception.NotAcceptable(
             reason=f"{HEADER} has no usable version for {SERVICE_TYPE}; {MINIMUM} to {MAXIMUM} "
@@ -63,7 +63,7 @@ def negotiate(header: str | None) -> int:
     return minor
 
 
-def _ours(header: str) -> str:
+def _requested(header: str) -> str:
     bare = ""
     for part in header.lower().split(","):
         words = part.split()

@@ -76,7 +76,7 @@ class Observer:
         accounts = {PLACEMENT: sessions.placement, NOVA: sessions.nova}
         if self._conf.api.auth_strategy == "keystone":
             accounts[KEYSTONE] = sessions.keystone
-        asked: dict[str, Future[Look]] = {
+        futures: dict[str, Future[Look]] = {
             DATABASE: in_thread(self._database, name="health-database"),
             PLACEMENT: in_thread(lambda: _placement(sessions.placement), name="health-placement"),
             NOVA: in_thread(lambda: _nova(sessions.nova), name="health-nova"),
@@ -84,12 +84,12 @@ class Observer:
         }
         processes = in_thread(self._processes, name="health-processes")
         bus = in_thread(self._bus, name="health-bus")
-        wait([*asked.values(), processes, bus], self._patience)
+        wait([*futures.values(), processes, bus], self._patience)
         looks = [
             future.result()
             if future.done()
             else Look(name, False, f"No answer within {self._patience:g} seconds.")
-            for name, future in sorted(asked.items(), key=lambda item: _ORDER.index(item[0]))
+            for name, future in sorted(futures.items(), key=lambda item: _ORDER.index(item[0]))
         ]
         trouble = bus.result() if bus.done() else "no connection over the message bus yet"
         rows = processes.result() if processes.done() else []
@@ -128,13 +128,13 @@ _ORDER: Final = (DATABASE, KEYSTONE, PLACEMENT, NOVA)
 
 def _keystone(accounts: Mapping[str, Callable[[], Adapter]]) -> Look:
     """Whether Keystone gives a token for every account of this configuration that needs one."""
-    asked = False
+    has_account = False
     for name, make in sorted(accounts.items()):
         group = _GROUPS[name]
         try:
             adapter = make()
             if isinstance(adapter.auth or adapter.session.auth, BaseIdentityPlugin):
-                asked = True
+                has_account = True
                 http.fetch_token(adapter)
         except exception.ConfigError:
             continue
@@ -146,7 +146,7 @@ def _keystone(accounts: Mapping[str, Callable[[], Adapter]]) -> Look:
                 else f"Start Keystone, or correct [{group}] auth_url."
             )
             return Look(KEYSTONE, False, f"[{group}]: {error.fields['reason']}.", remedy)
-    if not asked:
+    if not has_account:
         return Look(KEYSTONE, None, "No account of this configuration uses Keystone.")
     return Look(KEYSTONE, True)
 

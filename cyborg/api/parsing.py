@@ -58,16 +58,16 @@ def refuse_unfit_text(text: str, field: str) -> None:
 
 def _refuse_unfit(value: Any) -> None:
     # A stack of our own: JSON may nest deeper than Python calls do.
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            refuse_unfit_text(one, "body")
-        elif isinstance(one, dict):
-            waiting.extend(one)
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            refuse_unfit_text(item, "body")
+        elif isinstance(item, dict):
+            pending.extend(item)
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -93,21 +93,21 @@ def read_query(given: MultiDict) -> dict[str, str]:
     pairs += [
         (name, value) for name, value in zip(fields, values, strict=True) if name not in _IDLE
     ]
-    found: dict[str, str] = {}
+    params: dict[str, str] = {}
     for name, value in pairs:
         refuse_unfit_text(name, "query")
         refuse_unfit_text(value, name)
-        if name in found:
+        if name in params:
             raise exception.Invalid(field=name, reason="it is given more than once")
-        found[name] = value
-    return found
+        params[name] = value
+    return params
 
 
-def page(asked: Mapping[str, Any]) -> Page:
+def page(query: Mapping[str, Any]) -> Page:
     """The page that checked parameters ask for; its words are judged where the columns are."""
     return Page(
-        limit=asked.get("limit"),
-        marker=asked.get("marker"),
-        sort_key=asked.get("sort_key"),
-        sort_dir=asked.get("sort_dir"),
+        limit=query.get("limit"),
+        marker=query.get("marker"),
+        sort_key=query.get("sort_key"),
+        sort_dir=query.get("sort_dir"),
     )

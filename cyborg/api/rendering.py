@@ -69,19 +69,19 @@ def cut(
     ``sort_key``, ``sort_dir`` or ``marker``.
     """
     if page.sort_key is not None and page.sort_key not in sort_keys:
-        known = ", ".join(sorted(sort_keys))
-        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {known}")
+        names = ", ".join(sorted(sort_keys))
+        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {names}")
     if page.sort_dir not in (None, "asc", "desc"):
         raise exception.Invalid(field="sort_dir", reason="it is asc or desc")
     ordered = list(rows)
     if page.sort_key is not None:
         key = page.sort_key
-        ordered.sort(key=lambda one: (one.get(key) is None, str(one.get(key))))
+        ordered.sort(key=lambda row: (row.get(key) is None, str(row.get(key))))
     if page.sort_dir == "desc":
         ordered.reverse()
     begin = 0
     if page.marker is not None:
-        places = [index for index, one in enumerate(ordered) if one["uuid"] == page.marker]
+        places = [index for index, row in enumerate(ordered) if row["uuid"] == page.marker]
         if not places:
             raise exception.Invalid(field="marker", reason=f"there is no {page.marker}")
         begin = places[0] + 1
@@ -112,13 +112,13 @@ def link(prefix: str, uuid: str, rel: str = "self") -> dict[str, str]:
     return {"href": prefix + uuid, "rel": rel}
 
 
-def operation(one: Operation, prefix: str, minor: int) -> dict[str, Any]:
+def operation(operation: Operation, prefix: str, minor: int) -> dict[str, Any]:
     """Return the JSON of an operation at microversion 2.``minor``; ``prefix`` starts its link."""
     rendered: dict[str, Any] = {
-        "uuid": one.uuid,
-        "verb": one.verb,
-        "state": one.state.value,
-        "steps": [{"name": step.name, "at": instant(step.at_ms)} for step in one.steps],
+        "uuid": operation.uuid,
+        "verb": operation.verb,
+        "state": operation.state.value,
+        "steps": [{"name": step.name, "at": instant(step.at_ms)} for step in operation.steps],
         "results": [
             {
                 "host": result.host,
@@ -126,16 +126,16 @@ def operation(one: Operation, prefix: str, minor: int) -> dict[str, Any]:
                 "result": result.result,
                 "error": result.error,
             }
-            for result in one.results
+            for result in operation.results
         ],
-        "error": one.error,
-        "project_id": one.project_id,
-        "user_id": one.user_id,
-        "request_id": one.request_id,
-        "created_at": instant(one.created_ms),
-        "finished_at": None if one.finished_ms is None else instant(one.finished_ms),
-        "links": [link(prefix, one.uuid)],
+        "error": operation.error,
+        "project_id": operation.project_id,
+        "user_id": operation.user_id,
+        "request_id": operation.request_id,
+        "created_at": instant(operation.created_ms),
+        "finished_at": None if operation.finished_ms is None else instant(operation.finished_ms),
+        "links": [link(prefix, operation.uuid)],
     }
     if minor >= microversion.OPERATOR_VIEWS:
-        rendered["subject"] = one.subject
+        rendered["subject"] = operation.subject
     return rendered

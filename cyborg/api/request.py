@@ -37,9 +37,9 @@ class Request(pecan.Request):
     @property
     def request_id(self) -> str:
         """The id under which the middleware answers; made here where there is no middleware."""
-        found = self.environ.setdefault(REQUEST_ID, None) or context.generate_request_id()
-        self.environ[REQUEST_ID] = found
-        return str(found)
+        request_id = self.environ.setdefault(REQUEST_ID, None) or context.generate_request_id()
+        self.environ[REQUEST_ID] = request_id
+        return str(request_id)
 
     def negotiate(self) -> None:
         """Settle the microversion; raises NotAcceptable."""
@@ -59,8 +59,8 @@ class Request(pecan.Request):
     @property
     def minor(self) -> int | None:
         """The microversion settled on; None: the client asked for one that there is not."""
-        found: int | None = self.environ.get(_MINOR)
-        return found
+        minor: int | None = self.environ.get(_MINOR)
+        return minor
 
     def identity(self) -> RequestContext:
         """Who is asking, as the authentication middleware found."""

@@ -48,12 +48,12 @@ def _shown(pattern: str) -> str:
 
 
 def _captured(pattern: str, parts: Sequence[str]) -> list[str] | None:
-    wanted = segments(pattern.split("/"))
-    if len(wanted) != len(parts) or any(
-        want not in ("*", part) for want, part in zip(wanted, parts, strict=True)
+    expected = segments(pattern.split("/"))
+    if len(expected) != len(parts) or any(
+        name not in ("*", part) for name, part in zip(expected, parts, strict=True)
     ):
         return None
-    return [part for want, part in zip(wanted, parts, strict=True) if want == "*"]
+    return [part for name, part in zip(expected, parts, strict=True) if name == "*"]
 
 
 def _handler(methods: Mapping[str, str], method: str) -> str:

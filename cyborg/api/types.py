@@ -94,10 +94,10 @@ class Uuid(Strict):
     name = "uuid"
 
     def read(self, value: Any) -> str:
-        found = canonical_uuid(value) if isinstance(value, str) else None
-        if found is None:
+        uuid = canonical_uuid(value) if isinstance(value, str) else None
+        if uuid is None:
             raise ValidationError("a UUID is needed")
-        return found
+        return uuid
 
 
 class Integer(Strict):
@@ -141,8 +141,8 @@ class IntegerOrUuid(Strict):
     name = "integer or uuid"
 
     def read(self, value: Any) -> int | str:
-        found = canonical_uuid(value) if isinstance(value, str) else None
-        return Integer().read(value) if found is None else found
+        uuid = canonical_uuid(value) if isinstance(value, str) else None
+        return Integer().read(value) if uuid is None else uuid
 
 
 class Word(Strict):
@@ -193,8 +193,8 @@ class Commas(Strict):
         self.item = item
 
     def read(self, value: Any) -> list[Any]:
-        found = [self.item.read(part.strip()) for part in str(value).split(",") if part.strip()]
-        return list(dict.fromkeys(found))
+        items = [self.item.read(part.strip()) for part in str(value).split(",") if part.strip()]
+        return list(dict.fromkeys(items))
 
 
 class Items(Strict):
@@ -214,7 +214,7 @@ class Items(Strict):
             few = len(value) < self.minimum
             bound = f"at least {self.minimum}" if few else f"at most {self.maximum}"
             raise ValidationError(f"a list of {bound} is needed")
-        return [located(f"[{index}]", self.item.read, one) for index, one in enumerate(value)]
+        return [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
 
     def at(self, minor: int) -> Self:
         changed = copy.copy(self)
@@ -244,12 +244,12 @@ class Members(Strict):
             raise ValidationError("an object is needed")
         if len(value) > self.maximum:
             raise ValidationError(f"an object of at most {self.maximum} members is needed")
-        found = {}
-        for key, one in value.items():
+        members = {}
+        for key, member in value.items():
             located(key, NAME.read, key)
-            none = one is None and self.nullable
-            found[key] = None if none else located(key, self.item.read, one)
-        return found
+            none = member is None and self.nullable
+            members[key] = None if none else located(key, self.item.read, member)
+        return members
 
     def at(self, minor: int) -> Self:
         changed = copy.copy(self)
@@ -288,8 +288,8 @@ class Declared(wsme.types.Base):
         cls._wsme_attr_order = [
             *dict.fromkeys(
                 name
-                for one in cls.__mro__
-                for name, value in vars(one).items()
+                for base in cls.__mro__
+                for name, value in vars(base).items()
                 if isinstance(value, (Strict, wsme.wsattr))
             )
         ]
@@ -329,9 +329,9 @@ class Change(Object):
         super().__init__(declared, closed=True)
 
     def read(self, value: Any) -> dict[str, Any]:
-        found = super().read(value)
-        found |= {name: None for name in value if value[name] is None}
-        if not found:
+        changes = super().read(value)
+        changes |= {name: None for name in value if value[name] is None}
+        if not changes:
             names = ", ".join(
                 sorted(
                     attribute.name
@@ -340,7 +340,7 @@ class Change(Object):
                 )
             )
             raise ValidationError(f"at least one of {names} is needed")
-        return found
+        return changes
 
 
 def query(declared: type[Declared], given: Mapping[str, str], minor: int) -> dict[str, Any]:

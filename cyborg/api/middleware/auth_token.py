@@ -56,8 +56,8 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
                 reason="[keystone_authtoken] auth_type is not set: there is no account to check "
                 "tokens with. Without Keystone set [api] auth_strategy = noauth."
             )
-        watched = (_HEALTH, _METRICS) if conf.api.metrics else (_HEALTH,)
-        self._public = frozenset(_plain(route) for route in (*public_routes, *watched))
+        monitoring = (_HEALTH, _METRICS) if conf.api.metrics else (_HEALTH,)
+        self._public = frozenset(_plain(route) for route in (*public_routes, *monitoring))
 
     @classmethod
     def factory(cls, global_conf: dict[str, Any], **local_conf: Any) -> Callable[[WsgiApp], Any]:
@@ -76,10 +76,10 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
         """Check the tokens; refusals keep keystonemiddleware's form and get ours besides."""
         try:
             super().process_request(request)
-        except webob.exc.HTTPUnauthorized as refused:
-            body = refused.json
-            refused.json = {**body, "error_message": body["error"]["message"]}
-            return _stamped(refused)
+        except webob.exc.HTTPUnauthorized as refusal:
+            body = refusal.json
+            refusal.json = {**body, "error_message": body["error"]["message"]}
+            return _stamped(refusal)
         except webob.exc.HTTPServiceUnavailable as fault:
             rejected = isinstance(_first_cause(fault), ks_exceptions.Unauthorized)
             reason = (
@@ -88,8 +88,8 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
                 if rejected
                 else "the identity service cannot check the token"
             )
-            away = exception.Unavailable(peer=KEYSTONE, reason=reason)
-            return _stamped(expose.fault(away, ""))
+            error = exception.Unavailable(peer=KEYSTONE, reason=reason)
+            return _stamped(expose.fault(error, ""))
         return None
 
 

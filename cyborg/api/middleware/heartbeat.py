@@ -33,31 +33,31 @@ class Heartbeat:
         app: _WsgiApp,
         *,
         conductor: ConductorClient,
-        watch: CachedClock,
+        clock: CachedClock,
         host: str,
         endpoint: str | None,
     ) -> None:
         self._app = app
-        self._watch = watch
+        self._clock = clock
         self._conductor = conductor
         self._host = host
         self._version = version.installed()
         self._endpoint = endpoint or f"{API}@{host}"
         # By process: a fork copies what its parent had, but for the thread. No lock, which a fork
         # might copy while it is held.
-        self._signs: dict[int, Periodic] = {}
+        self._periodics: dict[int, Periodic] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Hand the request on."""
-        if os.getpid() not in self._signs:
-            self._begin()
+        if os.getpid() not in self._periodics:
+            self._start_periodic()
         return self._app(environ, start_response)
 
-    def _begin(self) -> None:
-        mine = Periodic("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
-        if self._signs.setdefault(os.getpid(), mine) is mine:
-            mine.start()
+    def _start_periodic(self) -> None:
+        periodic = Periodic("heartbeat", self._send, interval=INTERVAL, jitter=_JITTER)
+        if self._periodics.setdefault(os.getpid(), periodic) is periodic:
+            periodic.start()
 
-    def _tell(self) -> None:
-        self._watch.set()
+    def _send(self) -> None:
+        self._clock.set()
         self._conductor.alive(self._host, version=self._version, endpoint=self._endpoint)

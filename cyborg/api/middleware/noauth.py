@@ -49,11 +49,11 @@ class NoAuthMiddleware:
     ) -> Iterable[bytes]:
         """Put the identity into the request, in the words of keystonemiddleware."""
         if not self._anywhere and not is_loopback(environ.get("REMOTE_ADDR", "127.0.0.1")):
-            away = exception.Forbidden(
+            error = exception.Forbidden(
                 reason="Without authentication ([api] auth_strategy = noauth) this service "
                 "answers its own machine only."
             )
-            refusal: Iterable[bytes] = expose.fault(away, "")(environ, start_response)
+            refusal: Iterable[bytes] = expose.fault(error, "")(environ, start_response)
             return refusal
         for name in _FOREIGN:
             environ.pop(name, None)

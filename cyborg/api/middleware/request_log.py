@@ -39,7 +39,7 @@ class RequestLog:
         method, status = environ["REQUEST_METHOD"], "500"
         request_id = environ.setdefault(REQUEST_ID, None) or ids.generate_request_id()
         environ[REQUEST_ID] = request_id
-        known = {context.REQUEST_ID: request_id, context.GLOBAL_ID: environ.get(_GLOBAL_ID)}
+        request_ids = {context.REQUEST_ID: request_id, context.GLOBAL_ID: environ.get(_GLOBAL_ID)}
 
         def started(line: str, *more: Any) -> Any:
             nonlocal status
@@ -47,7 +47,7 @@ class RequestLog:
             return start_response(line, *more)
 
         with (
-            context.working_for(known),
+            context.working_for(request_ids),
             tracing.span(
                 method,
                 tracing.Kind.SERVER,

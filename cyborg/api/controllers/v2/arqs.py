@@ -66,17 +66,17 @@ class Arqs(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=ArqQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of ARQs; 423 while the instance asked for has some that are not resolved."""
-        instance = asked.get("instance")
-        project = _scope(call, asked)
-        resolved = asked.get("bind_state") == _RESOLVED
-        equal = {name: asked[name] for name in arqs.FILTERS if name in asked}
+        instance = query.get("instance")
+        project = _scope(call, query)
+        resolved = query.get("bind_state") == _RESOLVED
+        equal = {name: query[name] for name in arqs.FILTERS if name in query}
         with self._reader.reader() as tx:
             if resolved and instance and not arqs.all_resolved(tx, instance, project):
                 raise exception.Locked(instance=instance)
-            found = arqs.page(tx, parsing.page(asked), project, equal, resolved=resolved)
-        return {"arqs": render_all(found, call)}
+            rows = arqs.page(tx, parsing.page(query), project, equal, resolved=resolved)
+        return {"arqs": render_all(rows, call)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -85,17 +85,17 @@ class Arqs(Noun):
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
         with self._reader.reader() as tx:
-            found = (arqs.explained if explain else arqs.show)(tx, uuid, project)
-            if explain and found is not None:
+            row = (arqs.explained if explain else arqs.show)(tx, uuid, project)
+            if explain and row is not None:
                 history = events.of_subject(tx, "arq", uuid)
-        if found is None:
+        if row is None:
             raise exception.NotFound(noun="Accelerator request", key=uuid)
         if not explain:
-            return render_all([found], call)[0]
-        *known, fault = found
-        (rendered,) = render_all([known], call)
-        told = [_render_event(one, call) for one in history]
-        return {**rendered, "fault": fault, "events": told}
+            return render_all([row], call)[0]
+        *values, fault = row
+        (rendered,) = render_all([values], call)
+        rendered_events = [_render_event(event, call) for event in history]
+        return {**rendered, "fault": fault, "events": rendered_events}
 
     @expose(policies.CREATE, body=types.Object(ArqBody), status=201)
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,9 +106,9 @@ class Arqs(Noun):
         except exception.Invalid:
             # No profile has such a name, and that is all that clients want to know.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
-        made = self._conductor.create_arqs(call.caller, call.operation, name)
+        created = self._conductor.create_arqs(call.caller, call.operation, name)
         prefix = call.links.self_of(COLLECTION)
-        return {"arqs": [_render(_values(arq), prefix) for arq in made]}
+        return {"arqs": [_render(_values(arq), prefix) for arq in created]}
 
     @expose(policies.UPDATE, body=arq_patch.PatchBody(), status=202)
     def patch(self, call: Call, body: arq_patch.Patch) -> None:
@@ -121,16 +121,16 @@ class Arqs(Noun):
         self._patch(call, body)
 
     @expose(policies.DELETE, query=ArqDeleteQuery, status=204)
-    def delete_some(self, call: Call, asked: Mapping[str, Any]) -> None:
+    def delete_some(self, call: Call, query: Mapping[str, Any]) -> None:
         """Delete ARQs by uuids, or all of an instance (Nova's verb; none is fine)."""
-        if ("arqs" in asked) == ("instance" in asked):
+        if ("arqs" in query) == ("instance" in query):
             raise exception.Invalid(
                 field="arqs", reason="either arqs or instance must be given, and not both"
             )
-        if "instance" in asked:
-            self._delete_of_instance(call, asked["instance"])
+        if "instance" in query:
+            self._delete_of_instance(call, query["instance"])
         else:
-            self._delete(call, asked["arqs"])
+            self._delete(call, query["arqs"])
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
@@ -154,12 +154,12 @@ class Arqs(Noun):
         self._conductor.delete_instance_arqs(everybody, call.operation, instance)
 
 
-def _scope(call: Call, asked: Mapping[str, Any]) -> str | None:
+def _scope(call: Call, query: Mapping[str, Any]) -> str | None:
     """The project whose ARQs may be listed; None: every project's."""
     caller = call.caller
-    if caller.everywhere or (caller.service and "instance" in asked):
+    if caller.everywhere or (caller.service and "instance" in query):
         return None
-    if asked.get("project_id", caller.project_id) != caller.project_id:
+    if query.get("project_id", caller.project_id) != caller.project_id:
         raise exception.Forbidden(reason="Only administrators may list another project's requests.")
     return caller.project_id
 
@@ -172,12 +172,12 @@ def _need_service(call: Call, action: str) -> None:
 _values = attrgetter(*(field.name for field in fields(Arq)))
 
 
-def render_all(found: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]]:
+def render_all(rows: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]]:
     """The JSON of ARQs as they were read."""
     prefix = call.links.self_of(COLLECTION)
     return [
         _render((*values, {} if info is None else json.loads(info)), prefix)
-        for *values, info in found
+        for *values, info in rows
     ]
 
 
@@ -205,7 +205,7 @@ def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
 
 def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
     # An administrator may have acted on it: who that was is not its owner's to know.
-    known = call.caller.everywhere or event.user_id == call.caller.user_id
+    visible = call.caller.everywhere or event.user_id == call.caller.user_id
     return {
         "time": instant(event.at_ms),
         "action": event.action,
@@ -213,5 +213,5 @@ def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
         "instance_uuid": event.instance_uuid,
         "reason": event.reason,
         "request_id": event.request_id,
-        "user_id": event.user_id if known else None,
+        "user_id": event.user_id if visible else None,
     }

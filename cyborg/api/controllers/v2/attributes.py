@@ -63,26 +63,26 @@ class Attributes(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=AttributeQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of attributes; ``deployable_id=0`` is no filter."""
         with self._reader.reader() as tx:
-            found = attributes.page(
+            rows = attributes.page(
                 tx,
-                parsing.page(asked),
-                deployable=asked.get("deployable_id") or None,
-                key=asked.get("key"),
+                parsing.page(query),
+                deployable=query.get("deployable_id") or None,
+                key=query.get("key"),
             )
         prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [render(one, prefix) for one in found]}
+        return {COLLECTION: [render(row, prefix) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One attribute."""
         with self._reader.reader() as tx:
-            found = attributes.show(tx, uuid)
-        if found is None:
+            row = attributes.show(tx, uuid)
+        if row is None:
             raise exception.NotFound(noun="Attribute", key=uuid)
-        return render(found, call.links.self_of(COLLECTION))
+        return render(row, call.links.self_of(COLLECTION))
 
     @expose(
         policies.CREATE,
@@ -92,7 +92,7 @@ class Attributes(Noun):
     )
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Add an attribute to a deployable."""
-        made = self._conductor.create_attribute(
+        created = self._conductor.create_attribute(
             call.caller,
             call.operation,
             deployable=body["deployable_id"],
@@ -100,7 +100,7 @@ class Attributes(Noun):
             value=body["value"],
             uuid=body.get("uuid"),
         )
-        return render(made, call.links.self_of(COLLECTION))
+        return render(created, call.links.self_of(COLLECTION))
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:

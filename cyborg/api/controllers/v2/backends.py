@@ -37,20 +37,20 @@ class Backends(Noun):
         self._reader = reader
 
     @expose(policies.GET_ALL, query=BackendQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of backends."""
         with self._reader.reader() as tx:
-            found = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(asked), asked)
-        return {COLLECTION: [render(one) for one in found]}
+            rows = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(query), query)
+        return {COLLECTION: [render(row) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One backend."""
         with self._reader.reader() as tx:
-            found = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
-        if found is None:
+            row = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
+        if row is None:
             raise exception.NotFound(noun="Backend", key=uuid)
-        return render(found)
+        return render(row)
 
 
 def render(row: host_drivers.Row) -> dict[str, Any]:

@@ -57,11 +57,11 @@ class Deployables(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=DeployableQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of deployables."""
         with self._reader.reader() as tx:
-            found = deployables.page(tx, parsing.page(asked), name=asked.get("name"))
-        return {COLLECTION: render_all(found, call)}
+            records = deployables.page(tx, parsing.page(query), name=query.get("name"))
+        return {COLLECTION: render_all(records, call)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -81,34 +81,34 @@ class Deployables(Noun):
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:
-            found = deployables.show(tx, uuid)
-        if found is None:
+            record = deployables.show(tx, uuid)
+        if record is None:
             raise exception.NotFound(noun="Deployable", key=uuid)
-        return render_all([found], call)[0]
+        return render_all([record], call)[0]
 
 
-def render_all(found: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
+def render_all(records: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
     """The JSON of deployables; ``attributes_list`` is JSON in a string, as clients know it."""
     prefix = call.links.self_of(COLLECTION)
     bookmark = call.links.bookmark_of(COLLECTION)
     return [
         {
-            "uuid": one.row.uuid,
-            "parent_id": one.row.parent_id,
-            "root_id": one.row.root_id,
-            "name": one.row.name,
-            "num_accelerators": one.row.num_accelerators,
-            "device_id": one.row.device_id,
-            "attributes_list": json.dumps([{key: value} for key, value in one.attributes]),
-            "rp_uuid": one.row.rp_uuid,
-            "driver_name": one.row.driver_name,
-            "bitstream_id": one.row.bitstream_id,
-            "created_at": moment(one.row.created_at),
-            "updated_at": moment(one.row.updated_at),
+            "uuid": record.row.uuid,
+            "parent_id": record.row.parent_id,
+            "root_id": record.row.root_id,
+            "name": record.row.name,
+            "num_accelerators": record.row.num_accelerators,
+            "device_id": record.row.device_id,
+            "attributes_list": json.dumps([{key: value} for key, value in record.attributes]),
+            "rp_uuid": record.row.rp_uuid,
+            "driver_name": record.row.driver_name,
+            "bitstream_id": record.row.bitstream_id,
+            "created_at": moment(record.row.created_at),
+            "updated_at": moment(record.row.updated_at),
             "links": [
-                link(prefix, one.row.uuid),
-                link(bookmark, one.row.uuid, "bookmark"),
+                link(prefix, record.row.uuid),
+                link(bookmark, record.row.uuid, "bookmark"),
             ],
         }
-        for one in found
+        for record in records
     ]

@@ -84,21 +84,21 @@ class DeviceProfiles(Noun):
         self._limits = limits
 
     @expose(policies.GET_ALL, query=ProfileQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of profiles, or of those with the names asked for."""
         with self._reader.reader() as tx:
-            found = device_profiles.page(tx, parsing.page(asked), asked.get("name"))
+            rows = device_profiles.page(tx, parsing.page(query), query.get("name"))
         prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [render(one, prefix) for one in found]}
+        return {COLLECTION: [render(profile, prefix) for profile in rows]}
 
     @expose(policies.GET_ONE, types.Anything())
     def show(self, call: Call, key: str) -> dict[str, Any]:
         """One profile by uuid or name; the only thing that is shown wrapped."""
         with self._reader.reader() as tx:
-            found = device_profiles.show(tx, types.canonical_uuid(key), key)
-        if found is None:
+            profile = device_profiles.show(tx, types.canonical_uuid(key), key)
+        if profile is None:
             raise exception.NotFound(noun="Device profile", key=key)
-        return {"device_profile": render(found, call.links.self_of(COLLECTION))}
+        return {"device_profile": render(profile, call.links.self_of(COLLECTION))}
 
     @expose(
         policies.CREATE,
@@ -109,8 +109,8 @@ class DeviceProfiles(Noun):
     def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Store a profile, sent as a list of one."""
         profile = self._parse(body[0])
-        made = self._conductor.create_device_profile(call.caller, call.operation, profile)
-        return self._written(call, made)
+        stored = self._conductor.create_device_profile(call.caller, call.operation, profile)
+        return self._written(call, stored)
 
     @expose(
         policies.UPDATE,
@@ -120,21 +120,21 @@ class DeviceProfiles(Noun):
     )
     def update(self, call: Call, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Change what is sent and leave the rest; null takes the description away."""
-        wish = ProfileChange(
+        change = ProfileChange(
             name=parse_name(body["name"]) if "name" in body else None,
             groups=self._groups(body) if "groups" in body else None,
             description=body.get("description"),
             describes="description" in body,
         )
         changed = self._conductor.update_device_profile(
-            call.caller, call.operation, types.canonical_uuid(key) or key, wish
+            call.caller, call.operation, types.canonical_uuid(key) or key, change
         )
         return self._written(call, changed)
 
     @expose(policies.DELETE, query=ProfileDeleteQuery, status=204)
-    def delete_all(self, call: Call, asked: Mapping[str, Any]) -> None:
+    def delete_all(self, call: Call, query: Mapping[str, Any]) -> None:
         """Delete the profiles with these names or uuids, all or none."""
-        self._delete(call, asked["value"])
+        self._delete(call, query["value"])
 
     @expose(policies.DELETE, types.Commas(types.Anything()), status=204)
     def delete(self, call: Call, keys: Sequence[str]) -> None:

@@ -85,7 +85,7 @@ class View:
     @property
     def users(self) -> list[devices.User]:
         """The instances that hold units, each once, by uuid."""
-        return list(dict.fromkeys(one.instance for one in self.holders if one.instance))
+        return list(dict.fromkeys(holder.instance for holder in self.holders if holder.instance))
 
     @property
     def words(self) -> Counter[str]:
@@ -109,11 +109,11 @@ class Devices(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=DeviceQuery, own=policies.GET_OWN)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of devices; an empty filter is none."""
-        which = device_query.wanted(call, asked)
+        selection = device_query.selection(call, query)
         with self._reader.reader() as tx:
-            rows = devices.page(tx, parsing.page(asked), which)
+            rows = devices.page(tx, parsing.page(query), selection)
             views = self._views(tx, call, rows)
         return {COLLECTION: [render(row, call, views[row.id]) for row in rows]}
 
@@ -157,10 +157,10 @@ class Devices(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def create(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+    def create(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Create a device on a backend whose driver can have it."""
         return self._conductor.create_device(
-            call.caller, call.operation, creation.parse(body), wait=asked.get("wait", False)
+            call.caller, call.operation, creation.parse(body), wait=query.get("wait", False)
         )
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Devices(Noun):
                 history = history_db.of_device(tx, uuid, LAST_EVENTS)
         rendered = render(row, call, view)
         if call.minor >= microversion.OPERATOR_VIEWS and not call.own:
-            rendered["events"] = [events.render(one) for one in history]
+            rendered["events"] = [events.render(event) for event in history]
         return rendered
 
     def _views(
@@ -244,7 +244,7 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
             "backend": row.backend,
             "labels": row.labels or {},
             "in_use": bool(view.holders),
-            "instances": [_user(one) for one in view.users],
+            "instances": [_user(user) for user in view.users],
         }
     if call.minor >= microversion.OPERATOR_VIEWS:
         rendered |= {
@@ -254,7 +254,7 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
             "traits": sorted({trait for part in view.parts for trait in part.traits}),
             "providers": [_provider(part) for part in view.parts],
             "units": usage.counts(view.words),
-            "holders": [_holder(one) for one in view.holders],
+            "holders": [_holder(holder) for holder in view.holders],
             "health": row.health,
             "health_reasons": [] if row.health_reason is None else [row.health_reason],
             "health_since": since(row.health_ms),
@@ -275,22 +275,22 @@ def _provider(part: devices.Part) -> dict[str, Any]:
     }
 
 
-def _holder(one: devices.Holder) -> dict[str, Any]:
-    user = one.instance and _user(one.instance)
+def _holder(holder: devices.Holder) -> dict[str, Any]:
+    user = holder.instance and _user(holder.instance)
     return {
-        "arq_uuid": one.arq_uuid,
+        "arq_uuid": holder.arq_uuid,
         "instance_uuid": user and user["uuid"],
         "instance_name": user and user["name"],
-        "project_id": one.project_id,
+        "project_id": holder.project_id,
     }
 
 
-def _user(one: devices.User) -> dict[str, Any]:
+def _user(user: devices.User) -> dict[str, Any]:
     return {
-        "uuid": one.uuid,
-        "name": _UNKNOWN if one.name is None else one.name,
-        "status": _UNKNOWN if one.status is None else one.status,
-        "seen_at": since(one.seen_ms),
+        "uuid": user.uuid,
+        "name": _UNKNOWN if user.name is None else user.name,
+        "status": _UNKNOWN if user.status is None else user.status,
+        "seen_at": since(user.seen_ms),
     }
 
 

@@ -67,20 +67,20 @@ class Drivers(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=DriverQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of drivers, one for each host that has it."""
         with self._reader.reader() as tx:
-            found = host_drivers.page(tx, host_drivers.DRIVERS, parsing.page(asked), asked)
-        return {COLLECTION: [render(one, call.minor) for one in found]}
+            rows = host_drivers.page(tx, host_drivers.DRIVERS, parsing.page(query), query)
+        return {COLLECTION: [render(row, call.minor) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """One driver of one host."""
         with self._reader.reader() as tx:
-            found = host_drivers.show(tx, host_drivers.DRIVERS, uuid)
-        if found is None:
+            row = host_drivers.show(tx, host_drivers.DRIVERS, uuid)
+        if row is None:
             raise exception.NotFound(noun="Driver", key=uuid)
-        return render(found, call.minor)
+        return render(row, call.minor)
 
     @expose(
         policies.INSTALL,
@@ -89,7 +89,7 @@ class Drivers(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def install(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+    def install(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Have hosts load a driver, now and whenever they start."""
         return self._conductor.install_driver(
             call.caller,
@@ -97,7 +97,7 @@ class Drivers(Noun):
             driver=body["driver"],
             hosts=body.get("hosts"),
             options=body.get("options"),
-            wait=asked.get("wait", False),
+            wait=query.get("wait", False),
         )
 
     @expose(
@@ -109,7 +109,7 @@ class Drivers(Noun):
         long=True,
     )
     def update(
-        self, call: Call, driver: str, asked: Mapping[str, Any], body: Mapping[str, Any]
+        self, call: Call, driver: str, query: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Operation:
         """Change a driver's options, enable or disable it; an empty object: load it anew."""
         return self._conductor.update_driver(
@@ -118,7 +118,7 @@ class Drivers(Noun):
             driver=driver,
             options=body.get("options"),
             enabled=body.get("enabled"),
-            wait=asked.get("wait", False),
+            wait=query.get("wait", False),
         )
 
     @expose(
@@ -128,14 +128,14 @@ class Drivers(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def uninstall(self, call: Call, driver: str, asked: Mapping[str, Any]) -> Operation:
+    def uninstall(self, call: Call, driver: str, query: Mapping[str, Any]) -> Operation:
         """Take a driver, and all that it offers, off its hosts."""
         return self._conductor.uninstall_driver(
             call.caller,
             call.operation,
             driver=driver,
-            drain=asked.get("drain", False),
-            wait=asked.get("wait", False),
+            drain=query.get("drain", False),
+            wait=query.get("wait", False),
         )
 
 

@@ -50,11 +50,11 @@ class Events(Noun):
         self._reader = reader
 
     @expose(policies.GET_ALL, query=EventQuery, since=microversion.OPERATOR_VIEWS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of events, the newest first unless ``sort_dir`` says otherwise."""
-        page = parsing.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **asked})
+        page = parsing.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **query})
         with self._reader.reader() as tx:
-            rows = events.page(tx, page, asked)
+            rows = events.page(tx, page, query)
         return {COLLECTION: [render(row) for row in rows]}
 
 

@@ -83,11 +83,11 @@ class Services(Noun):
         self._down_after = down_after
 
     @expose(policies.GET_ALL, query=ServiceQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """A page of both kinds, processes first."""
         with self._reader.reader() as tx:
-            found = self._processes(tx, asked, call.minor) + _on_backends(tx, asked)
-        return {COLLECTION: rendering.cut(found, parsing.page(asked), SORT_KEYS)}
+            documents = self._processes(tx, query, call.minor) + _on_backends(tx, query)
+        return {COLLECTION: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -120,10 +120,10 @@ class Services(Noun):
     def _show(self, uuid: str, minor: int) -> dict[str, Any]:
         with self._reader.reader() as tx:
             rows = services.processes(tx, self._reader.now, uuid=uuid)
-            found = self._documents(tx, rows, minor) or _on_backends(tx, {})
-        for one in found:
-            if one["uuid"] == uuid:
-                return one
+            documents = self._documents(tx, rows, minor) or _on_backends(tx, {})
+        for document in documents:
+            if document["uuid"] == uuid:
+                return document
         raise exception.NotFound(noun="Service", key=uuid)
 
     @expose(
@@ -133,7 +133,7 @@ class Services(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def discover(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+    def discover(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Have hosts look at their hardware now."""
         setup = body.get("setup", False)
         if setup and "driver" not in body:
@@ -143,17 +143,17 @@ class Services(Noun):
             call.operation,
             hosts=body.get("hosts"),
             driver=body.get("driver"),
-            wait=asked.get("wait", False),
+            wait=query.get("wait", False),
             setup=setup,
         )
 
     def _processes(
-        self, tx: sa.Connection, asked: Mapping[str, Any], minor: int
+        self, tx: sa.Connection, query: Mapping[str, Any], minor: int
     ) -> list[dict[str, Any]]:
         """Those that the filters leave: a process has neither driver nor backend."""
-        if asked.get("kind") == BACKEND or "driver" in asked or "backend" in asked:
+        if query.get("kind") == BACKEND or "driver" in query or "backend" in query:
             return []
-        rows = services.processes(tx, self._reader.now, host=asked.get("host"))
+        rows = services.processes(tx, self._reader.now, host=query.get("host"))
         return self._documents(tx, rows, minor)
 
     def _documents(
@@ -192,9 +192,9 @@ def _judged(cloud: health_view.Cloud, process: health_view.Process) -> dict[str,
     """The members that microversion 2.5 adds to a process."""
     component = cloud.process(process)
     # Only conductors and agents take requests from the bus, and only the living know.
-    known = process.binary != API and cloud.is_fresh(process)
+    answers_bus = process.binary != API and cloud.is_fresh(process)
     return {
-        "listening": process.bus_error is None if known else None,
+        "listening": process.bus_error is None if answers_bus else None,
         "bus_error": process.bus_error,
         "bus_error_since": since(process.bus_error_ms),
         "cause": component.cause or None,
@@ -202,26 +202,26 @@ def _judged(cloud: health_view.Cloud, process: health_view.Process) -> dict[str,
     }
 
 
-def _on_backends(tx: sa.Connection, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if asked.get("kind") == PROCESS:
+def _on_backends(tx: sa.Connection, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if query.get("kind") == PROCESS:
         return []
-    wanted = {name: asked[name] for name in ("host", "driver") if name in asked}
-    if "backend" in asked:
-        wanted["name"] = asked["backend"]
-    rows = host_drivers.page(tx, host_drivers.BACKENDS, Page(), wanted)
-    return [one for row in rows for one in _found_on(row)]
+    equal = {name: query[name] for name in ("host", "driver") if name in query}
+    if "backend" in query:
+        equal["name"] = query["backend"]
+    rows = host_drivers.page(tx, host_drivers.BACKENDS, Page(), equal)
+    return [document for row in rows for document in _found_on(row)]
 
 
 def _found_on(row: host_drivers.Row) -> Iterator[dict[str, Any]]:
     """The JSON of the services on a backend; their uuids follow from its own and their names."""
-    for one in row.services or ():
+    for service in row.services or ():
         yield {
-            "uuid": str(uuid5(UUID(row.uuid), one["name"])),
+            "uuid": str(uuid5(UUID(row.uuid), service["name"])),
             "kind": BACKEND,
             "host": row.host,
             "driver": row.driver,
             "backend": row.name,
-            "name": one["name"],
-            "state": one["state"],
+            "name": service["name"],
+            "state": service["state"],
             "last_discovered_at": since(row.discovered_ms),
         }

@@ -39,17 +39,17 @@ class Usage(Noun):
         self._reader = reader
 
     @expose(policies.GET, query=UsageQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """All counts that the caller may see; those of one project come without hosts."""
         scope = None if call.caller.everywhere else call.caller.project_id
-        groups = asked.get("group_by", ())
-        if scope is not None and ("host" in asked or "host" in groups):
+        groups = query.get("group_by", ())
+        if scope is not None and ("host" in query or "host" in groups):
             # Where a project's accelerators are is not for its members to find out.
             raise exception.Forbidden(reason="Only operators may ask for the usage of a host.")
         with self._reader.reader() as tx:
             if call.minor >= microversion.OPERATOR_VIEWS:
-                return {COLLECTION: by_class(units.by_class(tx, asked, scope, groups))}
-            rows = units.count(tx, asked, scope)
+                return {COLLECTION: by_class(units.by_class(tx, query, scope, groups))}
+            rows = units.count(tx, query, scope)
         return {COLLECTION: [render(row) for row in rows]}
 
 

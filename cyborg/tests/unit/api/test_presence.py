@@ -30,7 +30,7 @@ class Listener:
             raise self.fault
 
 
-class FakeWatch:
+class FakeClock:
     """One that is set without a database."""
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class FakeWatch:
 
 
 def present(
-    conductor: Listener, *, endpoint: str | None = None, watch: FakeWatch | None = None
+    conductor: Listener, *, endpoint: str | None = None, clock: FakeClock | None = None
 ) -> Heartbeat:
     """Presence around an application that says hello."""
-    parts: Any = {"conductor": conductor, "watch": watch or FakeWatch()}
+    parts: Any = {"conductor": conductor, "clock": clock or FakeClock()}
     return Heartbeat(hello, host="api-1", endpoint=endpoint, **parts)
 
 
@@ -138,10 +138,10 @@ def test_a_conductor_that_is_away_is_one_line_in_the_log(
     assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
-def test_the_watch_is_set_with_each_sign_of_life(conductor: Listener) -> None:
-    watch = FakeWatch()
-    presence = present(conductor, watch=watch)
-    assert watch.times == 0
+def test_each_heartbeat_sets_the_cached_clock(conductor: Listener) -> None:
+    clock = FakeClock()
+    presence = present(conductor, clock=clock)
+    assert clock.times == 0
     ask(presence)
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
-    assert watch.times == 1
+    assert clock.times == 1
