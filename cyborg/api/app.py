@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API's composition root: the pipeline of filters and what stands behind them.
+"""Build the WSGI application of the API: the pipeline of filters and the controllers behind it.
 
-Nothing here connects to anything: the reader and the bus do so at a process's first request, which
-is what pre-forking servers need.
+Nothing here opens a connection. The reader and the bus connect at the first request of a process,
+as pre-forking servers need.
 """
 
 import logging
@@ -51,31 +51,34 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class _Application(ExplicitPecan):
-    """pecan without context locals, which asks the root for the route at once.
+    """pecan without context locals; it takes each route directly from the root controller.
 
-    pecan's own walk over controllers ends at the root as well, but makes a class of named tuples
-    for every request on its way, which is a tenth of the time of a small one.
+    pecan's own walk over controllers also ends at the root, but it creates a named tuple class for
+    every request, which takes a tenth of the time of a small request.
     """
 
     def route(self, req: Request, node: Root, path: str) -> tuple[Any, list[str]]:
-        """The handler, and what its path leaves for it."""
+        """Return the handler and the parts of the path that it takes as arguments."""
         route: tuple[Any, list[str]] = node._route(path.split("/")[1:], req)
         return route
 
 
 def load(conf: cfg.ConfigOpts) -> WsgiApp:
-    """The application of this process, with everything that ``conf`` names.
+    """Return the application of this process, as ``conf`` describes it.
 
-    An operator's paste file is used if there is one, else the same pipeline in code. A paste file
-    can name nothing but the global ``cfg.CONF``, so ``conf`` must be that one. Raises ConfigError.
+    If the operator has a paste file, it defines the pipeline; else the code does. Factories of a
+    paste file use the global ``cfg.CONF``, so ``conf`` must be that object. Raises ConfigError if
+    the paste file cannot be used.
     """
     paste_file = conf.find_file(conf.api.api_paste_config)
     if paste_file is None:
         reader = Reader.from_conf(conf)
         clock = CachedClock(reader)
         conductor = _conductor(conf, clock)
-        return _present(build(conf, reader=reader, conductor=conductor), conf, conductor, clock)
-    LOG.info("The pipeline of filters is that of %s", paste_file)
+        return _with_heartbeat(
+            build(conf, reader=reader, conductor=conductor), conf, conductor, clock
+        )
+    LOG.info("Paste file %s defines the filters", paste_file)
     try:
         app: WsgiApp = deploy.loadapp(f"config:{paste_file}")
     except (AttributeError, ImportError, LookupError, OSError, TypeError, ValueError) as error:
@@ -86,12 +89,12 @@ def load(conf: cfg.ConfigOpts) -> WsgiApp:
 
 
 def build(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
-    """The pipeline in code, around the given reader and conductor."""
+    """Return the application with the filters that the code defines."""
     return _outermost(behind_filters(core(conf, reader=reader, conductor=conductor), conf), conf)
 
 
 def behind_filters(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
-    """The filters of the pipeline in code, around an application."""
+    """Return an application behind the filters that the code defines."""
     _set_cors_defaults()
     app = auth_token.protect(app, conf)
     for wrap in (RequestId, HTTPProxyToWSGI, CORS):
@@ -100,17 +103,17 @@ def behind_filters(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
 
 
 def app_factory(global_conf: dict[str, Any], **local_conf: Any) -> WsgiApp:
-    """Paste's factory of what stands behind the filters."""
+    """Return the application behind the filters; named as a factory in paste files."""
     _set_cors_defaults()
     conf = cfg.CONF
     reader = Reader.from_conf(conf)
     clock = CachedClock(reader)
     conductor = _conductor(conf, clock)
-    return _present(core(conf, reader=reader, conductor=conductor), conf, conductor, clock)
+    return _with_heartbeat(core(conf, reader=reader, conductor=conductor), conf, conductor, clock)
 
 
 def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
-    """The API itself and its health check, behind whatever filters there are."""
+    """Return the API with its health check and metrics endpoint, without filters."""
     rules = Rules(
         policy=Policy(conf),
         service_roles=auth_token.service_roles(conf),
@@ -147,7 +150,7 @@ def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) ->
 
 
 def _outermost(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
-    """What no paste file can leave out: the filters match paths, so the prefix goes first."""
+    """Add the layers outside any pipeline; the filters match paths without the prefix."""
     return prefix.below(Metering(app) if conf.api.metrics else app, conf.api.public_endpoint)
 
 
@@ -160,7 +163,7 @@ def _conductor(conf: cfg.ConfigOpts, clock: CachedClock) -> ConductorClient:
     )
 
 
-def _present(
+def _with_heartbeat(
     app: WsgiApp, conf: cfg.ConfigOpts, conductor: ConductorClient, clock: CachedClock
 ) -> WsgiApp:
     return Heartbeat(

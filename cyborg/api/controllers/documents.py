@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version documents, by which clients find the API; they need neither token nor database."""
+"""The version documents for API discovery; they need neither token nor database."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from cyborg.api.rendering import Links
 
 
 def root(links: Links) -> dict[str, Any]:
-    """What ``GET /`` answers."""
+    """Return the answer of ``GET /``."""
     version = _version("v2", links.v2)
     return {
         "name": "OpenStack Cyborg API",
@@ -20,7 +20,7 @@ def root(links: Links) -> dict[str, Any]:
 
 
 def v2(links: Links) -> dict[str, Any]:
-    """What ``GET /v2`` answers: a bare version."""
+    """Return the answer of ``GET /v2``: the version without an envelope."""
     return _version("v2.0", f"{links.v2}/")
 
 

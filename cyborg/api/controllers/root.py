@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from a path to a noun: the root, /v2, and paths without a version, which act as /v2."""
+"""Route a path to its resource: the root, /v2, and paths without a version, which act as /v2."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class _Document(Noun):
 
     @pecan.expose(content_type=expose.JSON)
     def show(self, req: Request, resp: webob.Response) -> webob.Response:
-        """Answer the document; its links lead back the way the client came."""
+        """Answer the document, with links to the URL that the client used."""
         return expose.answer(200, self._document(Links.of(req, self._public_endpoint)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator requests: created from a profile, bound to an instance by Nova, read and deleted."""
+"""Accelerator requests: create from a device profile, bind to an instance, list and delete."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,14 +40,14 @@ class ArqQuery(types.Listing):
 
 
 class ArqDeleteQuery(types.Declared):
-    """Which ARQs to delete: one of the two."""
+    """The ARQs to delete: exactly one of the two parameters."""
 
     arqs = wsme.wsattr(types.Commas(types.UUID_TYPE))
     instance = wsme.wsattr(types.UUID_TYPE)
 
 
 class ArqBody(types.Declared):
-    """What new ARQs are made from."""
+    """The device profile of new ARQs."""
 
     device_profile_name = wsme.wsattr(types.Text(types.MAX_INT), mandatory=True)
 
@@ -67,7 +67,7 @@ class Arqs(Noun):
 
     @expose(policies.GET_ALL, query=ArqQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of ARQs; 423 while the instance asked for has some that are not resolved."""
+        """Return a page of ARQs; 423 with ``bind_state`` while the instance has unresolved ARQs."""
         instance = query.get("instance")
         project = _scope(call, query)
         resolved = query.get("bind_state") == _RESOLVED
@@ -80,7 +80,7 @@ class Arqs(Noun):
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One ARQ; from microversion 2.4 on with its fault and its history."""
+        """Return an ARQ; from microversion 2.4 on with its fault and its history."""
         project = None if call.caller.everywhere else call.caller.project_id
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
@@ -99,12 +99,12 @@ class Arqs(Noun):
 
     @expose(policies.CREATE, body=types.Object(ArqBody), status=201)
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the ARQs that a device profile asks for, all or none."""
+        """Create all ARQs of a device profile, or none."""
         name = body["device_profile_name"]
         try:
             parse_name(name)
         except exception.Invalid:
-            # No profile has such a name, and that is all that clients want to know.
+            # No profile can have this name, so clients get the answer for an absent profile.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
         created = self._conductor.create_arqs(call.caller, call.operation, name)
         prefix = call.links.self_of(COLLECTION)
@@ -112,17 +112,17 @@ class Arqs(Noun):
 
     @expose(policies.UPDATE, body=arq_patch.PatchBody(), status=202)
     def patch(self, call: Call, body: arq_patch.Patch) -> None:
-        """Bind and unbind, all or none; Nova's verb, as it needs a service token."""
+        """Bind and unbind ARQs, all or none; needs a service token, as Nova sends."""
         self._patch(call, body)
 
     @expose(policies.UPDATE, types.Anything(), body=arq_patch.PatchBody(), status=202)
     def patch_one(self, call: Call, _anything: str, body: arq_patch.Patch) -> None:
-        """The same; the body names the ARQs, and what stands in the path is decoration."""
+        """Bind and unbind the ARQs that the body names; the identifier of the path is ignored."""
         self._patch(call, body)
 
     @expose(policies.DELETE, query=ArqDeleteQuery, status=204)
     def delete_some(self, call: Call, query: Mapping[str, Any]) -> None:
-        """Delete ARQs by uuids, or all of an instance (Nova's verb; none is fine)."""
+        """Delete ARQs by uuid, or all ARQs of an instance, which may have none (used by Nova)."""
         if ("arqs" in query) == ("instance" in query):
             raise exception.Invalid(
                 field="arqs", reason="either arqs or instance must be given, and not both"
@@ -134,7 +134,7 @@ class Arqs(Noun):
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
-        """Delete one ARQ."""
+        """Delete an ARQ."""
         self._delete(call, [uuid])
 
     def _patch(self, call: Call, body: arq_patch.Patch) -> None:
@@ -149,13 +149,13 @@ class Arqs(Noun):
 
     def _delete_of_instance(self, call: Call, instance: str) -> None:
         _need_service(call, "Deleting the accelerator requests of an instance")
-        # An administrator may have evacuated the server: its ARQs need not be the caller's.
-        everybody = replace(call.caller, everywhere=True)
-        self._conductor.delete_instance_arqs(everybody, call.operation, instance)
+        # After an evacuation by an administrator, the ARQs may not belong to the caller's project.
+        caller = replace(call.caller, everywhere=True)
+        self._conductor.delete_instance_arqs(caller, call.operation, instance)
 
 
 def _scope(call: Call, query: Mapping[str, Any]) -> str | None:
-    """The project whose ARQs may be listed; None: every project's."""
+    """Return the project whose ARQs the caller may list; None: all projects."""
     caller = call.caller
     if caller.everywhere or (caller.service and "instance" in query):
         return None
@@ -173,7 +173,7 @@ _values = attrgetter(*(field.name for field in fields(Arq)))
 
 
 def render_all(rows: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]]:
-    """The JSON of ARQs as they were read."""
+    """Return the JSON of ARQ rows."""
     prefix = call.links.self_of(COLLECTION)
     return [
         _render((*values, {} if info is None else json.loads(info)), prefix)
@@ -182,7 +182,7 @@ def render_all(rows: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]
 
 
 def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
-    # A thousand at a time: values by position, and no object for each.
+    # For speed with a thousand ARQs: values by position, without an object for each ARQ.
     uuid, state, profile, group, project, created, updated, *bind = values
     hostname, provider, instance, handle_type, handle_uuid, handle_info = bind
     return {
@@ -204,7 +204,7 @@ def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
 
 
 def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
-    # An administrator may have acted on it: who that was is not its owner's to know.
+    # An administrator may have caused the event; the owner of the ARQ must not see who.
     visible = call.caller.everywhere or event.user_id == call.caller.user_id
     return {
         "time": instant(event.at_ms),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends: what is attached to which host, by driver."""
+"""Backends: the devices and systems that drivers attach to each host."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -38,14 +38,14 @@ class Backends(Noun):
 
     @expose(policies.GET_ALL, query=BackendQuery, since=microversion.OPERATORS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of backends."""
+        """Return a page of backends."""
         with self._reader.reader() as tx:
             rows = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(query), query)
         return {COLLECTION: [render(row) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One backend."""
+        """Return a backend."""
         with self._reader.reader() as tx:
             row = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
         if row is None:
@@ -54,7 +54,7 @@ class Backends(Noun):
 
 
 def render(row: host_drivers.Row) -> dict[str, Any]:
-    """The JSON of a backend."""
+    """Return the JSON of a backend."""
     return {
         "uuid": row.uuid,
         "host": row.host,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployables: the units of devices that Placement offers, and their programming."""
+"""Deployables: the parts of devices that Placement offers, and how to program them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,13 +27,13 @@ class DeployableQuery(types.Listing):
 
 
 class Image(types.Declared):
-    """What to load: an image of Glance."""
+    """The image of Glance to load."""
 
     image_uuid = wsme.wsattr(types.UUID_TYPE, mandatory=True)
 
 
 class ProgramOp(types.Declared):
-    """The one operation that changes a deployable."""
+    """The only operation that changes a deployable."""
 
     path = wsme.wsattr(types.Word("/program"), mandatory=True)
     op = wsme.wsattr(types.Word("replace", "add"), mandatory=True)
@@ -58,14 +58,14 @@ class Deployables(Noun):
 
     @expose(policies.GET_ALL, query=DeployableQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of deployables."""
+        """Return a page of deployables."""
         with self._reader.reader() as tx:
             records = deployables.page(tx, parsing.page(query), name=query.get("name"))
         return {COLLECTION: render_all(records, call)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One deployable."""
+        """Return a deployable."""
         return self._show(call, uuid)
 
     @expose(
@@ -74,7 +74,7 @@ class Deployables(Noun):
         body=types.Items(types.Object(ProgramOp, closed=True), 1, 1),
     )
     def program(self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Have an image loaded; answers at once, while the host still works on it."""
+        """Request that the host loads an image; answers before the host has finished."""
         image_uuid = body[0]["value"][0]["image_uuid"]
         self._conductor.program_deployable(call.caller, call.operation, uuid, image_uuid)
         return self._show(call, uuid)
@@ -88,7 +88,7 @@ class Deployables(Noun):
 
 
 def render_all(records: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
-    """The JSON of deployables; ``attributes_list`` is JSON in a string, as clients know it."""
+    """Return the JSON of deployables; clients expect ``attributes_list`` as JSON in a string."""
     prefix = call.links.self_of(COLLECTION)
     bookmark = call.links.bookmark_of(COLLECTION)
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations: how far the long verbs are that somebody asked for, host by host."""
+"""Operations: the progress and results of long verbs, host by host."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ class Operations(Noun):
 
     @expose(policies.GET_ALL, query=OperationQuery, since=microversion.OPERATORS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of operations."""
+        """Return a page of operations."""
         equal = {name: query[name] for name in ("verb", "state") if query.get(name)}
         with self._reader.reader() as tx:
             page = operations.page(tx, parsing.page(query), _scope(call), equal)
@@ -47,7 +47,7 @@ class Operations(Noun):
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One operation."""
+        """Return an operation."""
         with self._reader.reader() as tx:
             operation = operations.show(tx, uuid, _scope(call))
         if operation is None:
@@ -56,5 +56,5 @@ class Operations(Noun):
 
 
 def _scope(call: Call) -> str | None:
-    """The project whose operations the caller may see; None: all."""
+    """Return the project whose operations the caller may see; None: all projects."""
     return None if call.caller.everywhere else call.caller.project_id
