@@ -95,7 +95,10 @@ def expose(
         def handle(
             self: Controller, req: Request, resp: webob.Response, *segments: str
         ) -> webob.Response:
-            _check_since(req, since)
+            if (req.minor or microversion.BASE) < since:
+                raise webob.exc.HTTPNotFound(
+                    f"There is no such resource below microversion 2.{since}."
+                )
             call = _call(self.rules, req, rule, own, long=long)
             given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
             params = _checked(
@@ -116,11 +119,6 @@ def expose(
         return cast(Callable[..., webob.Response], exposed)
 
     return decorate
-
-
-def _check_since(req: Request, since: int) -> None:
-    if (req.minor or microversion.BASE) < since:
-        raise webob.exc.HTTPNotFound(f"There is no such resource below microversion 2.{since}.")
 
 
 def answer(status: int, content: Any) -> webob.Response:

@@ -39,13 +39,12 @@ class Noun:
         for pattern, methods in self.routes.items():
             captured = _captured(pattern, parts)
             if captured is not None:
-                request.environ[ROUTE] = request.environ.get(ROUTE, "") + _shown(pattern)
+                route = "".join(
+                    "/" + ("{id}" if part == "*" else part) for part in segments(pattern.split("/"))
+                )
+                request.environ[ROUTE] = request.environ.get(ROUTE, "") + route
                 return getattr(self, _handler(methods, request.method)), captured
         raise webob.exc.HTTPNotFound("There is no such resource.")
-
-
-def _shown(pattern: str) -> str:
-    return "".join("/" + ("{id}" if part == "*" else part) for part in segments(pattern.split("/")))
 
 
 def _captured(pattern: str, parts: Sequence[str]) -> list[str] | None:

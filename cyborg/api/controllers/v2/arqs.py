@@ -128,7 +128,11 @@ class Arqs(Noun):
                 field="arqs", reason="either arqs or instance must be given, and not both"
             )
         if "instance" in query:
-            self._delete_of_instance(call, query["instance"])
+            _need_service(call, "Deleting the accelerator requests of an instance")
+            # After an evacuation by an administrator, the ARQs may not belong to the caller's
+            # project.
+            caller = replace(call.caller, everywhere=True)
+            self._conductor.delete_instance_arqs(caller, call.operation, query["instance"])
         else:
             self._delete(call, query["arqs"])
 
@@ -146,12 +150,6 @@ class Arqs(Noun):
         if not uuids:
             raise exception.Invalid(field="arqs", reason="it names no accelerator request")
         self._conductor.delete_arqs(call.caller, call.operation, list(uuids))
-
-    def _delete_of_instance(self, call: Call, instance: str) -> None:
-        _need_service(call, "Deleting the accelerator requests of an instance")
-        # After an evacuation by an administrator, the ARQs may not belong to the caller's project.
-        caller = replace(call.caller, everywhere=True)
-        self._conductor.delete_instance_arqs(caller, call.operation, instance)
 
 
 def _scope(call: Call, query: Mapping[str, Any]) -> str | None:

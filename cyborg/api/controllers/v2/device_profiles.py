@@ -108,7 +108,14 @@ class DeviceProfiles(Noun):
     )
     def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Create a profile; the body is a list of one profile."""
-        profile = self._parse(body[0])
+        members = body[0]
+        groups = self._groups(members)
+        profile = DeviceProfile(
+            uuid=members.get("uuid") or str(uuid4()),
+            name=parse_name(members.get("name")),
+            groups=groups,
+            description=members.get("description"),
+        )
         stored = self._conductor.create_device_profile(call.caller, call.operation, profile)
         return self._render_stored(call, stored)
 
@@ -160,15 +167,6 @@ class DeviceProfiles(Noun):
             raise exception.NotFound(noun="Device profile", key="''")
         self._conductor.delete_device_profiles(
             call.caller, call.operation, [types.canonical_uuid(key) or key for key in keys]
-        )
-
-    def _parse(self, body: Mapping[str, Any]) -> DeviceProfile:
-        groups = self._groups(body)
-        return DeviceProfile(
-            uuid=body.get("uuid") or str(uuid4()),
-            name=parse_name(body.get("name")),
-            groups=groups,
-            description=body.get("description"),
         )
 
     def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:

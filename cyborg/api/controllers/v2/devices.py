@@ -134,7 +134,10 @@ class Devices(Noun):
         for name in ("status", "model"):
             if name in body and body[name] is None:
                 raise exception.Invalid(field=name, reason="it must not be null")
-        _check_reason(body)
+        if body.get("status_reason") is not None and body.get("status") != _MAINTAINING:
+            raise exception.Invalid(
+                field="status_reason", reason=f"it goes with status {_MAINTAINING} only"
+            )
         facts = {"model": body["model"]} if "model" in body else {}
         if "traits" in body:
             facts["traits"] = list(parse_traits(body["traits"]))
@@ -204,14 +207,6 @@ class Devices(Noun):
         """Disable the device; instances that use it keep it."""
         self._conductor.set_device_status(
             call.caller, call.operation, uuid, DeviceStatus.MAINTAINING
-        )
-
-
-def _check_reason(body: Mapping[str, Any]) -> None:
-    """Raise Invalid for a reason without the status that it explains."""
-    if body.get("status_reason") is not None and body.get("status") != _MAINTAINING:
-        raise exception.Invalid(
-            field="status_reason", reason=f"it goes with status {_MAINTAINING} only"
         )
 
 
