@@ -15,7 +15,7 @@ from cyborg.service import wait_until
 
 
 class Listener:
-    """A conductor that hears signs of life; ``open`` lets them be answered."""
+    """A conductor that receives heartbeats; ``open`` lets it answer."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, str]] = []
@@ -135,7 +135,7 @@ def test_a_conductor_that_is_away_is_one_line_in_the_log(
     conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")
     assert ask(presence) == "hello"
     assert wait_until(lambda: "heartbeat: " in caplog.text, timeout=5)
-    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_each_heartbeat_sets_the_cached_clock(conductor: Listener) -> None:
