@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way in and out of every resource: authorise, check, call, answer; and the error body.
+"""Expose handlers as resources: authorise, validate, call, answer; and build error bodies.
 
 Clients expect ``{"error_message": "<JSON text of faultcode, faultstring, debuginfo>"}``: the SDK
 decodes the string a second time and shows ``faultstring``.
@@ -36,23 +36,23 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 
 @dataclass(frozen=True)
 class Call:
-    """What a handler knows of its request besides its checked arguments.
+    """What a handler gets from its request besides its validated arguments.
 
-    ``operation`` is the id under which the conductor may be asked again; ``minor`` the
-    microversion.
+    ``operation`` is the idempotency key of calls to the conductor; ``minor`` is the minor number of
+    the microversion.
     """
 
     caller: Caller
     operation: str
     minor: int
     links: Links
-    #: The caller may do this with what the own project's requests hold, and nothing else.
+    #: The caller may use only the devices that requests of its own project hold.
     own: bool = False
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides about every request, made once per process."""
+    """Settings that apply to every request; created once per process."""
 
     policy: Policy
     service_roles: frozenset[str]
@@ -78,31 +78,34 @@ def expose(
 ) -> Callable[[Callable[..., Any]], Callable[..., webob.Response]]:
     """Make a method the handler of a request.
 
-    It is called as ``method(self, call, *path, query, body)``, with ``query`` (a dict of what was
-    given) and ``body`` only where they are declared, once the policy rule allowed it and
-    everything that came in is what was declared; from microversion 2.4 on a body is checked by
-    ``strict`` where that is given. Below microversion 2.``since`` there is no such resource; a
-    parameter or field of a later microversion is declared as ``types.Field``. From
-    2.4 on whoever ``rule`` refuses may still pass by the rule ``own``, for what the own project
-    holds. What it returns becomes the JSON answer; None an answer without a body. Whatever it
-    raises becomes an error answer (see ``fault``).
+    The handler is called as ``method(self, call, *path, query, body)`` after the policy rule has
+    allowed the request and all input is valid. ``query`` (a dict of the given parameters) and
+    ``body`` are passed only if they are declared. From microversion 2.4 on, ``strict`` validates
+    the body, if it is given. Below microversion 2.``since`` the resource does not exist; declare a
+    parameter or field of a later microversion as ``types.Field``. From 2.4 on, a caller that
+    ``rule`` refuses may still pass by the rule ``own``, limited to what its project holds. The
+    return value becomes the JSON answer; None gives an answer without a body. An exception becomes
+    an error answer (see ``fault``).
 
-    A ``long`` verb returns the Operation that it began: the answer is 202 with where to follow it,
-    and the client may choose its id.
+    A ``long`` verb returns the Operation that it started: the answer is 202 with the location of
+    the operation, and the client may choose the operation's id.
     """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., webob.Response]:
         def handle(
             self: Controller, req: Request, resp: webob.Response, *segments: str
         ) -> webob.Response:
-            _check_since(req, since)
+            if (req.minor or microversion.BASE) < since:
+                raise webob.exc.HTTPNotFound(
+                    f"There is no such resource below microversion 2.{since}."
+                )
             call = _call(self.rules, req, rule, own, long=long)
             given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
-            asked = _checked(
+            params = _checked(
                 lambda sent: types.query(query, sent, call.minor), parsing.read_query(req.GET)
             )
             if query is not types.NoQuery:
-                given.append(asked)
+                given.append(params)
             if body is not None:
                 shape = strict if strict and call.minor >= microversion.STRICT_BODIES else body
                 given.append(_checked(shape.at(call.minor).read, parsing.read_body(req)))
@@ -111,20 +114,15 @@ def expose(
 
         handle.__name__ = method.__name__
         exposed = pecan.expose(content_type=JSON)(handle)
-        # pecan would look through the closure and find the signature of the method.
+        # pecan would inspect the closure and use the signature of the method instead.
         exposed._pecan["argspec"] = inspect.getfullargspec(handle)
         return cast(Callable[..., webob.Response], exposed)
 
     return decorate
 
 
-def _check_since(req: Request, since: int) -> None:
-    if (req.minor or microversion.BASE) < since:
-        raise webob.exc.HTTPNotFound(f"There is no such resource below microversion 2.{since}.")
-
-
 def answer(status: int, content: Any) -> webob.Response:
-    """A JSON answer; for None one that has no body and no content type."""
+    """Return a JSON answer; for None, an answer without body and content type."""
     if content is None:
         empty = webob.Response(status=status)
         del empty.content_type
@@ -134,18 +132,18 @@ def answer(status: int, content: Any) -> webob.Response:
     )
 
 
-def _accepted(call: Call, begun: Operation) -> webob.Response:
+def _accepted(call: Call, operation: Operation) -> webob.Response:
     prefix = call.links.self_of(rendering.OPERATIONS)
-    response = answer(202, rendering.operation(begun, prefix, call.minor))
-    response.headers["Location"] = prefix + begun.uuid
+    response = answer(202, rendering.operation(operation, prefix, call.minor))
+    response.headers["Location"] = prefix + operation.uuid
     return response
 
 
 def fault(error: Exception, request_id: str) -> webob.Response:
-    """The answer to a request that failed.
+    """Return the answer to a request that failed.
 
-    Errors of our own tree and of the routing keep their status and sentence; anything else is
-    logged in full and becomes a 500 that tells the request id only.
+    Errors of ``cyborg.exception`` and of the routing keep their status and text. Any other error is
+    logged with its stack trace and becomes a 500 whose text has only the request id.
     """
     if isinstance(error, webob.exc.HTTPException):
         response = _fault(error.status_int, str(error.detail or error.explanation))
@@ -197,7 +195,7 @@ def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool)
 
 
 def _check_own(policy: Policy, context: RequestContext, rule: str, own: str) -> None:
-    """Raise Forbidden, naming both rules, unless the second one lets the caller pass."""
+    """Raise Forbidden, naming both rules, unless the rule ``own`` allows the request."""
     try:
         policy.authorize(context, own)
     except exception.Forbidden:
@@ -213,5 +211,5 @@ def _segment(kind: types.Strict, raw: str) -> Any:
 def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:
     try:
         return reader(value)
-    except types.ValidationError as wrong:
-        raise exception.Invalid(field=wrong.path or field, reason=wrong.reason) from None
+    except types.ValidationError as error:
+        raise exception.Invalid(field=error.path or field, reason=error.reason) from None

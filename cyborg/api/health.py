@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/healthcheck``: whether this process reaches its database and a conductor; no token needed.
 
-``GET /`` is the shallow check for load balancers, which must not take every API away when the
-database is; this one is for people and monitoring. With ``[healthcheck] detailed`` the answer
-has the reasons and the health view: every process and peer with state, cause and remedy.
+Load balancers use ``GET /``, so that they do not remove every API when the database is
+unreachable. ``/healthcheck`` is for operators and monitoring. With ``[healthcheck] detailed`` the
+answer has the reasons and the health view: every process and peer with state, cause and remedy.
 """
 
 import json
@@ -25,18 +25,18 @@ from cyborg.model.health_view import Component
 from cyborg.rpc.conductor import ConductorClient
 
 PATH: Final = "/healthcheck"
-#: For so many seconds one observation answers all requests for details.
+#: Seconds for which one observation answers all requests for details.
 _FRESH: Final = 5.0
 
 
 class DatabaseCheck:
-    """Asks the database for nothing, and sees whether it answers."""
+    """Checks that the database answers."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def healthcheck(self, _server_port: int) -> HealthcheckResult:
-        """One statement on a connection of the pool."""
+        """Run one statement on a connection of the pool."""
         try:
             with self._reader.reader() as tx:
                 tx.execute(sa.select(sa.literal(1)))
@@ -46,15 +46,15 @@ class DatabaseCheck:
 
 
 class BusCheck:
-    """Tells whether a conductor answers over the message bus."""
+    """Checks that a conductor answers over the message bus."""
 
     def __init__(self, conductor: ConductorClient) -> None:
         self._conductor = conductor
 
     def healthcheck(self, _server_port: int) -> HealthcheckResult:
-        """What the connection knows; it looks again by itself while nobody answers.
+        """Return the state of the connection, which retries by itself until a conductor answers.
 
-        Who has only just begun to look waits a moment for it, as a request would.
+        Right after the connection starts, this waits a moment for an answer, as a request does.
         """
         if self._conductor.reached():
             return HealthcheckResult(available=True, reason="A conductor answers.")
@@ -63,7 +63,7 @@ class BusCheck:
 
 
 class Health(healthcheck.Healthcheck):
-    """oslo.middleware's health check with ours, besides those of ``[healthcheck] backends``."""
+    """oslo.middleware's health check: ``[healthcheck] backends`` and Cyborg's own checks."""
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class Health(healthcheck.Healthcheck):
         self._app = app
         self._observer = Observer(conf, reader=reader, conductor=conductor)
         self._observing = threading.Lock()
-        self._observed: tuple[float, list[Component]] | None = None
-        # Its own way to name checks, entry points, cannot hand them what they look at.
+        self._observation: tuple[float, list[Component]] | None = None
+        # oslo.middleware loads checks by entry point and cannot pass them a reader or a client.
         self._backends: Any = [
             *self._backends,
             *(SimpleNamespace(obj=check) for check in (DatabaseCheck(reader), BusCheck(conductor))),
         ]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        """Answer the one path; everything else is the application's."""
+        """Answer ``/healthcheck``; pass every other path to the application."""
         if environ.get("PATH_INFO", "").rstrip("/") == PATH:
             return super().__call__(environ, start_response)
         return self._app(environ, start_response)
@@ -99,7 +99,7 @@ class Health(healthcheck.Healthcheck):
         document = {
             "detailed": True,
             "reasons": [result.reason for result in results],
-            "components": [one.document for one in self._components()],
+            "components": [component.document for component in self._components()],
         }
         return json.dumps(document, indent=4), "application/json"
 
@@ -108,13 +108,13 @@ class Health(healthcheck.Healthcheck):
     ) -> tuple[str, str]:
         body, kind = super()._make_text_response(results, healthy)
         if self._show_details:
-            body = "\n".join([body, *(one.sentence for one in self._components())])
+            body = "\n".join([body, *(component.sentence for component in self._components())])
         return body, kind
 
     def _components(self) -> list[Component]:
-        """The health view, at most some seconds old: monitoring may ask often."""
+        """Return the health view, at most ``_FRESH`` seconds old, as monitoring may poll often."""
         with self._observing:
-            if self._observed is None or time.monotonic() - self._observed[0] > _FRESH:
+            if self._observation is None or time.monotonic() - self._observation[0] > _FRESH:
                 components = self._observer.components()
-                self._observed = time.monotonic(), components
-            return self._observed[1]
+                self._observation = time.monotonic(), components
+            return self._observation[1]

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microversions of the v2 API: which one a request asks for, and the headers that say so.
+"""Microversions of the v2 API: negotiate the version of a request, and set the headers.
 
 * 2.0: base.
 * 2.1: ``/project_id`` may be patched.
 * 2.2: device profiles are shown by name (here at every microversion).
 * 2.3: devices show ``status``.
-* 2.4: ARQs tell ``fault`` and ``events`` when shown, devices ``status_reason``; keys that nobody
-  knows are refused in the bodies of device profiles and attributes; the operators' resources.
-
-* 2.5 (open until it is released): what operators need to see; see the API reference.
+* 2.4: the answer for one ARQ has ``fault`` and ``events``, devices have ``status_reason``; the
+  bodies of device profiles and attributes refuse unknown keys; the operators' resources.
+* 2.5 (open until it is released): more detail for operators; see the API reference.
 
 Microversions up to 2.4 are frozen (``cyborg/tests/unit/api/test_frozen.py``).
 """
@@ -40,16 +39,16 @@ MAXIMUM: Final = f"{_MAJOR}.{LATEST}"
 
 
 def negotiate(header: str | None) -> int:
-    """The minor version for a request with this header; raises NotAcceptable.
+    """Return the minor version for a request with this header; raises NotAcceptable.
 
-    The header may name several services; a bare ``X.Y`` counts as ours.
+    The header may name several services; an ``X.Y`` without a service counts for this one.
     """
     if header is None:
         return BASE
-    wanted = _ours(header)
-    if wanted == "latest":
+    version = _requested(header)
+    if version == "latest":
         return LATEST
-    match = _NUMBER.fullmatch(wanted)
+    match = _NUMBER.fullmatch(version)
     if match is None:
         raise exception.NotAcceptable(
             reason=f"{HEADER} has no usable version for {SERVICE_TYPE}; {MINIMUM} to {MAXIMUM} "
@@ -63,7 +62,7 @@ def negotiate(header: str | None) -> int:
     return minor
 
 
-def _ours(header: str) -> str:
+def _requested(header: str) -> str:
     bare = ""
     for part in header.lower().split(","):
         words = part.split()
@@ -75,7 +74,7 @@ def _ours(header: str) -> str:
 
 
 def stamp(headers: MutableMapping[str, str], minor: int | None) -> None:
-    """Put the version headers on an answer; ``minor`` None: the request got none."""
+    """Set the version headers of an answer; with ``minor`` None, no version was negotiated."""
     vary = headers.get("Vary")
     if vary is None or HEADER.lower() not in vary.lower():
         headers["Vary"] = HEADER if not vary else f"{vary}, {HEADER}"

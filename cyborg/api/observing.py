@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one process sees of everything that the service stands on, for the health view.
+"""Check the components that the service depends on, for the health view.
 
-The API's detailed health check and ``cyborg-status check`` ask the same questions: the database
-for its schema and the rows of processes, a conductor over the message bus, Keystone for tokens of
-the configured accounts, Placement and Nova for something that changes nothing.
+The detailed health check of the API and ``cyborg-status check`` run the same checks: the schema
+and the process rows of the database, a conductor over the message bus, tokens of Keystone for the
+configured accounts, and one read-only request each to Placement and Nova.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ from cyborg.rpc.transport import in_thread
 
 PLACEMENT: Final = "Placement"
 NOVA: Final = "Nova"
-#: How long each question may take, in seconds; all are asked at once.
+#: Timeout of the checks, in seconds; all of them run in parallel.
 PATIENCE: Final = 8.0
 
 
@@ -45,7 +45,7 @@ class Conductor(Protocol):
 
 
 def down_after(conf: cfg.ConfigOpts) -> dict[str, int]:
-    """After how many milliseconds without a heartbeat a process of a binary counts as down."""
+    """Return for each binary after how many milliseconds without a heartbeat it counts as down."""
     return {
         AGENT: int(3000 * conf.agent.heartbeat_interval),
         API: int(3000 * INTERVAL),
@@ -54,7 +54,7 @@ def down_after(conf: cfg.ConfigOpts) -> dict[str, int]:
 
 
 class Observer:
-    """Asks everybody, each in a thread of its own; ``patience`` is in seconds."""
+    """Runs each check in its own thread; ``patience`` is the timeout in seconds."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Observer:
         accounts = {PLACEMENT: sessions.placement, NOVA: sessions.nova}
         if self._conf.api.auth_strategy == "keystone":
             accounts[KEYSTONE] = sessions.keystone
-        asked: dict[str, Future[Look]] = {
+        futures: dict[str, Future[Look]] = {
             DATABASE: in_thread(self._database, name="health-database"),
             PLACEMENT: in_thread(lambda: _placement(sessions.placement), name="health-placement"),
             NOVA: in_thread(lambda: _nova(sessions.nova), name="health-nova"),
@@ -84,19 +84,19 @@ class Observer:
         }
         processes = in_thread(self._processes, name="health-processes")
         bus = in_thread(self._bus, name="health-bus")
-        wait([*asked.values(), processes, bus], self._patience)
+        wait([*futures.values(), processes, bus], self._patience)
         looks = [
             future.result()
             if future.done()
             else Look(name, False, f"No answer within {self._patience:g} seconds.")
-            for name, future in sorted(asked.items(), key=lambda item: _ORDER.index(item[0]))
+            for name, future in sorted(futures.items(), key=lambda item: _ORDER.index(item[0]))
         ]
         trouble = bus.result() if bus.done() else "no connection over the message bus yet"
         rows = processes.result() if processes.done() else []
         return health_view.view(rows, down_after(self._conf), looks=looks, trouble=trouble)
 
     def _processes(self) -> list[health_view.Process]:
-        """The rows of processes; none while the database is away, which ``_database`` tells."""
+        """Return the processes; none if the database is away: ``_database`` reports that."""
         try:
             with self._reader.reader() as tx:
                 return [services.health(row) for row in services.processes(tx, self._reader.now)]
@@ -127,14 +127,14 @@ _ORDER: Final = (DATABASE, KEYSTONE, PLACEMENT, NOVA)
 
 
 def _keystone(accounts: Mapping[str, Callable[[], Adapter]]) -> Look:
-    """Whether Keystone gives a token for every account of this configuration that needs one."""
-    asked = False
+    """Check that Keystone issues a token for every configured account that needs one."""
+    has_account = False
     for name, make in sorted(accounts.items()):
         group = _GROUPS[name]
         try:
             adapter = make()
             if isinstance(adapter.auth or adapter.session.auth, BaseIdentityPlugin):
-                asked = True
+                has_account = True
                 http.fetch_token(adapter)
         except exception.ConfigError:
             continue
@@ -146,7 +146,7 @@ def _keystone(accounts: Mapping[str, Callable[[], Adapter]]) -> Look:
                 else f"Start Keystone, or correct [{group}] auth_url."
             )
             return Look(KEYSTONE, False, f"[{group}]: {error.fields['reason']}.", remedy)
-    if not asked:
+    if not has_account:
         return Look(KEYSTONE, None, "No account of this configuration uses Keystone.")
     return Look(KEYSTONE, True)
 
@@ -173,7 +173,7 @@ def _nova(make: Callable[[], Adapter]) -> Look:
 
 
 def _peer(name: str, make: Callable[[], Adapter], ask: Callable[[Adapter], None]) -> Look:
-    """Ask a peer one question with the account of its group."""
+    """Send one request to a peer with the account of its configuration group."""
     group = _GROUPS[name]
     try:
         ask(make())

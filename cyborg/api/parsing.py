@@ -17,19 +17,19 @@ from webob.multidict import MultiDict
 from cyborg import exception
 from cyborg.db.listing import Page
 
-#: As wsme takes them; text/javascript is what very old clients send.
+#: The content types that wsme accepts; very old clients send text/javascript.
 _CONTENT_TYPES: Final = ("application/json", "application/javascript", "text/javascript", "")
-#: Far above a bind of a thousand accelerators.
+#: Far above the size of a bind of a thousand accelerators.
 _MAX_BYTES: Final = 1 << 20
 # NUL is refused by PostgreSQL, a lone surrogate by every encoding.
 _UNFIT: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def read_body(request: webob.Request) -> Any:
-    """The JSON value that the request carries.
+    """Return the JSON value of a request's body.
 
-    Raises Invalid for what is no JSON, webob's 415 for another content type and 413 for a body of
-    more than a megabyte.
+    Raises Invalid for a body that is not JSON, webob's 415 for another content type and 413 for a
+    body of more than a megabyte.
     """
     if (request.content_length or 0) > _MAX_BYTES:
         raise webob.exc.HTTPRequestEntityTooLarge(f"A body has at most {_MAX_BYTES} bytes.")
@@ -57,57 +57,57 @@ def refuse_unfit_text(text: str, field: str) -> None:
 
 
 def _refuse_unfit(value: Any) -> None:
-    # A stack of our own: JSON may nest deeper than Python calls do.
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            refuse_unfit_text(one, "body")
-        elif isinstance(one, dict):
-            waiting.extend(one)
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
+    # An explicit stack: JSON may nest deeper than Python calls can.
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            refuse_unfit_text(item, "body")
+        elif isinstance(item, dict):
+            pending.extend(item)
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    # Python reads NaN and Infinity, which JSON does not have.
+    # Python accepts NaN and Infinity, which are not JSON.
     raise ValueError(word)
 
 
 # The form ``filters.field=limit&filters.value=5``, pair by pair.
 _FIELD: Final = "filters.field"
 _VALUE: Final = "filters.value"
-#: Fields of that form that never had an effect; clients may still send them.
-_IDLE: Final = frozenset(
+#: Fields of that form that have no effect; clients may still send them.
+_IGNORED: Final = frozenset(
     {"parent_uuid", "root_uuid", "board", "availability", "interface_type", "instance_uuid"}
 )
 
 
 def read_query(given: MultiDict) -> dict[str, str]:
-    """The parameters by name; raises Invalid for one that is given twice or cannot be stored."""
+    """Return the parameters by name; raises Invalid for a repeated or unstorable parameter."""
     pairs = [(name, value) for name, value in given.items() if name not in (_FIELD, _VALUE)]
     fields, values = given.getall(_FIELD), given.getall(_VALUE)
     if len(fields) != len(values):
         raise exception.Invalid(field="filters", reason="each field needs one value")
     pairs += [
-        (name, value) for name, value in zip(fields, values, strict=True) if name not in _IDLE
+        (name, value) for name, value in zip(fields, values, strict=True) if name not in _IGNORED
     ]
-    found: dict[str, str] = {}
+    params: dict[str, str] = {}
     for name, value in pairs:
         refuse_unfit_text(name, "query")
         refuse_unfit_text(value, name)
-        if name in found:
+        if name in params:
             raise exception.Invalid(field=name, reason="it is given more than once")
-        found[name] = value
-    return found
+        params[name] = value
+    return params
 
 
-def page(asked: Mapping[str, Any]) -> Page:
-    """The page that checked parameters ask for; its words are judged where the columns are."""
+def page(query: Mapping[str, Any]) -> Page:
+    """Return the page that a checked query selects; ``cyborg.db`` checks key and direction."""
     return Page(
-        limit=asked.get("limit"),
-        marker=asked.get("marker"),
-        sort_key=asked.get("sort_key"),
-        sort_dir=asked.get("sort_dir"),
+        limit=query.get("limit"),
+        marker=query.get("marker"),
+        sort_key=query.get("sort_key"),
+        sort_dir=query.get("sort_dir"),
     )

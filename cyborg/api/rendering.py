@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of answers: links, pages, times and operations."""
+"""Render the common parts of answers: links, pages, times and operations."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,12 @@ class Links:
 
     @classmethod
     def of(cls, request: webob.Request, public_endpoint: str | None) -> "Links":
-        """Follow the request's URL (a proxy's headers were applied to it), or the option.
+        """Return the links for a request.
 
-        A ``public_endpoint`` without a path is the server; the mount point of the request
-        (``/accelerator``) still follows. One with a path is taken as it is, but for a version.
+        Without a ``public_endpoint`` they follow the URL of the request, to which the headers of
+        proxies are already applied. A ``public_endpoint`` without a path names the server; the
+        mount point of the request (``/accelerator``) is appended. A ``public_endpoint`` with a path
+        is used as it is, without a version at its end.
         """
         if not public_endpoint:
             return cls(request.application_url.rstrip("/"))
@@ -43,16 +45,16 @@ class Links:
         return f"{self.base}/{VERSION_SEGMENT}"
 
     def self_of(self, collection: str) -> str:
-        """What goes before a thing's uuid in its self link; made once per answer."""
+        """Return the part of a self link before the uuid."""
         return f"{self.v2}/{collection}/"
 
     def bookmark_of(self, collection: str) -> str:
-        """What goes before a thing's uuid in its link without a version."""
+        """Return the part of a link without version before the uuid."""
         return f"{self.base}/{collection}/"
 
 
 def path_of(public_endpoint: str | None) -> str:
-    """The path below which a public endpoint has the service, as in ``/accelerator``; or none."""
+    """Return the path of a public endpoint, for example ``/accelerator``, or an empty string."""
     return urlsplit(_base(public_endpoint or "")).path
 
 
@@ -63,62 +65,62 @@ def _base(public_endpoint: str) -> str:
 def cut(
     rows: Sequence[dict[str, Any]], page: Page, sort_keys: Collection[str]
 ) -> list[dict[str, Any]]:
-    """The page of these rows, each with a ``uuid``; without a sort key they stay in their order.
+    """Return one page of rows, each of which has a ``uuid``.
 
-    Rows without a value come last when ascending and first when descending. Raises Invalid naming
-    ``sort_key``, ``sort_dir`` or ``marker``.
+    Without a sort key the rows keep their order. Rows without a value come last in ascending order
+    and first in descending order. Raises Invalid for ``sort_key``, ``sort_dir`` or ``marker``.
     """
     if page.sort_key is not None and page.sort_key not in sort_keys:
-        known = ", ".join(sorted(sort_keys))
-        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {known}")
+        names = ", ".join(sorted(sort_keys))
+        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {names}")
     if page.sort_dir not in (None, "asc", "desc"):
         raise exception.Invalid(field="sort_dir", reason="it is asc or desc")
     ordered = list(rows)
     if page.sort_key is not None:
         key = page.sort_key
-        ordered.sort(key=lambda one: (one.get(key) is None, str(one.get(key))))
+        ordered.sort(key=lambda row: (row.get(key) is None, str(row.get(key))))
     if page.sort_dir == "desc":
         ordered.reverse()
     begin = 0
     if page.marker is not None:
-        places = [index for index, one in enumerate(ordered) if one["uuid"] == page.marker]
+        places = [index for index, row in enumerate(ordered) if row["uuid"] == page.marker]
         if not places:
             raise exception.Invalid(field="marker", reason=f"there is no {page.marker}")
         begin = places[0] + 1
     return ordered[begin:] if page.limit is None else ordered[begin : begin + page.limit]
 
 
-#: Where operations are; their links and the Location of long verbs lead there.
+#: The collection of operations, for their links and for the Location of long verbs.
 OPERATIONS = "operations"
 
 
 def moment(time: datetime | None) -> str | None:
-    """ISO 8601 with ``+00:00``; times are stored in UTC without a zone."""
+    """Return a stored time, which is UTC without a zone, in ISO 8601 with ``+00:00``."""
     return None if time is None else f"{time.isoformat()}+00:00"
 
 
 def instant(milliseconds: int) -> str:
-    """The same form, to the millisecond, of a time by the database's clock."""
+    """Return milliseconds since 1970 by the database's clock in ISO 8601 with ``+00:00``."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def since(milliseconds: int | None) -> str | None:
-    """The same of what may never have happened."""
+    """Return milliseconds since 1970 as ``instant`` does, and None for None."""
     return None if milliseconds is None else instant(milliseconds)
 
 
 def link(prefix: str, uuid: str, rel: str = "self") -> dict[str, str]:
-    """A link to the thing of this uuid."""
+    """Return a link to the object with this uuid."""
     return {"href": prefix + uuid, "rel": rel}
 
 
-def operation(one: Operation, prefix: str, minor: int) -> dict[str, Any]:
+def operation(operation: Operation, prefix: str, minor: int) -> dict[str, Any]:
     """Return the JSON of an operation at microversion 2.``minor``; ``prefix`` starts its link."""
     rendered: dict[str, Any] = {
-        "uuid": one.uuid,
-        "verb": one.verb,
-        "state": one.state.value,
-        "steps": [{"name": step.name, "at": instant(step.at_ms)} for step in one.steps],
+        "uuid": operation.uuid,
+        "verb": operation.verb,
+        "state": operation.state.value,
+        "steps": [{"name": step.name, "at": instant(step.at_ms)} for step in operation.steps],
         "results": [
             {
                 "host": result.host,
@@ -126,16 +128,16 @@ def operation(one: Operation, prefix: str, minor: int) -> dict[str, Any]:
                 "result": result.result,
                 "error": result.error,
             }
-            for result in one.results
+            for result in operation.results
         ],
-        "error": one.error,
-        "project_id": one.project_id,
-        "user_id": one.user_id,
-        "request_id": one.request_id,
-        "created_at": instant(one.created_ms),
-        "finished_at": None if one.finished_ms is None else instant(one.finished_ms),
-        "links": [link(prefix, one.uuid)],
+        "error": operation.error,
+        "project_id": operation.project_id,
+        "user_id": operation.user_id,
+        "request_id": operation.request_id,
+        "created_at": instant(operation.created_ms),
+        "finished_at": None if operation.finished_ms is None else instant(operation.finished_ms),
+        "links": [link(prefix, operation.uuid)],
     }
     if minor >= microversion.OPERATOR_VIEWS:
-        rendered["subject"] = one.subject
+        rendered["subject"] = operation.subject
     return rendered

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes as a table: which path and method leads to which handler, and nothing else does.
+"""Route each path and method to its handler by a table.
 
-pecan's own REST routing takes the method from a query parameter, offers ``/new`` and ``/edit`` and
-answers 404 or 405 by chance.
+pecan's own REST routing accepts the method as a query parameter, adds ``/new`` and ``/edit``, and
+is not consistent about 404 and 405.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,23 +11,24 @@ from typing import Any, ClassVar, Final
 import pecan
 import webob.exc
 
-#: Where the environment of a request has its route: the path, with ``{id}`` for what is named.
+#: Key of the route in the environment of a request: the path, with ``{id}`` for each identifier.
 ROUTE: Final = "cyborg.route"
 
-#: Paths below a noun, and for each the handler's name by method.
+#: For each path below a resource, the name of the handler by method.
 Routes = Mapping[str, Mapping[str, str]]
 
 
 def segments(args: Sequence[str]) -> list[str]:
-    """The parts of a path; slashes at the end or in a row make none."""
+    """Return the parts of a path that are not empty."""
     return [part for part in args if part]
 
 
 class Noun:
     """One resource; ``routes`` maps paths below it to the handler's name for each method.
 
-    A path is "" for the collection, "*" for one of its things, "*/enable" for a verb on it. HEAD
-    goes where GET goes. No route: 404; a route but not for this method: 405 with Allow.
+    The path is "" for the collection, "*" for one item, "*/enable" for an action on an item. HEAD
+    uses the handler of GET. A path without a route answers 404; a path that has no route for the
+    method answers 405 with Allow.
     """
 
     routes: ClassVar[Routes]
@@ -38,22 +39,21 @@ class Noun:
         for pattern, methods in self.routes.items():
             captured = _captured(pattern, parts)
             if captured is not None:
-                request.environ[ROUTE] = request.environ.get(ROUTE, "") + _shown(pattern)
+                route = "".join(
+                    "/" + ("{id}" if part == "*" else part) for part in segments(pattern.split("/"))
+                )
+                request.environ[ROUTE] = request.environ.get(ROUTE, "") + route
                 return getattr(self, _handler(methods, request.method)), captured
         raise webob.exc.HTTPNotFound("There is no such resource.")
 
 
-def _shown(pattern: str) -> str:
-    return "".join("/" + ("{id}" if part == "*" else part) for part in segments(pattern.split("/")))
-
-
 def _captured(pattern: str, parts: Sequence[str]) -> list[str] | None:
-    wanted = segments(pattern.split("/"))
-    if len(wanted) != len(parts) or any(
-        want not in ("*", part) for want, part in zip(wanted, parts, strict=True)
+    expected = segments(pattern.split("/"))
+    if len(expected) != len(parts) or any(
+        name not in ("*", part) for name, part in zip(expected, parts, strict=True)
     ):
         return None
-    return [part for want, part in zip(wanted, parts, strict=True) if want == "*"]
+    return [part for name, part in zip(expected, parts, strict=True) if name == "*"]
 
 
 def _handler(methods: Mapping[str, str], method: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small threaded server for the REST API: cheroot, CherryPy's.
 
-One process with a pool of threads, TLS of its own, and a stop that lets requests in hand finish.
-gunicorn forks, which cuts the threads of oslo.messaging, and waitress has no TLS.
+cheroot is one process with a pool of threads, has TLS, and finishes active requests when it stops.
+gunicorn forks, which stops the threads of oslo.messaging, and waitress has no TLS.
 """
 
 import logging
@@ -22,22 +22,22 @@ LOG = logging.getLogger(__name__)
 
 #: Connections that may wait for the server to take them.
 _BACKLOG: Final = 128
-#: A request waits for the conductor as long as RPC does; few processors must not mean few of them.
+#: A request holds its thread during its RPC, so hosts with few processors need this many as well.
 _MIN_THREADS: Final = 8
-#: Seconds for requests in hand when the process is told to end.
+#: Seconds that active requests have to finish when the process stops.
 _GRACE: Final = 20
 
 
 class _Cheroot(wsgi.Server):
     def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
-        """Into the log of the service, not on standard error."""
+        """Write to the log of the service instead of standard error."""
         LOG.log(level, "%s", msg.strip(), exc_info=traceback)
 
 
 class HttpServer:
-    """cheroot as a daemon's server; its port is taken by the constructor.
+    """cheroot as the server of a daemon; the constructor binds the port.
 
-    Raises ConfigError when the address cannot be listened on or TLS is set up wrongly.
+    Raises ConfigError if it cannot listen on the address or if the TLS settings are wrong.
     """
 
     def __init__(self, application: app.WsgiApp, conf: cfg.ConfigOpts) -> None:
@@ -62,25 +62,25 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port, as bound (``[api] port = 0`` takes a free one)."""
+        """The bound host and port (``[api] port = 0`` binds a free port)."""
         host, port = self._server.bind_addr[:2]
         return str(host), int(port)
 
     @property
     def alive(self) -> bool:
-        """Whether it takes connections, once it was started."""
+        """Whether the started server accepts connections."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Answer requests from now on; returns at once."""
+        """Start to answer requests; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more requests, and let those in hand finish."""
+        """Accept no further requests, and let active requests finish."""
         self._server.stop()
 
     def wait(self) -> None:
-        """Return when the last request is done."""
+        """Wait until the last request is finished."""
         self._thread.join()
 
 

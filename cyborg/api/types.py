@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may come in: strict types for wsme, for query strings and JSON alike.
+"""Strict input types for wsme, for query strings and JSON alike.
 
-wsme's own integers take ``1.5`` and ``true`` for 1, and its objects fail on a list. These types
-refuse such values with ``ValidationError``, which says where and why; ``cyborg.api.expose`` turns
-it into the client's 400.
+wsme's own integers accept ``1.5`` and ``true`` as 1, and its objects fail on a list. These types
+refuse such values with ``ValidationError``, which has the place and the reason;
+``cyborg.api.expose`` answers it with 400.
 """
 
 import copy
@@ -27,7 +27,7 @@ _HEX = re.compile("[0-9a-fA-F]{32}")
 
 
 class ValidationError(ValueError):
-    """A value that is not what was declared; ``path`` grows from the inside out."""
+    """A value that does not match its type; each level around the value extends ``path``."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -35,29 +35,29 @@ class ValidationError(ValueError):
         self.path = path
 
     def within(self, place: str) -> "ValidationError":
-        """The same fault, seen from the value around it."""
+        """Return the same error with ``place``, where the value is, before its path."""
         joint = "." if self.path and not self.path.startswith("[") else ""
         return ValidationError(self.reason, f"{place}{joint}{self.path}")
 
 
 def canonical_uuid(text: str) -> str | None:
-    """The lower-case form with dashes of whatever is a UUID but for case and dashes, or None."""
+    """Return a UUID of any case and dashes in lower case with dashes; None if it is not a UUID."""
     bare = text.replace("-", "")
     return str(UUID(bare)) if _HEX.fullmatch(bare) else None
 
 
 class Strict(wsme.types.UserType):
-    """Base of all: wsme hands the raw value (JSON, or the text of a query) to ``read``."""
+    """Base of all types: wsme passes the raw value (JSON, or the text of a query) to ``read``."""
 
     basetype = str
     name = "value"
 
     def frombasetype(self, value: Any) -> Any:
-        """What wsme calls; None is a value like others here, see ``required``."""
+        """Return the value that ``read`` gives; wsme calls this. None is read like other values."""
         return self.read(value)
 
     def read(self, value: Any) -> Any:
-        """The value in its canonical form; raises Wrong."""
+        """Return the value in its canonical form; raises ValidationError."""
         return value
 
     def at(self, minor: int) -> Self:
@@ -66,7 +66,7 @@ class Strict(wsme.types.UserType):
 
 
 class Anything(Strict):
-    """Any JSON; a rule further in looks at it."""
+    """Any JSON; the caller validates it."""
 
 
 class Text(Strict):
@@ -89,15 +89,15 @@ class Text(Strict):
 
 
 class Uuid(Strict):
-    """A UUID in any spelling; what comes out is lower case with dashes."""
+    """A UUID in any spelling; read as lower case with dashes."""
 
     name = "uuid"
 
     def read(self, value: Any) -> str:
-        found = canonical_uuid(value) if isinstance(value, str) else None
-        if found is None:
+        uuid = canonical_uuid(value) if isinstance(value, str) else None
+        if uuid is None:
             raise ValidationError("a UUID is needed")
-        return found
+        return uuid
 
 
 class Integer(Strict):
@@ -120,7 +120,7 @@ class Integer(Strict):
 
 
 class Moment(Strict):
-    """A time in ISO 8601, UTC without an offset; comes out in milliseconds since 1970."""
+    """A time in ISO 8601, UTC without an offset; read as milliseconds since 1970."""
 
     name = "time"
 
@@ -136,17 +136,17 @@ class Moment(Strict):
 
 
 class IntegerOrUuid(Strict):
-    """How clients name a deployable: by its internal number or its uuid."""
+    """A reference to a deployable: its internal number or its uuid."""
 
     name = "integer or uuid"
 
     def read(self, value: Any) -> int | str:
-        found = canonical_uuid(value) if isinstance(value, str) else None
-        return Integer().read(value) if found is None else found
+        uuid = canonical_uuid(value) if isinstance(value, str) else None
+        return Integer().read(value) if uuid is None else uuid
 
 
 class Word(Strict):
-    """One of a few words, in their exact spelling."""
+    """A word of a fixed set, in its exact spelling."""
 
     name = "word"
 
@@ -185,7 +185,7 @@ class Flag(Strict):
 
 
 class Commas(Strict):
-    """Values with commas between them; blanks and repetitions fall away, order stays."""
+    """Values separated by commas; blanks and repetitions are dropped, the order stays."""
 
     name = "list"
 
@@ -193,8 +193,8 @@ class Commas(Strict):
         self.item = item
 
     def read(self, value: Any) -> list[Any]:
-        found = [self.item.read(part.strip()) for part in str(value).split(",") if part.strip()]
-        return list(dict.fromkeys(found))
+        items = [self.item.read(part.strip()) for part in str(value).split(",") if part.strip()]
+        return list(dict.fromkeys(items))
 
 
 class Items(Strict):
@@ -214,7 +214,7 @@ class Items(Strict):
             few = len(value) < self.minimum
             bound = f"at least {self.minimum}" if few else f"at most {self.maximum}"
             raise ValidationError(f"a list of {bound} is needed")
-        return [located(f"[{index}]", self.item.read, one) for index, one in enumerate(value)]
+        return [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
 
     def at(self, minor: int) -> Self:
         changed = copy.copy(self)
@@ -223,14 +223,14 @@ class Items(Strict):
 
 
 class Names(Items):
-    """A JSON list in which each item stands once; what is repeated falls away."""
+    """A JSON list; repeated items are dropped."""
 
     def read(self, value: Any) -> list[Any]:
         return list(dict.fromkeys(super().read(value)))
 
 
 class Members(Strict):
-    """A JSON object whose members, of any name, are of one kind; or null where that is said."""
+    """A JSON object whose members have any name and one type; or null, if ``nullable``."""
 
     name = "object"
 
@@ -244,12 +244,12 @@ class Members(Strict):
             raise ValidationError("an object is needed")
         if len(value) > self.maximum:
             raise ValidationError(f"an object of at most {self.maximum} members is needed")
-        found = {}
-        for key, one in value.items():
+        members = {}
+        for key, member in value.items():
             located(key, NAME.read, key)
-            none = one is None and self.nullable
-            found[key] = None if none else located(key, self.item.read, one)
-        return found
+            none = member is None and self.nullable
+            members[key] = None if none else located(key, self.item.read, member)
+        return members
 
     def at(self, minor: int) -> Self:
         changed = copy.copy(self)
@@ -275,12 +275,12 @@ def first_version(attribute: wsme.wsattr) -> int:
 
 
 class Declared(wsme.types.Base):
-    """Base of what declares the members of an object or of a query."""
+    """Base of classes that declare the members of an object or a query."""
 
     def __init_subclass__(cls) -> None:
-        """Tell wsme the order of the members; to find it out, it would read and parse our source.
+        """Set the order of the members; without it, wsme reads and parses the source file.
 
-        Raises TypeError for a member that is none of ours: wsme would not see it.
+        Raises TypeError for a member without a type of this module: wsme would ignore it.
         """
         for name, value in vars(cls).items():
             if not (name.startswith("_") or isinstance(value, (Strict, wsme.wsattr))):
@@ -288,17 +288,17 @@ class Declared(wsme.types.Base):
         cls._wsme_attr_order = [
             *dict.fromkeys(
                 name
-                for one in cls.__mro__
-                for name, value in vars(one).items()
+                for base in cls.__mro__
+                for name, value in vars(base).items()
                 if isinstance(value, (Strict, wsme.wsattr))
             )
         ]
 
 
 class Object(Strict):
-    """A JSON object with the attributes of a wsme type; what else it holds is ignored.
+    """A JSON object with the attributes of a wsme type; other keys are ignored.
 
-    With ``closed`` other keys are refused. Comes out as a dict of the attributes that were given.
+    With ``closed`` other keys are refused. Read as a dict of the given attributes.
     """
 
     name = "object"
@@ -322,16 +322,16 @@ class Object(Strict):
 class Change(Object):
     """A JSON object that names at least one attribute of a wsme type, and no others.
 
-    A null is kept: it takes away what is there, where a rule further in allows that.
+    A null is kept: it removes the stored value, where the handler allows that.
     """
 
     def __init__(self, declared: type[Declared]) -> None:
         super().__init__(declared, closed=True)
 
     def read(self, value: Any) -> dict[str, Any]:
-        found = super().read(value)
-        found |= {name: None for name in value if value[name] is None}
-        if not found:
+        changes = super().read(value)
+        changes |= {name: None for name in value if value[name] is None}
+        if not changes:
             names = ", ".join(
                 sorted(
                     attribute.name
@@ -340,13 +340,13 @@ class Change(Object):
                 )
             )
             raise ValidationError(f"at least one of {names} is needed")
-        return found
+        return changes
 
 
 def query(declared: type[Declared], given: Mapping[str, str], minor: int) -> dict[str, Any]:
-    """Return the query parameters that were given, checked, at microversion 2.``minor``.
+    """Return the given query parameters, validated, at microversion 2.``minor``.
 
-    Raises Wrong for a parameter that this microversion does not have.
+    Raises ValidationError for a parameter that this microversion does not have.
     """
     return members(declared, given, args.from_param, minor, closed=True)
 
@@ -359,7 +359,7 @@ def members(
     *,
     closed: bool,
 ) -> dict[str, Any]:
-    """Return the declared members of ``given``, converted; raises Wrong naming the member."""
+    """Return the declared members of ``given``, converted; raises ValidationError."""
     result: dict[str, Any] = {}
     unknown = set(given)
     for attribute in wsme.types.list_attributes(declared):
@@ -376,7 +376,7 @@ def members(
                 raise ValidationError("it is missing", name)
             continue
         kind = attribute.datatype.at(minor)
-        # wsme lets null pass for any type; here it is as wrong as any other.
+        # wsme accepts null for any type; here each type decides.
         reader = kind.read if given[name] is None else lambda raw, kind=kind: convert(kind, raw)
         result[name] = located(name, reader, given[name])
     if closed and unknown:
@@ -385,7 +385,7 @@ def members(
 
 
 def located(place: str, reader: Callable[[Any], Any], value: Any) -> Any:
-    """What ``reader`` makes of the value; its Wrong names the place."""
+    """Return ``reader(value)``; adds the place to the path of its ValidationError."""
     try:
         return reader(value)
     except ValidationError as fault:
@@ -398,7 +398,7 @@ FLAG = Flag()
 NAME = Text(255)
 MEMBER = Member()
 ANYTHING = Anything()
-#: Compute hosts by name, each once.
+#: Names of compute hosts, without repetitions.
 HOSTS = Names(Text(255, minimum=1), minimum=1, maximum=1000)
 
 
@@ -412,10 +412,10 @@ class Listing(Declared):
 
 
 class WaitQuery(Declared):
-    """The query parameter of long verbs: whether hosts whose agent is down may come later."""
+    """The query parameter of long verbs: whether to wait for hosts whose agent is down."""
 
     wait = wsme.wsattr(FLAG)
 
 
 class NoQuery(Declared):
-    """No query parameter at all."""
+    """No query parameters."""

@@ -148,10 +148,11 @@ class Outcome:
 
 
 class Use(StrEnum):
-    """What the conductor knows of one unit that binds have to be prepared for.
+    """How the conductor uses one unit that an agent must prepare.
 
-    ``wanted``: a guest has it, prepared. ``idle``: nobody has it, nothing is under way. ``busy``:
-    work of the conductor is under way or to come, or it is lost: nobody else may touch it.
+    ``PREPARED``: a guest has the prepared unit. ``FREE``: no guest has it and no work is under way.
+    ``IN_TRANSITION``: work of the conductor is under way or due, or the unit is lost, so that no
+    other work may touch it. The values are the words on the bus.
     """
 
     PREPARED = "wanted"

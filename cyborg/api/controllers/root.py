@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from a path to a noun: the root, /v2, and paths without a version, which act as /v2."""
+"""Route a path to its resource: the root, /v2, and paths without a version, which act as /v2."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import pecan
 import webob
 import webob.exc
 
-from cyborg.api import expose
-from cyborg.api.controllers import documents
+from cyborg.api import expose, microversion
 from cyborg.api.rendering import VERSION_SEGMENT, Links
 from cyborg.api.request import Request
 from cyborg.api.routing import ROUTE, Noun, Routes, segments
@@ -20,26 +19,13 @@ _PREFIX: Final = f"/{VERSION_SEGMENT}"
 _OTHER_VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?(\.json)?")
 
 
-class _Document(Noun):
-    routes: ClassVar[Routes] = {"": {"GET": "show"}}
-
-    def __init__(self, document: Any, public_endpoint: str | None) -> None:
-        self._document = document
-        self._public_endpoint = public_endpoint
-
-    @pecan.expose(content_type=expose.JSON)
-    def show(self, req: Request, resp: webob.Response) -> webob.Response:
-        """Answer the document; its links lead back the way the client came."""
-        return expose.answer(200, self._document(Links.of(req, self._public_endpoint)))
-
-
 class Root:
     """The whole URL space of the service; ``nouns`` maps collection names to controllers."""
 
     def __init__(self, nouns: Mapping[str, Noun], public_endpoint: str | None) -> None:
         self._nouns = nouns
-        self._root = _Document(documents.root, public_endpoint)
-        self._v2 = _Document(documents.v2, public_endpoint)
+        self._root = _Document(_root_document, public_endpoint)
+        self._v2 = _Document(_v2_document, public_endpoint)
 
     @pecan.expose()
     def _route(self, args: Sequence[str], request: Request) -> Any:
@@ -62,3 +48,47 @@ class Root:
             raise webob.exc.HTTPNotFound("There is no such resource.")
         request.environ[ROUTE] = f"{_PREFIX}/{parts[0]}"
         return noun._route(parts[1:], request)
+
+
+class _Document(Noun):
+    """A version document, for API discovery; needs neither token nor database."""
+
+    routes: ClassVar[Routes] = {"": {"GET": "show"}}
+
+    def __init__(
+        self, document: Callable[[Links], dict[str, Any]], public_endpoint: str | None
+    ) -> None:
+        self._document = document
+        self._public_endpoint = public_endpoint
+
+    @pecan.expose(content_type=expose.JSON)
+    def show(self, req: Request, resp: webob.Response) -> webob.Response:
+        """Answer the document, with links to the URL that the client used."""
+        return expose.answer(200, self._document(Links.of(req, self._public_endpoint)))
+
+
+def _root_document(links: Links) -> dict[str, Any]:
+    """Return the answer of ``GET /``."""
+    version = _version("v2", links.v2)
+    return {
+        "name": "OpenStack Cyborg API",
+        "description": "Cyborg manages the life cycle of hardware accelerators: GPUs, FPGAs, "
+        "smart NICs, NVMe disks and the like.",
+        "versions": [version],
+        "default_version": version,
+    }
+
+
+def _v2_document(links: Links) -> dict[str, Any]:
+    """Return the answer of ``GET /v2``: the version without an envelope."""
+    return _version("v2.0", f"{links.v2}/")
+
+
+def _version(id_: str, href: str) -> dict[str, Any]:
+    return {
+        "id": id_,
+        "status": "CURRENT",
+        "max_version": microversion.MAXIMUM,
+        "min_version": microversion.MINIMUM,
+        "links": [{"href": href, "rel": "self"}],
+    }

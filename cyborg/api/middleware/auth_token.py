@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is asking: keystonemiddleware, with the few paths that need no token let through.
+"""Authenticate requests with keystonemiddleware, except those to paths that need no token.
 
-``AuthTokenMiddleware.factory`` is named in deployers' paste files, with ``acl_public_routes``.
+Paste files of deployers name ``AuthTokenMiddleware.factory``, with ``acl_public_routes``.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,17 +23,17 @@ from cyborg.conf import keystone_authtoken
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 PUBLIC_ROUTES: Final = ("/", "/v2")
-#: Always open, where there is such a page: whoever watches over the service has no token.
+#: Pages that never need a token, because monitoring has none.
 _HEALTH: Final = "/healthcheck"
 _METRICS: Final = "/metrics"
 
 
 class AuthTokenMiddleware(auth_token.AuthProtocol):
-    """Demands a valid token for every path but the public ones.
+    """Requires a valid token for every path that is not public.
 
     A path matches a public route with any slashes at its end and with ``.json``. Options of
     ``[keystone_authtoken]`` may be overridden one by one in ``overrides``, as paste files do.
-    Raises ConfigError when they give no account with which tokens can be checked.
+    Raises ConfigError if they give no account that can validate tokens.
     """
 
     def __init__(
@@ -51,35 +51,35 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
                 reason=f"[keystone_authtoken] cannot be used: {fault}"
             ) from fault
         if self._auth is None:
-            # By itself it would start, and fail at the first token.
+            # Without this check the service starts and then fails at the first token.
             raise exception.ConfigError(
                 reason="[keystone_authtoken] auth_type is not set: there is no account to check "
                 "tokens with. Without Keystone set [api] auth_strategy = noauth."
             )
-        watched = (_HEALTH, _METRICS) if conf.api.metrics else (_HEALTH,)
-        self._public = frozenset(_plain(route) for route in (*public_routes, *watched))
+        monitoring = (_HEALTH, _METRICS) if conf.api.metrics else (_HEALTH,)
+        self._public = frozenset(_plain(route) for route in (*public_routes, *monitoring))
 
     @classmethod
     def factory(cls, global_conf: dict[str, Any], **local_conf: Any) -> Callable[[WsgiApp], Any]:
-        """Paste's filter factory; builds the no-token filter where the configuration says so."""
+        """Return a paste filter: keystonemiddleware, or no authentication if so configured."""
         routes = local_conf.pop("acl_public_routes", ",".join(PUBLIC_ROUTES)).split(",")
         public = [route.strip() for route in routes if route.strip()]
         return lambda app: protect(app, cfg.CONF, public_routes=public, overrides=local_conf)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        """Let public paths pass, whatever token they come with."""
+        """Pass public paths on without a look at the token; authenticate all others."""
         if _plain(environ.get("PATH_INFO", "")) in self._public:
             return self._app(environ, start_response)
         return super().__call__(environ, start_response)
 
     def process_request(self, request: webob.Request) -> webob.Response | None:
-        """Check the tokens; refusals keep keystonemiddleware's form and get ours besides."""
+        """Check the tokens; add ``error_message`` to the refusals of keystonemiddleware."""
         try:
             super().process_request(request)
-        except webob.exc.HTTPUnauthorized as refused:
-            body = refused.json
-            refused.json = {**body, "error_message": body["error"]["message"]}
-            return _stamped(refused)
+        except webob.exc.HTTPUnauthorized as refusal:
+            body = refusal.json
+            refusal.json = {**body, "error_message": body["error"]["message"]}
+            return _stamped(refusal)
         except webob.exc.HTTPServiceUnavailable as fault:
             rejected = isinstance(_first_cause(fault), ks_exceptions.Unauthorized)
             reason = (
@@ -88,8 +88,8 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
                 if rejected
                 else "the identity service cannot check the token"
             )
-            away = exception.Unavailable(peer=KEYSTONE, reason=reason)
-            return _stamped(expose.fault(away, ""))
+            error = exception.Unavailable(peer=KEYSTONE, reason=reason)
+            return _stamped(expose.fault(error, ""))
         return None
 
 
@@ -100,9 +100,9 @@ def protect(
     public_routes: Iterable[str] = PUBLIC_ROUTES,
     overrides: dict[str, Any] | None = None,
 ) -> WsgiApp:
-    """Put the filter in front that ``[api] auth_strategy`` names; raises ConfigError.
+    """Add the filter that ``[api] auth_strategy`` names; raises ConfigError.
 
-    Whatever is logged from there on carries the id of its request.
+    Log lines of the filter and of the application have the id of their request.
     """
     register_opts(conf)
     if conf.api.auth_strategy == "noauth":
@@ -113,20 +113,20 @@ def protect(
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register ``[keystone_authtoken]`` with our defaults; calling twice does no harm."""
+    """Register ``[keystone_authtoken]`` with Cyborg's defaults; may be called repeatedly."""
     keystone_authtoken.set_defaults()
     for group, options in auth_token.list_opts():
         conf.register_opts(options, group=group)
 
 
 def service_roles(conf: cfg.ConfigOpts) -> frozenset[str]:
-    """The roles that make a token a service's."""
+    """Return the roles that make a token a service token."""
     register_opts(conf)
     return frozenset(conf.keystone_authtoken.service_token_roles)
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """The error that was raised first on the way to this one."""
+    """Return the first error in the chain of causes."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API's heartbeat: a message to a conductor that this host serves the API."""
+"""Send the heartbeats of the API: messages to a conductor that this host serves the API."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -13,19 +13,18 @@ from cyborg.service import PeriodicTask
 
 #: Seconds between two heartbeats of one process.
 INTERVAL: Final = 10.0
-#: Workers of one host start together; they need not speak together.
+#: Workers of a host start together; the jitter spreads their heartbeats.
 _JITTER: Final = 0.2
 
 _WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Heartbeat:
-    """Goes around an application; each process that serves a request tells so from then on.
+    """Wraps an application; each process sends heartbeats from its first request on.
 
-    It sets its ``watch`` as often.
-
-    Nothing happens before the first request, which comes after a server has forked (threads and
-    connections do not survive a fork), and no request waits for it.
+    Each heartbeat also sets ``clock``. Nothing starts before the first request, which comes after
+    the server has forked: threads and connections do not survive a fork. Requests do not wait for
+    heartbeats.
     """
 
     def __init__(
@@ -33,31 +32,31 @@ class Heartbeat:
         app: _WsgiApp,
         *,
         conductor: ConductorClient,
-        watch: CachedClock,
+        clock: CachedClock,
         host: str,
         endpoint: str | None,
     ) -> None:
         self._app = app
-        self._watch = watch
+        self._clock = clock
         self._conductor = conductor
         self._host = host
         self._version = version.installed()
         self._endpoint = endpoint or f"{API}@{host}"
-        # By process: a fork copies what its parent had, but for the thread. No lock, which a fork
-        # might copy while it is held.
-        self._signs: dict[int, PeriodicTask] = {}
+        # By process id: a fork copies this dictionary, but not the thread. There is no lock: a
+        # fork may copy a lock that is held.
+        self._periodics: dict[int, Periodic] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        """Hand the request on."""
-        if os.getpid() not in self._signs:
-            self._begin()
+        """Start the heartbeats of this process if necessary, and pass the request on."""
+        if os.getpid() not in self._periodics:
+            self._start_periodic()
         return self._app(environ, start_response)
 
-    def _begin(self) -> None:
-        mine = PeriodicTask("heartbeat", self._tell, interval=INTERVAL, jitter=_JITTER)
-        if self._signs.setdefault(os.getpid(), mine) is mine:
-            mine.start()
+    def _start_periodic(self) -> None:
+        periodic = PeriodicTask("heartbeat", self._send, interval=INTERVAL, jitter=_JITTER)
+        if self._periodics.setdefault(os.getpid(), periodic) is periodic:
+            periodic.start()
 
-    def _tell(self) -> None:
-        self._watch.set()
+    def _send(self) -> None:
+        self._clock.set()
         self._conductor.alive(self._host, version=self._version, endpoint=self._endpoint)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many requests the API answered, how fast, and the page that shows it; off by default.
+"""Count and time the requests of the API, and serve the metrics; off by default.
 
-Several processes of one server (uWSGI) share what they count through the files of
-prometheus_client, in the directory that ``PROMETHEUS_MULTIPROC_DIR`` names.
+The processes of a server (uWSGI) share their metrics in files of prometheus_client, in the
+directory that ``PROMETHEUS_MULTIPROC_DIR`` names.
 """
 
 import logging
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-#: prometheus_client itself reads it, when it is imported.
+#: prometheus_client reads this variable when it is imported.
 DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _OTHER: Final = "other"
@@ -34,10 +34,10 @@ _PAGE: Final = "cyborg.metrics"
 
 
 class Metering:
-    """Goes around everything else, so that what filters refuse is counted, too.
+    """Wraps all other layers, so that it also counts requests that filters refuse.
 
-    ``MetricsEndpoint``, behind the filters, answers the page. Raises ConfigError when the directory
-    that processes share does not exist.
+    ``MetricsEndpoint``, behind the filters, answers the page. Raises ConfigError if the shared
+    directory of the processes does not exist.
     """
 
     def __init__(self, app: WsgiApp) -> None:
@@ -59,7 +59,7 @@ class Metering:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Hand the request on, and count it; the page is not counted."""
+        """Pass the request on and count it, unless it is for the metrics page."""
         environ[_PAGE] = self._page
         if _is_page(environ):
             self._warn(environ)
@@ -91,14 +91,14 @@ class Metering:
         if environ.get("wsgi.multiprocess") and self._directory is None and not self._warned:
             self._warned = True
             LOG.warning(
-                "Metrics are those of one process of several: %s is not set in the environment of "
-                "the server",
+                "The metrics cover only one of several processes: %s is not set in the environment "
+                "of the server",
                 DIRECTORY,
             )
 
 
 class MetricsEndpoint:
-    """Answers the page of a ``Metering`` further out; everything else is the application's."""
+    """Answers the metrics page of the outer ``Metering``; passes on everything else."""
 
     def __init__(self, app: WsgiApp) -> None:
         self._app = app
@@ -106,7 +106,7 @@ class MetricsEndpoint:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Answer, or hand on."""
+        """Answer the metrics page, or pass the request on."""
         page: WsgiApp = self._app
         if _is_page(environ):
             page = environ.get(_PAGE, self._app)
@@ -118,7 +118,7 @@ def _is_page(environ: dict[str, Any]) -> bool:
 
 
 def _route(environ: dict[str, Any]) -> str:
-    """The route that was taken; one word for all paths that lead nowhere."""
+    """Return the route of a request; ``other`` for every path without a route."""
     if str(environ.get("PATH_INFO", "")).rstrip("/") == HEALTH:
         return HEALTH
     return str(environ.get(ROUTE, _OTHER))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No Keystone: everybody who reaches the service is its administrator; for one machine only."""
+"""No Keystone: every client is an administrator; for a single machine only."""
 
 import ipaddress
 from collections.abc import Callable, Iterable
@@ -26,11 +26,11 @@ _FOREIGN: Final = ("HTTP_X_DOMAIN_ID", "HTTP_OPENSTACK_SYSTEM_SCOPE", "HTTP_X_TE
 
 
 class NoAuthMiddleware:
-    """Makes every caller an administrator with a service token, whatever token it sends.
+    """Makes every caller an administrator with a service token, without a look at its tokens.
 
-    Unless ``[api] noauth_anywhere`` is set, raises ConfigError when the service is to listen
-    beyond loopback, and answers 403 to whoever comes from elsewhere (an external WSGI server
-    listens where it likes).
+    Unless ``[api] noauth_anywhere`` is set, raises ConfigError if the service listens on an
+    address that is not loopback, and answers 403 to clients on other machines, because an external
+    WSGI server may listen on any address.
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]], conf: cfg.ConfigOpts) -> None:
@@ -47,13 +47,13 @@ class NoAuthMiddleware:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Put the identity into the request, in the words of keystonemiddleware."""
+        """Set the identity headers that keystonemiddleware sets, and pass the request on."""
         if not self._anywhere and not is_loopback(environ.get("REMOTE_ADDR", "127.0.0.1")):
-            away = exception.Forbidden(
+            error = exception.Forbidden(
                 reason="Without authentication ([api] auth_strategy = noauth) this service "
                 "answers its own machine only."
             )
-            refusal: Iterable[bytes] = expose.fault(away, "")(environ, start_response)
+            refusal: Iterable[bytes] = expose.fault(error, "")(environ, start_response)
             return refusal
         for name in _FOREIGN:
             environ.pop(name, None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path below which clients see the service, where neither server nor proxy takes it off.
+"""Serve the API below the path of its public endpoint if no server or proxy removes that path.
 
-uWSGI and mod_wsgi mount an application below a path, many proxies strip it; ``cyborg-api`` on its
-own, and proxies that hand paths on as they are, do neither.
+uWSGI and mod_wsgi mount an application below a path, and many proxies strip it. ``cyborg-api``
+alone, and proxies that pass paths on unchanged, do neither.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Prefixed:
-    """Serves an application below a path, too; at the root it stays as it was."""
+    """Serves an application below a path and at the root."""
 
     def __init__(self, app: WsgiApp, path: str) -> None:
         self._app = app
@@ -24,7 +24,7 @@ class Prefixed:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Move the prefix from the path to what the application is mounted at, and hand on."""
+        """Move the prefix from PATH_INFO to SCRIPT_NAME, and pass the request on."""
         path = environ.get("PATH_INFO", "")
         if path == self._path or path.startswith(f"{self._path}/"):
             environ["SCRIPT_NAME"] = environ.get("SCRIPT_NAME", "") + self._path
@@ -34,6 +34,6 @@ class Prefixed:
 
 def below(app: WsgiApp, public_endpoint: str | None) -> WsgiApp:
     """Serve ``app`` below the path of the public endpoint, if it has one."""
-    # WSGI has paths without escapes, and each of their bytes as a character.
+    # WSGI paths have no escapes, and each of their bytes is a character.
     path = unquote(rendering.path_of(public_endpoint), "latin-1")
     return Prefixed(app, path) if path else app

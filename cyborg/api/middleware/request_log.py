@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes around a request from the first filter on: its ids, its trace, its line in the log."""
+"""Set the ids and the trace of each request, and log the result of each request that writes."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -15,8 +15,8 @@ LOG = logging.getLogger(__name__)
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-#: Where oslo.middleware's filter puts the id that it gave the request, and the one that its client
-#: sent, if that has the form of one.
+#: Where the filter of oslo.middleware puts the id of the request, and the id that the client sent,
+#: if that is well-formed.
 REQUEST_ID: Final = "openstack.request_id"
 _GLOBAL_ID: Final = "openstack.global_request_id"
 _LONGEST_TRACE: Final = 512
@@ -24,9 +24,9 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class RequestLog:
-    """Has whatever is done for a request know which one it is.
+    """Wraps an application: log lines, RPC and spans of a request carry its ids.
 
-    One line of the log tells how each request ended that was to change something.
+    One line at INFO has the status of each request whose method is not GET, HEAD or OPTIONS.
     """
 
     def __init__(self, app: WsgiApp) -> None:
@@ -35,11 +35,11 @@ class RequestLog:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        """Hand the request on."""
+        """Pass the request on within its ids and its span; log the result."""
         method, status = environ["REQUEST_METHOD"], "500"
         request_id = environ.setdefault(REQUEST_ID, None) or ids.generate_request_id()
         environ[REQUEST_ID] = request_id
-        known = {context.REQUEST_ID: request_id, context.GLOBAL_ID: environ.get(_GLOBAL_ID)}
+        request_ids = {context.REQUEST_ID: request_id, context.GLOBAL_ID: environ.get(_GLOBAL_ID)}
 
         def started(line: str, *more: Any) -> Any:
             nonlocal status
@@ -47,7 +47,7 @@ class RequestLog:
             return start_response(line, *more)
 
         with (
-            context.working_for(known),
+            context.working_for(request_ids),
             tracing.span(
                 method,
                 tracing.Kind.SERVER,
@@ -70,14 +70,14 @@ class RequestLog:
 
 
 def _trace(environ: dict[str, Any]) -> dict[str, str]:
-    """The trace that the client is in; it is kept with each line of the history, so not at length.
+    """Return the client's trace headers of up to 512 characters; each event stores them.
 
-    W3C leaves it to each service what it hands on beyond this.
+    W3C lets each service decide what it forwards beyond this length.
     """
     sent = {key: environ.get(f"HTTP_{key.upper()}", "") for key in tracing.KEYS}
     return {key: value for key, value in sent.items() if 0 < len(value) <= _LONGEST_TRACE}
 
 
 def _shown(environ: dict[str, Any]) -> str:
-    """The path as it was sent: WSGI has each of its bytes as a character."""
+    """Return the path as the client sent it; in WSGI each byte is a character."""
     return quote(environ.get("PATH_INFO", "").encode("latin-1", "replace"))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns of the v2 API, one module each."""
+"""The resources of the v2 API, one module each."""

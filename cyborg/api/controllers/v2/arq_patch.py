@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The body that binds and unbinds: a map of ARQ uuids to patch operations, understood purely."""
+"""Parse the body that binds and unbinds: a map of ARQ uuids to patch operations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from cyborg.api import microversion, types
 from cyborg.model.arq import Binding
 
 _PROJECT: Final = "/project_id"
-#: What a bind needs, by path, with the type of its value.
+#: The paths that a bind requires, with the types of their values.
 _NEEDED: Final[Mapping[str, types.Strict]] = {
     "/hostname": types.Text(255, minimum=1),
     "/device_rp_uuid": types.UUID_TYPE,
@@ -23,7 +23,7 @@ _VALUES: Final[Mapping[str, types.Strict]] = {**_NEEDED, _PROJECT: types.Text(25
 
 
 class ArqOp(types.Declared):
-    """One operation on one ARQ; the value of a ``remove`` is of no interest."""
+    """One operation on one ARQ; the value of a ``remove`` is ignored."""
 
     path = wsme.wsattr(types.Word(*_VALUES), mandatory=True)
     op = wsme.wsattr(types.Word("add", "remove"), mandatory=True)
@@ -32,7 +32,7 @@ class ArqOp(types.Declared):
 
 @dataclass(frozen=True)
 class Patch:
-    """What one body asks for."""
+    """The binds and unbinds of one body."""
 
     bindings: list[Binding]
     unbindings: list[str]
@@ -40,13 +40,13 @@ class Patch:
 
 
 class PatchBody(types.Strict):
-    """``{arq_uuid: [op, …], …}``; per ARQ the operations all add or all remove."""
+    """``{arq_uuid: [op, …], …}``; the operations of one ARQ all add or all remove."""
 
     name = "patch"
     _ops = types.Items(types.Object(ArqOp), minimum=1, maximum=len(_VALUES))
 
     def read(self, value: Any) -> Patch:
-        """The binds and unbinds; raises Wrong naming ARQ and operation."""
+        """Return the binds and unbinds; raises ValidationError with ARQ and operation."""
         if not isinstance(value, Mapping) or not value:
             raise types.ValidationError("an object with accelerator requests is needed")
         bindings: list[Binding] = []
@@ -68,7 +68,7 @@ class PatchBody(types.Strict):
 
 
 def check_project(patch: Patch, minor: int, everywhere: bool) -> None:
-    """Raise unless this version has, and this caller may use, ``/project_id``."""
+    """Raise NotAcceptable or Forbidden for a ``/project_id`` that the request may not have."""
     if not patch.names_project:
         return
     if minor < microversion.PROJECT_ID:

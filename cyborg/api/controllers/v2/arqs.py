@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator requests: created from a profile, bound to an instance by Nova, read and deleted."""
+"""Accelerator requests: create from a device profile, bind to an instance, list and delete."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,14 +40,14 @@ class ArqQuery(types.Listing):
 
 
 class ArqDeleteQuery(types.Declared):
-    """Which ARQs to delete: one of the two."""
+    """The ARQs to delete: exactly one of the two parameters."""
 
     arqs = wsme.wsattr(types.Commas(types.UUID_TYPE))
     instance = wsme.wsattr(types.UUID_TYPE)
 
 
 class ArqBody(types.Declared):
-    """What new ARQs are made from."""
+    """The device profile of new ARQs."""
 
     device_profile_name = wsme.wsattr(types.Text(types.MAX_INT), mandatory=True)
 
@@ -66,75 +66,79 @@ class Arqs(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=ArqQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of ARQs; 423 while the instance asked for has some that are not resolved."""
-        instance = asked.get("instance")
-        project = _scope(call, asked)
-        resolved = asked.get("bind_state") == _RESOLVED
-        equal = {name: asked[name] for name in arqs.FILTERS if name in asked}
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of ARQs; 423 with ``bind_state`` while the instance has unresolved ARQs."""
+        instance = query.get("instance")
+        project = _scope(call, query)
+        resolved = query.get("bind_state") == _RESOLVED
+        equal = {name: query[name] for name in arqs.FILTERS if name in query}
         with self._reader.reader() as tx:
             if resolved and instance and not arqs.all_resolved(tx, instance, project):
                 raise exception.Locked(instance=instance)
-            found = arqs.page(tx, parsing.page(asked), project, equal, resolved=resolved)
-        return {"arqs": render_all(found, call)}
+            rows = arqs.page(tx, parsing.page(query), project, equal, resolved=resolved)
+        return {"arqs": render_all(rows, call)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One ARQ; from microversion 2.4 on with its fault and its history."""
+        """Return an ARQ; from microversion 2.4 on with its fault and its history."""
         project = None if call.caller.everywhere else call.caller.project_id
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
         with self._reader.reader() as tx:
-            found = (arqs.explained if explain else arqs.show)(tx, uuid, project)
-            if explain and found is not None:
+            row = (arqs.explained if explain else arqs.show)(tx, uuid, project)
+            if explain and row is not None:
                 history = events.of_subject(tx, "arq", uuid)
-        if found is None:
+        if row is None:
             raise exception.NotFound(noun="Accelerator request", key=uuid)
         if not explain:
-            return render_all([found], call)[0]
-        *known, fault = found
-        (rendered,) = render_all([known], call)
-        told = [_render_event(one, call) for one in history]
-        return {**rendered, "fault": fault, "events": told}
+            return render_all([row], call)[0]
+        *values, fault = row
+        (rendered,) = render_all([values], call)
+        rendered_events = [_render_event(event, call) for event in history]
+        return {**rendered, "fault": fault, "events": rendered_events}
 
     @expose(policies.CREATE, body=types.Object(ArqBody), status=201)
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the ARQs that a device profile asks for, all or none."""
+        """Create all ARQs of a device profile, or none."""
         name = body["device_profile_name"]
         try:
             parse_name(name)
         except exception.Invalid:
-            # No profile has such a name, and that is all that clients want to know.
+            # No profile can have this name, so clients get the answer for an absent profile.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
-        made = self._conductor.create_arqs(call.caller, call.operation, name)
+        created = self._conductor.create_arqs(call.caller, call.operation, name)
         prefix = call.links.self_of(COLLECTION)
-        return {"arqs": [_render(_values(arq), prefix) for arq in made]}
+        return {"arqs": [_render(_values(arq), prefix) for arq in created]}
 
     @expose(policies.UPDATE, body=arq_patch.PatchBody(), status=202)
     def patch(self, call: Call, body: arq_patch.Patch) -> None:
-        """Bind and unbind, all or none; Nova's verb, as it needs a service token."""
+        """Bind and unbind ARQs, all or none; needs a service token, as Nova sends."""
         self._patch(call, body)
 
     @expose(policies.UPDATE, types.Anything(), body=arq_patch.PatchBody(), status=202)
     def patch_one(self, call: Call, _anything: str, body: arq_patch.Patch) -> None:
-        """The same; the body names the ARQs, and what stands in the path is decoration."""
+        """Bind and unbind the ARQs that the body names; the identifier of the path is ignored."""
         self._patch(call, body)
 
     @expose(policies.DELETE, query=ArqDeleteQuery, status=204)
-    def delete_some(self, call: Call, asked: Mapping[str, Any]) -> None:
-        """Delete ARQs by uuids, or all of an instance (Nova's verb; none is fine)."""
-        if ("arqs" in asked) == ("instance" in asked):
+    def delete_some(self, call: Call, query: Mapping[str, Any]) -> None:
+        """Delete ARQs by uuid, or all ARQs of an instance, which may have none (used by Nova)."""
+        if ("arqs" in query) == ("instance" in query):
             raise exception.Invalid(
                 field="arqs", reason="either arqs or instance must be given, and not both"
             )
-        if "instance" in asked:
-            self._delete_of_instance(call, asked["instance"])
+        if "instance" in query:
+            _need_service(call, "Deleting the accelerator requests of an instance")
+            # After an evacuation by an administrator, the ARQs may not belong to the caller's
+            # project.
+            caller = replace(call.caller, everywhere=True)
+            self._conductor.delete_instance_arqs(caller, call.operation, query["instance"])
         else:
-            self._delete(call, asked["arqs"])
+            self._delete(call, query["arqs"])
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
-        """Delete one ARQ."""
+        """Delete an ARQ."""
         self._delete(call, [uuid])
 
     def _patch(self, call: Call, body: arq_patch.Patch) -> None:
@@ -147,19 +151,13 @@ class Arqs(Noun):
             raise exception.Invalid(field="arqs", reason="it names no accelerator request")
         self._conductor.delete_arqs(call.caller, call.operation, list(uuids))
 
-    def _delete_of_instance(self, call: Call, instance: str) -> None:
-        _need_service(call, "Deleting the accelerator requests of an instance")
-        # An administrator may have evacuated the server: its ARQs need not be the caller's.
-        everybody = replace(call.caller, everywhere=True)
-        self._conductor.delete_instance_arqs(everybody, call.operation, instance)
 
-
-def _scope(call: Call, asked: Mapping[str, Any]) -> str | None:
-    """The project whose ARQs may be listed; None: every project's."""
+def _scope(call: Call, query: Mapping[str, Any]) -> str | None:
+    """Return the project whose ARQs the caller may list; None: all projects."""
     caller = call.caller
-    if caller.everywhere or (caller.service and "instance" in asked):
+    if caller.everywhere or (caller.service and "instance" in query):
         return None
-    if asked.get("project_id", caller.project_id) != caller.project_id:
+    if query.get("project_id", caller.project_id) != caller.project_id:
         raise exception.Forbidden(reason="Only administrators may list another project's requests.")
     return caller.project_id
 
@@ -172,17 +170,17 @@ def _need_service(call: Call, action: str) -> None:
 _values = attrgetter(*(field.name for field in fields(Arq)))
 
 
-def render_all(found: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]]:
-    """The JSON of ARQs as they were read."""
+def render_all(rows: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]]:
+    """Return the JSON of ARQ rows."""
     prefix = call.links.self_of(COLLECTION)
     return [
         _render((*values, {} if info is None else json.loads(info)), prefix)
-        for *values, info in found
+        for *values, info in rows
     ]
 
 
 def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
-    # A thousand at a time: values by position, and no object for each.
+    # For speed with a thousand ARQs: values by position, without an object for each ARQ.
     uuid, state, profile, group, project, created, updated, *bind = values
     hostname, provider, instance, handle_type, handle_uuid, handle_info = bind
     return {
@@ -204,8 +202,8 @@ def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
 
 
 def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
-    # An administrator may have acted on it: who that was is not its owner's to know.
-    known = call.caller.everywhere or event.user_id == call.caller.user_id
+    # An administrator may have caused the event; the owner of the ARQ must not see who.
+    visible = call.caller.everywhere or event.user_id == call.caller.user_id
     return {
         "time": instant(event.at_ms),
         "action": event.action,
@@ -213,5 +211,5 @@ def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
         "instance_uuid": event.instance_uuid,
         "reason": event.reason,
         "request_id": event.request_id,
-        "user_id": event.user_id if known else None,
+        "user_id": event.user_id if visible else None,
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of deployables: discovered facts to read, operators' labels to add and remove."""
+"""Attributes of deployables: read discovered facts; add and remove operators' labels."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from cyborg.policies import attributes as policies
 from cyborg.rpc.conductor import ConductorClient
 
 COLLECTION = "attributes"
-#: What a TEXT column of MySQL holds of any characters.
+#: As many characters of any kind as fit in a TEXT column of MySQL.
 _VALUE = types.Text(16_000)
 
 
@@ -39,10 +39,10 @@ class AttributeBody(types.Declared):
 
 
 class FlatOrWrapped(types.Object):
-    """The SDK sends ``{"attribute": {…}}``, everybody else the bare object."""
+    """The attribute as a bare object or, as the SDK sends it, as ``{"attribute": {…}}``."""
 
     def read(self, value: Any) -> dict[str, Any]:
-        """The attribute's members; raises Wrong."""
+        """Return the members of the attribute; raises ValidationError."""
         if isinstance(value, Mapping) and set(value) == {"attribute"}:
             members: dict[str, Any] = types.located("attribute", super().read, value["attribute"])
             return members
@@ -63,26 +63,26 @@ class Attributes(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=AttributeQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of attributes; ``deployable_id=0`` is no filter."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of attributes; ``deployable_id=0`` does not filter."""
         with self._reader.reader() as tx:
-            found = attributes.page(
+            rows = attributes.page(
                 tx,
-                parsing.page(asked),
-                deployable=asked.get("deployable_id") or None,
-                key=asked.get("key"),
+                parsing.page(query),
+                deployable=query.get("deployable_id") or None,
+                key=query.get("key"),
             )
         prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [render(one, prefix) for one in found]}
+        return {COLLECTION: [render(row, prefix) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One attribute."""
+        """Return an attribute."""
         with self._reader.reader() as tx:
-            found = attributes.show(tx, uuid)
-        if found is None:
+            row = attributes.show(tx, uuid)
+        if row is None:
             raise exception.NotFound(noun="Attribute", key=uuid)
-        return render(found, call.links.self_of(COLLECTION))
+        return render(row, call.links.self_of(COLLECTION))
 
     @expose(
         policies.CREATE,
@@ -92,7 +92,7 @@ class Attributes(Noun):
     )
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Add an attribute to a deployable."""
-        made = self._conductor.create_attribute(
+        created = self._conductor.create_attribute(
             call.caller,
             call.operation,
             deployable=body["deployable_id"],
@@ -100,7 +100,7 @@ class Attributes(Noun):
             value=body["value"],
             uuid=body.get("uuid"),
         )
-        return render(made, call.links.self_of(COLLECTION))
+        return render(created, call.links.self_of(COLLECTION))
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
@@ -109,12 +109,12 @@ class Attributes(Noun):
 
     @expose(policies.DELETE, status=204)
     def delete_none(self, call: Call) -> None:
-        """Refuse to remove what is not named."""
+        """Refuse a DELETE without a uuid."""
         raise exception.Invalid(field="uuid", reason="it is missing")
 
 
 def render(attribute: Attribute, prefix: str) -> dict[str, Any]:
-    """The JSON of an attribute; ``prefix`` starts its self link."""
+    """Return the JSON of an attribute; ``prefix`` starts its self link."""
     return {
         "uuid": attribute.uuid,
         "deployable_id": attribute.deployable_id,

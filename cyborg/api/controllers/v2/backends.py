@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends: what is attached to which host, by driver."""
+"""Backends: the devices and systems that drivers attach to each host."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -37,24 +37,24 @@ class Backends(Noun):
         self._reader = reader
 
     @expose(policies.GET_ALL, query=BackendQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of backends."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of backends."""
         with self._reader.reader() as tx:
-            found = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(asked), asked)
-        return {COLLECTION: [render(one) for one in found]}
+            rows = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(query), query)
+        return {COLLECTION: [render(row) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One backend."""
+        """Return a backend."""
         with self._reader.reader() as tx:
-            found = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
-        if found is None:
+            row = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
+        if row is None:
             raise exception.NotFound(noun="Backend", key=uuid)
-        return render(found)
+        return render(row)
 
 
 def render(row: host_drivers.Row) -> dict[str, Any]:
-    """The JSON of a backend."""
+    """Return the JSON of a backend."""
     return {
         "uuid": row.uuid,
         "host": row.host,

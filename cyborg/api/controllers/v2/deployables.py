@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deployables: the units of devices that Placement offers, and their programming."""
+"""Deployables: the parts of devices that Placement offers, and how to program them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,13 +27,13 @@ class DeployableQuery(types.Listing):
 
 
 class Image(types.Declared):
-    """What to load: an image of Glance."""
+    """The image of Glance to load."""
 
     image_uuid = wsme.wsattr(types.UUID_TYPE, mandatory=True)
 
 
 class ProgramOp(types.Declared):
-    """The one operation that changes a deployable."""
+    """The only operation that changes a deployable."""
 
     path = wsme.wsattr(types.Word("/program"), mandatory=True)
     op = wsme.wsattr(types.Word("replace", "add"), mandatory=True)
@@ -57,15 +57,15 @@ class Deployables(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=DeployableQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of deployables."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of deployables."""
         with self._reader.reader() as tx:
-            found = deployables.page(tx, parsing.page(asked), name=asked.get("name"))
-        return {COLLECTION: render_all(found, call)}
+            records = deployables.page(tx, parsing.page(query), name=query.get("name"))
+        return {COLLECTION: render_all(records, call)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One deployable."""
+        """Return a deployable."""
         return self._show(call, uuid)
 
     @expose(
@@ -74,41 +74,41 @@ class Deployables(Noun):
         body=types.Items(types.Object(ProgramOp, closed=True), 1, 1),
     )
     def program(self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Have an image loaded; answers at once, while the host still works on it."""
+        """Request that the host loads an image; answers before the host has finished."""
         image_uuid = body[0]["value"][0]["image_uuid"]
         self._conductor.program_deployable(call.caller, call.operation, uuid, image_uuid)
         return self._show(call, uuid)
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self._reader.reader() as tx:
-            found = deployables.show(tx, uuid)
-        if found is None:
+            record = deployables.show(tx, uuid)
+        if record is None:
             raise exception.NotFound(noun="Deployable", key=uuid)
-        return render_all([found], call)[0]
+        return render_all([record], call)[0]
 
 
-def render_all(found: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
-    """The JSON of deployables; ``attributes_list`` is JSON in a string, as clients know it."""
+def render_all(records: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
+    """Return the JSON of deployables; clients expect ``attributes_list`` as JSON in a string."""
     prefix = call.links.self_of(COLLECTION)
     bookmark = call.links.bookmark_of(COLLECTION)
     return [
         {
-            "uuid": one.row.uuid,
-            "parent_id": one.row.parent_id,
-            "root_id": one.row.root_id,
-            "name": one.row.name,
-            "num_accelerators": one.row.num_accelerators,
-            "device_id": one.row.device_id,
-            "attributes_list": json.dumps([{key: value} for key, value in one.attributes]),
-            "rp_uuid": one.row.rp_uuid,
-            "driver_name": one.row.driver_name,
-            "bitstream_id": one.row.bitstream_id,
-            "created_at": moment(one.row.created_at),
-            "updated_at": moment(one.row.updated_at),
+            "uuid": record.row.uuid,
+            "parent_id": record.row.parent_id,
+            "root_id": record.row.root_id,
+            "name": record.row.name,
+            "num_accelerators": record.row.num_accelerators,
+            "device_id": record.row.device_id,
+            "attributes_list": json.dumps([{key: value} for key, value in record.attributes]),
+            "rp_uuid": record.row.rp_uuid,
+            "driver_name": record.row.driver_name,
+            "bitstream_id": record.row.bitstream_id,
+            "created_at": moment(record.row.created_at),
+            "updated_at": moment(record.row.updated_at),
             "links": [
-                link(prefix, one.row.uuid),
-                link(bookmark, one.row.uuid, "bookmark"),
+                link(prefix, record.row.uuid),
+                link(bookmark, record.row.uuid, "bookmark"),
             ],
         }
-        for one in found
+        for record in records
     ]

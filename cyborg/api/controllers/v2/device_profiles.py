@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device profiles: named wishes for accelerators, the same for all projects."""
+"""Device profiles: named requirements for accelerators, shared by all projects."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 
 COLLECTION = "device_profiles"
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
-#: What MySQL's TEXT holds: bytes of the stored groups, and characters of any kind.
+#: Limits of a TEXT column of MySQL: bytes of the stored groups, and characters of any kind.
 _MAX_GROUPS_BYTES = 65_535
 _DESCRIPTION = types.Text(16_000)
 
@@ -45,13 +45,13 @@ class ProfileQuery(types.Listing):
 
 
 class ProfileDeleteQuery(types.Declared):
-    """Which profiles to delete."""
+    """The names or uuids of the profiles to delete."""
 
     value = wsme.wsattr(types.Commas(types.Anything()), mandatory=True)
 
 
 class ProfileBody(types.Declared):
-    """A new profile; the rules for name and groups are the model's."""
+    """A new profile; ``cyborg.model`` validates name and groups."""
 
     name = wsme.wsattr(types.ANYTHING)
     groups = wsme.wsattr(types.ANYTHING)
@@ -60,7 +60,7 @@ class ProfileBody(types.Declared):
 
 
 class ChangeBody(types.Declared):
-    """What may change of a profile; the same rules as for a new one."""
+    """The members of a profile that may change; validated as for a new profile."""
 
     name = wsme.wsattr(types.ANYTHING)
     groups = wsme.wsattr(types.ANYTHING)
@@ -84,21 +84,21 @@ class DeviceProfiles(Noun):
         self._limits = limits
 
     @expose(policies.GET_ALL, query=ProfileQuery)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of profiles, or of those with the names asked for."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of profiles, all or those with the requested names."""
         with self._reader.reader() as tx:
-            found = device_profiles.page(tx, parsing.page(asked), asked.get("name"))
+            rows = device_profiles.page(tx, parsing.page(query), query.get("name"))
         prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [render(one, prefix) for one in found]}
+        return {COLLECTION: [render(profile, prefix) for profile in rows]}
 
     @expose(policies.GET_ONE, types.Anything())
     def show(self, call: Call, key: str) -> dict[str, Any]:
-        """One profile by uuid or name; the only thing that is shown wrapped."""
+        """Return a profile by uuid or name; only this answer has an envelope."""
         with self._reader.reader() as tx:
-            found = device_profiles.show(tx, types.canonical_uuid(key), key)
-        if found is None:
+            profile = device_profiles.show(tx, types.canonical_uuid(key), key)
+        if profile is None:
             raise exception.NotFound(noun="Device profile", key=key)
-        return {"device_profile": render(found, call.links.self_of(COLLECTION))}
+        return {"device_profile": render(profile, call.links.self_of(COLLECTION))}
 
     @expose(
         policies.CREATE,
@@ -107,10 +107,17 @@ class DeviceProfiles(Noun):
         status=201,
     )
     def create(self, call: Call, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Store a profile, sent as a list of one."""
-        profile = self._parse(body[0])
-        made = self._conductor.create_device_profile(call.caller, call.operation, profile)
-        return self._written(call, made)
+        """Create a profile; the body is a list of one profile."""
+        members = body[0]
+        groups = self._groups(members)
+        profile = DeviceProfile(
+            uuid=members.get("uuid") or str(uuid4()),
+            name=parse_name(members.get("name")),
+            groups=groups,
+            description=members.get("description"),
+        )
+        stored = self._conductor.create_device_profile(call.caller, call.operation, profile)
+        return self._render_stored(call, stored)
 
     @expose(
         policies.UPDATE,
@@ -119,30 +126,30 @@ class DeviceProfiles(Noun):
         since=microversion.OPERATORS,
     )
     def update(self, call: Call, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is sent and leave the rest; null takes the description away."""
-        wish = ProfileChange(
+        """Change the given members and keep the others; null removes the description."""
+        change = ProfileChange(
             name=parse_name(body["name"]) if "name" in body else None,
             groups=self._groups(body) if "groups" in body else None,
             description=body.get("description"),
             describes="description" in body,
         )
         changed = self._conductor.update_device_profile(
-            call.caller, call.operation, types.canonical_uuid(key) or key, wish
+            call.caller, call.operation, types.canonical_uuid(key) or key, change
         )
-        return self._written(call, changed)
+        return self._render_stored(call, changed)
 
     @expose(policies.DELETE, query=ProfileDeleteQuery, status=204)
-    def delete_all(self, call: Call, asked: Mapping[str, Any]) -> None:
+    def delete_all(self, call: Call, query: Mapping[str, Any]) -> None:
         """Delete the profiles with these names or uuids, all or none."""
-        self._delete(call, asked["value"])
+        self._delete(call, query["value"])
 
     @expose(policies.DELETE, types.Commas(types.Anything()), status=204)
     def delete(self, call: Call, keys: Sequence[str]) -> None:
-        """Delete one profile by uuid or name."""
+        """Delete a profile by uuid or name."""
         self._delete(call, keys)
 
-    def _written(self, call: Call, profile: DeviceProfile) -> dict[str, Any]:
-        """Show a profile as it was stored, with what will keep its requests from being bound."""
+    def _render_stored(self, call: Call, profile: DeviceProfile) -> dict[str, Any]:
+        """Return the stored profile, from 2.5 on with warnings of what would make binds fail."""
         warnings: list[str] = []
         if any(key in group for group in profile.groups for key in IMAGE_KEYS):
             with self._reader.reader() as tx:
@@ -150,25 +157,16 @@ class DeviceProfiles(Noun):
             warnings = image_warnings(profile.groups, classes)
         for sentence in warnings:
             LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
-        shown = render(profile, call.links.self_of(COLLECTION))
+        rendered = render(profile, call.links.self_of(COLLECTION))
         if call.minor >= microversion.OPERATOR_VIEWS:
-            shown["warnings"] = warnings
-        return shown
+            rendered["warnings"] = warnings
+        return rendered
 
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:
             raise exception.NotFound(noun="Device profile", key="''")
         self._conductor.delete_device_profiles(
             call.caller, call.operation, [types.canonical_uuid(key) or key for key in keys]
-        )
-
-    def _parse(self, body: Mapping[str, Any]) -> DeviceProfile:
-        groups = self._groups(body)
-        return DeviceProfile(
-            uuid=body.get("uuid") or str(uuid4()),
-            name=parse_name(body.get("name")),
-            groups=groups,
-            description=body.get("description"),
         )
 
     def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
@@ -181,7 +179,7 @@ class DeviceProfiles(Noun):
 
 
 def render(profile: DeviceProfile, prefix: str) -> dict[str, Any]:
-    """The JSON of a profile."""
+    """Return the JSON of a profile."""
     return {
         "name": profile.name,
         "description": profile.description,

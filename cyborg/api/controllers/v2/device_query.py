@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices a list shows: what each microversion may ask for, and of whose devices."""
+"""The query of the device list: which filters each microversion has, and who may use them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +19,12 @@ _ENABLED = DeviceStatus.ENABLED.value
 _OLDER = (_ENABLED, DeviceStatus.MAINTAINING.value)
 #: Filters that compare a column for equality.
 _EQUAL = ("type", "vendor", "hostname", "driver", "backend", "health")
-#: What would let those who only use a device guess where it is.
-_TELLING = ("hostname", "backend")
+#: Filters that would tell a project where its devices are.
+_LOCATION_FILTERS = ("hostname", "backend")
 
 
 class DeviceQuery(types.Listing):
-    """Filters of the list; all have to hold."""
+    """Filters of the list; a device must match all of them."""
 
     type = wsme.wsattr(types.NAME)
     vendor = wsme.wsattr(types.NAME)
@@ -39,35 +39,32 @@ class DeviceQuery(types.Listing):
 
 
 def scope(call: Call) -> str | None:
-    """The project whose devices alone the caller reaches; None reaches all of them."""
+    """Return the project that the caller is limited to; None: all projects."""
     return call.caller.project_id if call.own else None
 
 
-def wanted(call: Call, asked: Mapping[str, Any]) -> Wanted:
-    """What a checked query asks for; raises Invalid for a status that this version does not have.
+def selection(call: Call, query: Mapping[str, Any]) -> Wanted:
+    """Return what a checked query selects.
 
-    Raises Forbidden for what would tell a member where devices are.
+    Raises Invalid for a status that this microversion does not have, and Forbidden for a filter or
+    sort key that would tell a project member where devices are.
     """
-    status = asked.get("status")
+    status = query.get("status")
     older = call.minor < microversion.OPERATORS
     if older and status not in (None, *_OLDER):
         raise exception.Invalid(field="status", reason=f"it must be one of {', '.join(_OLDER)}")
     if call.own:
-        _check_telling(asked)
+        names = [name for name in _LOCATION_FILTERS if query.get(name)]
+        if query.get("sort_key") in _LOCATION_FILTERS:
+            names.append(query["sort_key"])
+        if names:
+            raise exception.Forbidden(reason=f"Only operators list devices by {names[0]}.")
     return Wanted(
-        equal={name: asked[name] for name in _EQUAL if asked.get(name)},
+        equal={name: query[name] for name in _EQUAL if query.get(name)},
         in_service=status == _ENABLED if older and status is not None else None,
         status=None if older else {"ready": _ENABLED}.get(status or "", status),
-        in_use=asked.get("in_use"),
-        instance=asked.get("instance"),
-        labels=parse_filter(asked["labels"]) if "labels" in asked else {},
+        in_use=query.get("in_use"),
+        instance=query.get("instance"),
+        labels=parse_filter(query["labels"]) if "labels" in query else {},
         project_id=scope(call),
     )
-
-
-def _check_telling(asked: Mapping[str, Any]) -> None:
-    telling = [name for name in _TELLING if asked.get(name)]
-    if telling or asked.get("sort_key") in _TELLING:
-        raise exception.Forbidden(
-            reason=f"Only operators list devices by {(telling or [asked['sort_key']])[0]}."
-        )

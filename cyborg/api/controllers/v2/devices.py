@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices: what accelerators there are, and whether they may be used."""
+"""Devices: list, create, change, enable, disable and delete accelerators."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,21 +28,21 @@ from cyborg.policies import devices as policies
 from cyborg.rpc.conductor import ConductorClient
 
 COLLECTION = "devices"
-#: How many of its last events a device shows.
+#: The number of latest events in the answer for a device.
 LAST_EVENTS = 10
-#: What is said of an instance until Nova has.
+#: Name and status of an instance until Nova reports them.
 _UNKNOWN = "unknown"
-#: The two words that clients below microversion 2.4 know: in service, or not for any reason.
+#: The two statuses below microversion 2.4: in service, or out of service for any reason.
 _ENABLED = DeviceStatus.ENABLED.value
 _MAINTAINING = DeviceStatus.MAINTAINING.value
-#: What an update may order; ``ready`` is another word for in service.
-_ORDERS = {
+#: The statuses that an update may set; ``ready`` is a synonym of ``enabled``.
+_STATUSES = {
     _ENABLED: DeviceStatus.ENABLED,
     "ready": DeviceStatus.ENABLED,
     _MAINTAINING: DeviceStatus.MAINTAINING,
 }
 _TEXT = types.Text(255, minimum=1)
-#: What tells where a device is, and is not for those who only use it.
+#: Members that tell where a device is; callers limited to their own project do not get them.
 _PLACE = (
     *("hostname", "backend", "std_board_info", "vendor_board_info"),
     *("status_reason", "health_reasons", "address", "numa_node", "providers"),
@@ -52,9 +52,9 @@ _PLACE = (
 
 
 class DeviceBody(types.Declared):
-    """What may change of a device; the rules for labels and traits are the model's."""
+    """The members of a device that may change; ``cyborg.model`` validates labels and traits."""
 
-    status = wsme.wsattr(types.Word(*_ORDERS))
+    status = wsme.wsattr(types.Word(*_STATUSES))
     status_reason = types.Field(types.Text(255), since=microversion.OPERATOR_VIEWS)
     labels = wsme.wsattr(types.ANYTHING)
     model = wsme.wsattr(_TEXT)
@@ -62,7 +62,7 @@ class DeviceBody(types.Declared):
 
 
 class CreateBody(types.Declared):
-    """A new device; the rules for what is not plain text are the model's."""
+    """A new device; ``cyborg.model`` validates traits, handles and labels."""
 
     host = wsme.wsattr(_TEXT, mandatory=True)
     driver = wsme.wsattr(types.Text(100, minimum=1), mandatory=True)
@@ -77,19 +77,19 @@ class CreateBody(types.Declared):
 
 @dataclass(frozen=True)
 class View:
-    """What is shown of a device besides its own row."""
+    """The data that an answer has besides the row of the device."""
 
     holders: Sequence[devices.Holder]
     parts: Sequence[devices.Part]
 
     @property
     def users(self) -> list[devices.User]:
-        """The instances that hold units, each once, by uuid."""
-        return list(dict.fromkeys(one.instance for one in self.holders if one.instance))
+        """The instances that hold units, without repetitions."""
+        return list(dict.fromkeys(holder.instance for holder in self.holders if holder.instance))
 
     @property
     def words(self) -> Counter[str]:
-        """How many units count as what."""
+        """The number of units by their state."""
         return sum((Counter(part.words) for part in self.parts), Counter())
 
 
@@ -109,17 +109,17 @@ class Devices(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=DeviceQuery, own=policies.GET_OWN)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of devices; an empty filter is none."""
-        which = device_query.wanted(call, asked)
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of devices; an empty filter value does not filter."""
+        selection = device_query.selection(call, query)
         with self._reader.reader() as tx:
-            rows = devices.page(tx, parsing.page(asked), which)
+            rows = devices.page(tx, parsing.page(query), selection)
             views = self._views(tx, call, rows)
         return {COLLECTION: [render(row, call, views[row.id]) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, own=policies.GET_OWN)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One device."""
+        """Return a device."""
         return self._show(call, uuid)
 
     @expose(
@@ -130,11 +130,14 @@ class Devices(Noun):
         own=policies.LABEL,
     )
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is sent; labels that are not sent stay, null takes one away."""
+        """Change the given members; labels that are not given stay, a null label is removed."""
         for name in ("status", "model"):
             if name in body and body[name] is None:
                 raise exception.Invalid(field=name, reason="it must not be null")
-        _check_reason(body)
+        if body.get("status_reason") is not None and body.get("status") != _MAINTAINING:
+            raise exception.Invalid(
+                field="status_reason", reason=f"it goes with status {_MAINTAINING} only"
+            )
         facts = {"model": body["model"]} if "model" in body else {}
         if "traits" in body:
             facts["traits"] = list(parse_traits(body["traits"]))
@@ -142,7 +145,7 @@ class Devices(Noun):
             call.caller,
             call.operation,
             uuid,
-            status=_ORDERS[body["status"]] if "status" in body else None,
+            status=_STATUSES[body["status"]] if "status" in body else None,
             labels=parse_change(body["labels"]) if "labels" in body else {},
             project=device_query.scope(call),
             facts=facts,
@@ -157,10 +160,10 @@ class Devices(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def create(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
-        """Create a device on a backend whose driver can have it."""
+    def create(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+        """Create a device on a backend whose driver supports it."""
         return self._conductor.create_device(
-            call.caller, call.operation, creation.parse(body), wait=asked.get("wait", False)
+            call.caller, call.operation, creation.parse(body), wait=query.get("wait", False)
         )
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -174,7 +177,7 @@ class Devices(Noun):
                 history = history_db.of_device(tx, uuid, LAST_EVENTS)
         rendered = render(row, call, view)
         if call.minor >= microversion.OPERATOR_VIEWS and not call.own:
-            rendered["events"] = [events.render(one) for one in history]
+            rendered["events"] = [events.render(event) for event in history]
         return rendered
 
     def _views(
@@ -191,35 +194,27 @@ class Devices(Noun):
 
     @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
     def delete(self, call: Call, uuid: str) -> None:
-        """Remove a device that was created or is lost: from Placement first, then from here."""
+        """Remove a device that an operator created or that is lost, from Placement first."""
         self._conductor.delete_device(call.caller, call.operation, uuid)
 
     @expose(policies.ENABLE, types.UUID_TYPE, status=204)
     def enable(self, call: Call, uuid: str) -> None:
-        """Put the device and all its deployables into service."""
+        """Enable the device and all its deployables."""
         self._conductor.set_device_status(call.caller, call.operation, uuid, DeviceStatus.ENABLED)
 
     @expose(policies.DISABLE, types.UUID_TYPE, status=204)
     def disable(self, call: Call, uuid: str) -> None:
-        """Take the device out of service; instances that use it keep it."""
+        """Disable the device; instances that use it keep it."""
         self._conductor.set_device_status(
             call.caller, call.operation, uuid, DeviceStatus.MAINTAINING
         )
 
 
-def _check_reason(body: Mapping[str, Any]) -> None:
-    """Raise Invalid for a reason without the status that it explains."""
-    if body.get("status_reason") is not None and body.get("status") != _MAINTAINING:
-        raise exception.Invalid(
-            field="status_reason", reason=f"it goes with status {_MAINTAINING} only"
-        )
-
-
 def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
-    """The JSON of a device as the microversion of the request has it.
+    """Return the JSON of a device at the microversion of the request.
 
-    ``status`` is shown from 2.3 on, all of its words and the users from 2.4 on, and what tells
-    equal cards apart from 2.5 on.
+    ``status`` is included from 2.3 on, all its values and the users from 2.4 on, and the members
+    that tell equal cards apart from 2.5 on.
     """
     rendered = {
         "uuid": row.uuid,
@@ -244,7 +239,7 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
             "backend": row.backend,
             "labels": row.labels or {},
             "in_use": bool(view.holders),
-            "instances": [_user(one) for one in view.users],
+            "instances": [_user(user) for user in view.users],
         }
     if call.minor >= microversion.OPERATOR_VIEWS:
         rendered |= {
@@ -254,7 +249,7 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
             "traits": sorted({trait for part in view.parts for trait in part.traits}),
             "providers": [_provider(part) for part in view.parts],
             "units": usage.counts(view.words),
-            "holders": [_holder(one) for one in view.holders],
+            "holders": [_holder(holder) for holder in view.holders],
             "health": row.health,
             "health_reasons": [] if row.health_reason is None else [row.health_reason],
             "health_since": since(row.health_ms),
@@ -275,22 +270,22 @@ def _provider(part: devices.Part) -> dict[str, Any]:
     }
 
 
-def _holder(one: devices.Holder) -> dict[str, Any]:
-    user = one.instance and _user(one.instance)
+def _holder(holder: devices.Holder) -> dict[str, Any]:
+    user = holder.instance and _user(holder.instance)
     return {
-        "arq_uuid": one.arq_uuid,
+        "arq_uuid": holder.arq_uuid,
         "instance_uuid": user and user["uuid"],
         "instance_name": user and user["name"],
-        "project_id": one.project_id,
+        "project_id": holder.project_id,
     }
 
 
-def _user(one: devices.User) -> dict[str, Any]:
+def _user(user: devices.User) -> dict[str, Any]:
     return {
-        "uuid": one.uuid,
-        "name": _UNKNOWN if one.name is None else one.name,
-        "status": _UNKNOWN if one.status is None else one.status,
-        "seen_at": since(one.seen_ms),
+        "uuid": user.uuid,
+        "name": _UNKNOWN if user.name is None else user.name,
+        "status": _UNKNOWN if user.status is None else user.status,
+        "seen_at": since(user.seen_ms),
     }
 
 

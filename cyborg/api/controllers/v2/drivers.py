@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers: which hosts have which and how they are; changed while the system runs."""
+"""Drivers: list the drivers of each host with their state; install, change and uninstall them."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ _OPTION = types.Text(16_000)
 
 
 class InstallBody(types.Declared):
-    """What to load, where (all hosts that are up), and with which options."""
+    """The driver to load, the hosts (default: all hosts that are up) and the options."""
 
     driver = wsme.wsattr(_DRIVER, mandatory=True)
     hosts = wsme.wsattr(types.HOSTS)
@@ -33,14 +33,14 @@ class InstallBody(types.Declared):
 
 
 class UpdateBody(types.Declared):
-    """What to change; an option that is null is again as the host's own files have it."""
+    """The changes; an option that is null gets the value of the host's own files again."""
 
     options = wsme.wsattr(types.Members(_OPTION, nullable=True))
     enabled = wsme.wsattr(types.FLAG)
 
 
 class UninstallQuery(types.WaitQuery):
-    """Whether to wait until nobody uses the driver any more."""
+    """Whether to wait until no device of the driver is in use."""
 
     drain = wsme.wsattr(types.FLAG)
 
@@ -67,20 +67,20 @@ class Drivers(Noun):
         self._conductor = conductor
 
     @expose(policies.GET_ALL, query=DriverQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of drivers, one for each host that has it."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of drivers, with one row for each host that has the driver."""
         with self._reader.reader() as tx:
-            found = host_drivers.page(tx, host_drivers.DRIVERS, parsing.page(asked), asked)
-        return {COLLECTION: [render(one, call.minor) for one in found]}
+            rows = host_drivers.page(tx, host_drivers.DRIVERS, parsing.page(query), query)
+        return {COLLECTION: [render(row, call.minor) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One driver of one host."""
+        """Return a driver of a host."""
         with self._reader.reader() as tx:
-            found = host_drivers.show(tx, host_drivers.DRIVERS, uuid)
-        if found is None:
+            row = host_drivers.show(tx, host_drivers.DRIVERS, uuid)
+        if row is None:
             raise exception.NotFound(noun="Driver", key=uuid)
-        return render(found, call.minor)
+        return render(row, call.minor)
 
     @expose(
         policies.INSTALL,
@@ -89,15 +89,15 @@ class Drivers(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def install(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
-        """Have hosts load a driver, now and whenever they start."""
+    def install(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+        """Load a driver on hosts, now and at every start of their agents."""
         return self._conductor.install_driver(
             call.caller,
             call.operation,
             driver=body["driver"],
             hosts=body.get("hosts"),
             options=body.get("options"),
-            wait=asked.get("wait", False),
+            wait=query.get("wait", False),
         )
 
     @expose(
@@ -109,16 +109,16 @@ class Drivers(Noun):
         long=True,
     )
     def update(
-        self, call: Call, driver: str, asked: Mapping[str, Any], body: Mapping[str, Any]
+        self, call: Call, driver: str, query: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Operation:
-        """Change a driver's options, enable or disable it; an empty object: load it anew."""
+        """Change a driver's options, enable or disable it; an empty object loads it again."""
         return self._conductor.update_driver(
             call.caller,
             call.operation,
             driver=driver,
             options=body.get("options"),
             enabled=body.get("enabled"),
-            wait=asked.get("wait", False),
+            wait=query.get("wait", False),
         )
 
     @expose(
@@ -128,14 +128,14 @@ class Drivers(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def uninstall(self, call: Call, driver: str, asked: Mapping[str, Any]) -> Operation:
-        """Take a driver, and all that it offers, off its hosts."""
+    def uninstall(self, call: Call, driver: str, query: Mapping[str, Any]) -> Operation:
+        """Remove a driver and all devices that it offers from its hosts."""
         return self._conductor.uninstall_driver(
             call.caller,
             call.operation,
             driver=driver,
-            drain=asked.get("drain", False),
-            wait=asked.get("wait", False),
+            drain=query.get("drain", False),
+            wait=query.get("wait", False),
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events: what happened to devices, hosts, instances and accelerator requests, and on whose order.
+"""Events: the changes of devices, hosts, instances and accelerator requests, with their callers.
 
 The rows are append-only. They are deleted after ``[conductor] history_retention``.
 """
@@ -50,16 +50,16 @@ class Events(Noun):
         self._reader = reader
 
     @expose(policies.GET_ALL, query=EventQuery, since=microversion.OPERATOR_VIEWS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of events, the newest first unless ``sort_dir`` says otherwise."""
-        page = parsing.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **asked})
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of events, the newest first unless ``sort_dir`` is ``asc``."""
+        page = parsing.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **query})
         with self._reader.reader() as tx:
-            rows = events.page(tx, page, asked)
+            rows = events.page(tx, page, query)
         return {COLLECTION: [render(row) for row in rows]}
 
 
 def render(row: events.Row) -> dict[str, Any]:
-    """The JSON of an event."""
+    """Return the JSON of an event."""
     detail = row.detail or {}
     origin = events.origin(row.request_id, detail) if row.request_id else {}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hardware: what drivers know of each host, whether it is offered or not."""
+"""Hardware: the hardware that drivers report for each host, whether it is offered or not."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -42,24 +42,24 @@ class Hardware(Noun):
         self._reader = reader
 
     @expose(policies.GET_ALL, query=HardwareQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of hardware."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of hardware."""
         with self._reader.reader() as tx:
-            found = host_drivers.page(tx, host_drivers.HARDWARE, parsing.page(asked), asked)
-        return {COLLECTION: [render(one) for one in found]}
+            rows = host_drivers.page(tx, host_drivers.HARDWARE, parsing.page(query), query)
+        return {COLLECTION: [render(row) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One piece of hardware; once it is a device, that has the same uuid."""
+        """Return a piece of hardware; if it becomes a device, the device has the same uuid."""
         with self._reader.reader() as tx:
-            found = host_drivers.show(tx, host_drivers.HARDWARE, uuid)
-        if found is None:
+            row = host_drivers.show(tx, host_drivers.HARDWARE, uuid)
+        if row is None:
             raise exception.NotFound(noun="Hardware", key=uuid)
-        return render(found)
+        return render(row)
 
 
 def render(row: host_drivers.Row) -> dict[str, Any]:
-    """The JSON of a piece of hardware."""
+    """Return the JSON of a piece of hardware."""
     return {
         "uuid": row.uuid,
         "hostname": row.host,

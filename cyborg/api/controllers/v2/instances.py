@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances that exist, as far as accelerators are attached to them and detached."""
+"""Instances: attach accelerators to existing instances and detach them."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ COLLECTION = "instances"
 
 
 class AttachBody(types.Declared):
-    """What to attach; the profile of the instance's flavor when no other is named."""
+    """The device profile to attach; by default the profile of the instance's flavor."""
 
     device_profile = wsme.wsattr(types.Text(types.MAX_INT, minimum=1))
 
@@ -42,13 +42,13 @@ class Instances(Noun):
         long=True,
     )
     def attach(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Operation:
-        """Begin to attach what a device profile asks for, all or nothing."""
+        """Start to attach all accelerators of a device profile, or none."""
         profile = body.get("device_profile")
         return self._conductor.attach(call.caller, call.operation, uuid, profile)
 
     @expose(policies.DETACH, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def detach_all(self, call: Call, uuid: str) -> Operation:
-        """Begin to detach all that was attached; what came with the flavor stays."""
+        """Start to detach all attached accelerators; those of the flavor stay."""
         return self._conductor.detach(call.caller, call.operation, uuid, None)
 
     @expose(
@@ -59,5 +59,5 @@ class Instances(Noun):
         long=True,
     )
     def detach(self, call: Call, uuid: str, arq: str) -> Operation:
-        """Begin to detach one that was attached."""
+        """Start to detach one attached accelerator."""
         return self._conductor.detach(call.caller, call.operation, uuid, arq)

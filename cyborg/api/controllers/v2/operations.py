@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations: how far the long verbs are that somebody asked for, host by host."""
+"""Operations: the progress and results of long verbs, host by host."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ class OperationQuery(types.Listing):
     """Filters of the list; all compare for equality."""
 
     verb = wsme.wsattr(types.NAME)
-    state = wsme.wsattr(types.Word(*(one.value for one in OperationState)))
+    state = wsme.wsattr(types.Word(*(state.value for state in OperationState)))
 
 
 class Operations(Noun):
@@ -35,24 +35,26 @@ class Operations(Noun):
         self._reader = reader
 
     @expose(policies.GET_ALL, query=OperationQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of operations."""
-        equal = {name: asked[name] for name in ("verb", "state") if asked.get(name)}
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of operations."""
+        equal = {name: query[name] for name in ("verb", "state") if query.get(name)}
         with self._reader.reader() as tx:
-            found = operations.page(tx, parsing.page(asked), _scope(call), equal)
+            page = operations.page(tx, parsing.page(query), _scope(call), equal)
         prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [rendering.operation(one, prefix, call.minor) for one in found]}
+        return {
+            COLLECTION: [rendering.operation(operation, prefix, call.minor) for operation in page]
+        }
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One operation."""
+        """Return an operation."""
         with self._reader.reader() as tx:
-            found = operations.show(tx, uuid, _scope(call))
-        if found is None:
+            operation = operations.show(tx, uuid, _scope(call))
+        if operation is None:
             raise exception.NotFound(noun="Operation", key=uuid)
-        return rendering.operation(found, call.links.self_of(COLLECTION), call.minor)
+        return rendering.operation(operation, call.links.self_of(COLLECTION), call.minor)
 
 
 def _scope(call: Call) -> str | None:
-    """The project whose operations the caller may see; None: all."""
+    """Return the project whose operations the caller may see; None: all projects."""
     return None if call.caller.everywhere else call.caller.project_id

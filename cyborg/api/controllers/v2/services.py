@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services: the processes of this one, and what was found running on attached backends."""
+"""Services: Cyborg's processes, and the services that run on attached backends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -43,7 +43,7 @@ class ServiceQuery(types.Listing):
 
 
 class DiscoverBody(types.Declared):
-    """Whom to ask: these hosts, or all; and for which driver, or all."""
+    """The hosts (default: all) and the driver (default: all) whose hardware to discover."""
 
     hosts = wsme.wsattr(types.HOSTS)
     driver = wsme.wsattr(types.Text(100, minimum=1))
@@ -51,7 +51,7 @@ class DiscoverBody(types.Declared):
 
 
 class ServicePatch(types.Declared):
-    """What may be changed of a process: whether its host is in service, and why it is not."""
+    """The members of a process that may change: whether its host is in service, and the reason."""
 
     status = wsme.wsattr(types.Word(ENABLED, DISABLED), mandatory=True)
     disabled_reason = wsme.wsattr(types.NAME)
@@ -60,7 +60,7 @@ class ServicePatch(types.Declared):
 class Services(Noun):
     """``/v2/services``.
 
-    ``down_after`` tells after how many milliseconds of silence a process of a binary is down.
+    ``down_after`` has for each binary the milliseconds without a heartbeat after which it is down.
     """
 
     routes: ClassVar[Routes] = {
@@ -83,15 +83,15 @@ class Services(Noun):
         self._down_after = down_after
 
     @expose(policies.GET_ALL, query=ServiceQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A page of both kinds, processes first."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of services of both kinds, processes first."""
         with self._reader.reader() as tx:
-            found = self._processes(tx, asked, call.minor) + _on_backends(tx, asked)
-        return {COLLECTION: rendering.cut(found, parsing.page(asked), SORT_KEYS)}
+            documents = self._processes(tx, query, call.minor) + _on_backends(tx, query)
+        return {COLLECTION: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
-        """One service of either kind."""
+        """Return a service of either kind."""
         return self._show(uuid, call.minor)
 
     @expose(
@@ -101,7 +101,7 @@ class Services(Noun):
         since=microversion.OPERATORS,
     )
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the host of an agent out of service, or put it back."""
+        """Disable or enable the host of an agent."""
         disabled, reason = body["status"] == DISABLED, body.get("disabled_reason")
         if reason is not None and not disabled:
             raise exception.Invalid(
@@ -114,16 +114,16 @@ class Services(Noun):
 
     @expose(policies.DELETE, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def forget(self, call: Call, uuid: str) -> Operation:
-        """Forget a process that is down and, of an agent, its host with all its devices."""
+        """Remove a process that is down and, for an agent, its host with all its devices."""
         return self._conductor.forget_service(call.caller, call.operation, uuid)
 
     def _show(self, uuid: str, minor: int) -> dict[str, Any]:
         with self._reader.reader() as tx:
             rows = services.processes(tx, self._reader.now, uuid=uuid)
-            found = self._documents(tx, rows, minor) or _on_backends(tx, {})
-        for one in found:
-            if one["uuid"] == uuid:
-                return one
+            documents = self._documents(tx, rows, minor) or _on_backends(tx, {})
+        for document in documents:
+            if document["uuid"] == uuid:
+                return document
         raise exception.NotFound(noun="Service", key=uuid)
 
     @expose(
@@ -133,8 +133,8 @@ class Services(Noun):
         since=microversion.OPERATORS,
         long=True,
     )
-    def discover(self, call: Call, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
-        """Have hosts look at their hardware now."""
+    def discover(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
+        """Start a discovery of the hardware of hosts now."""
         setup = body.get("setup", False)
         if setup and "driver" not in body:
             raise exception.Invalid(field="setup", reason="it needs a driver")
@@ -143,36 +143,36 @@ class Services(Noun):
             call.operation,
             hosts=body.get("hosts"),
             driver=body.get("driver"),
-            wait=asked.get("wait", False),
+            wait=query.get("wait", False),
             setup=setup,
         )
 
     def _processes(
-        self, tx: sa.Connection, asked: Mapping[str, Any], minor: int
+        self, tx: sa.Connection, query: Mapping[str, Any], minor: int
     ) -> list[dict[str, Any]]:
-        """Those that the filters leave: a process has neither driver nor backend."""
-        if asked.get("kind") == BACKEND or "driver" in asked or "backend" in asked:
+        """Return the processes that match the filters; a process has no driver and no backend."""
+        if query.get("kind") == BACKEND or "driver" in query or "backend" in query:
             return []
-        rows = services.processes(tx, self._reader.now, host=asked.get("host"))
+        rows = services.processes(tx, self._reader.now, host=query.get("host"))
         return self._documents(tx, rows, minor)
 
     def _documents(
         self, tx: sa.Connection, rows: Sequence[Record], minor: int
     ) -> list[dict[str, Any]]:
-        """The JSON of processes; from 2.5 on with what the health view says of each."""
+        """Return the JSON of processes; from 2.5 on with the members of the health view."""
         documents = [self._process(row) for row in rows]
         if minor < microversion.OPERATOR_VIEWS or not rows:
             return documents
-        # Whether a process is silent or not heard depends on all conductors.
+        # The health view needs all conductors to judge a process without heartbeats.
         others = services.processes(tx, self._reader.now, binary=CONDUCTOR)
         cloud = health_view.Cloud([services.health(row) for row in others], self._down_after)
         return [
-            document | _judged(cloud, services.health(row))
+            document | _health_members(cloud, services.health(row))
             for document, row in zip(documents, rows, strict=True)
         ]
 
     def _process(self, row: Record) -> dict[str, Any]:
-        """The JSON of a process."""
+        """Return the JSON of a process."""
         up = row.silent_ms <= self._down_after[row.binary]
         return {
             "uuid": row.uuid,
@@ -188,13 +188,13 @@ class Services(Noun):
         }
 
 
-def _judged(cloud: health_view.Cloud, process: health_view.Process) -> dict[str, Any]:
-    """The members that microversion 2.5 adds to a process."""
+def _health_members(cloud: health_view.Cloud, process: health_view.Process) -> dict[str, Any]:
+    """Return the members that microversion 2.5 adds to a process."""
     component = cloud.process(process)
-    # Only conductors and agents take requests from the bus, and only the living know.
-    known = process.binary != API and cloud.is_fresh(process)
+    # Only conductors and agents receive requests from the bus; without heartbeats it is unknown.
+    answers_bus = process.binary != API and cloud.is_fresh(process)
     return {
-        "listening": process.bus_error is None if known else None,
+        "listening": process.bus_error is None if answers_bus else None,
         "bus_error": process.bus_error,
         "bus_error_since": since(process.bus_error_ms),
         "cause": component.cause or None,
@@ -202,26 +202,26 @@ def _judged(cloud: health_view.Cloud, process: health_view.Process) -> dict[str,
     }
 
 
-def _on_backends(tx: sa.Connection, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if asked.get("kind") == PROCESS:
+def _on_backends(tx: sa.Connection, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if query.get("kind") == PROCESS:
         return []
-    wanted = {name: asked[name] for name in ("host", "driver") if name in asked}
-    if "backend" in asked:
-        wanted["name"] = asked["backend"]
-    rows = host_drivers.page(tx, host_drivers.BACKENDS, Page(), wanted)
-    return [one for row in rows for one in _found_on(row)]
+    equal = {name: query[name] for name in ("host", "driver") if name in query}
+    if "backend" in query:
+        equal["name"] = query["backend"]
+    rows = host_drivers.page(tx, host_drivers.BACKENDS, Page(), equal)
+    return [document for row in rows for document in _of_backend(row)]
 
 
-def _found_on(row: host_drivers.Row) -> Iterator[dict[str, Any]]:
-    """The JSON of the services on a backend; their uuids follow from its own and their names."""
-    for one in row.services or ():
+def _of_backend(row: host_drivers.Row) -> Iterator[dict[str, Any]]:
+    """Yield the JSON of a backend's services; its uuid and the name give the uuid of each."""
+    for service in row.services or ():
         yield {
-            "uuid": str(uuid5(UUID(row.uuid), one["name"])),
+            "uuid": str(uuid5(UUID(row.uuid), service["name"])),
             "kind": BACKEND,
             "host": row.host,
             "driver": row.driver,
             "backend": row.name,
-            "name": one["name"],
-            "state": one["state"],
+            "name": service["name"],
+            "state": service["state"],
             "last_discovered_at": since(row.discovered_ms),
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: how many units there are of what, where, and whose."""
+"""Usage: counts of units by type, host, project and resource class."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ COLLECTION = "usage"
 
 
 class UsageQuery(types.Declared):
-    """Filters, all of which compare for equality; and what is counted apart."""
+    """Filters, all of which compare for equality; and the grouping."""
 
     type = wsme.wsattr(types.NAME)
     host = wsme.wsattr(types.NAME)
@@ -39,22 +39,22 @@ class Usage(Noun):
         self._reader = reader
 
     @expose(policies.GET, query=UsageQuery, since=microversion.OPERATORS)
-    def index(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """All counts that the caller may see; those of one project come without hosts."""
+    def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all counts that the caller may see; counts of one project have no hosts."""
         scope = None if call.caller.everywhere else call.caller.project_id
-        groups = asked.get("group_by", ())
-        if scope is not None and ("host" in asked or "host" in groups):
-            # Where a project's accelerators are is not for its members to find out.
+        groups = query.get("group_by", ())
+        if scope is not None and ("host" in query or "host" in groups):
+            # Project members must not see on which hosts their accelerators are.
             raise exception.Forbidden(reason="Only operators may ask for the usage of a host.")
         with self._reader.reader() as tx:
             if call.minor >= microversion.OPERATOR_VIEWS:
-                return {COLLECTION: by_class(units.by_class(tx, asked, scope, groups))}
-            rows = units.count(tx, asked, scope)
+                return {COLLECTION: by_class(units.by_class(tx, query, scope, groups))}
+            rows = units.count(tx, query, scope)
         return {COLLECTION: [render(row) for row in rows]}
 
 
 def by_class(rows: Sequence[units.Row]) -> list[dict[str, Any]]:
-    """The JSON of counts by resource class and what else they are grouped by."""
+    """Return the JSON of counts by resource class and the other groups."""
     names = ("resource_class", *units.GROUPS)
     words: dict[tuple[Any, ...], dict[str, int]] = {}
     for row in rows:
@@ -64,7 +64,7 @@ def by_class(rows: Sequence[units.Row]) -> list[dict[str, Any]]:
 
 
 def counts(words: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON of counted units: each is used, free, or out of service for one reason."""
+    """Return the JSON of unit counts: each unit is used, free, or out of service for a reason."""
     reasons = {
         word: amount
         for word, amount in sorted(words.items())
@@ -80,11 +80,11 @@ def counts(words: Mapping[str, int]) -> dict[str, Any]:
 
 
 def render(row: units.Row) -> dict[str, Any]:
-    """The JSON of one line of counts."""
+    """Return the JSON of a row of counts."""
     return {
         "type": row.type,
         "host": row.host,
         "project_id": row.project_id,
-        # A database may answer a sum with a decimal number.
+        # A database may return a sum as a decimal number.
         **{state: int(getattr(row, state)) for state in units.STATES},
     }

@@ -135,9 +135,9 @@ class FakeConductor:
         self._note("delete_arqs", caller, uuids=uuids)
         with self._db.writer() as tx:
             project = None if caller.everywhere else caller.project_id
-            found = {uuid: arqs.show(tx, uuid, project) for uuid in uuids}
-            missing = [uuid for uuid, one in found.items() if one is None]
-            kept = [uuid for uuid, one in found.items() if one and _known(one).instance_uuid]
+            rows = {uuid: arqs.show(tx, uuid, project) for uuid in uuids}
+            missing = [uuid for uuid, row in rows.items() if row is None]
+            kept = [uuid for uuid, row in rows.items() if row and _known(row).instance_uuid]
             kept = [] if caller.service else kept
             gone = set(uuids) - set(missing) - set(kept)
             tx.execute(sa.delete(models.Arq).where(models.Arq.uuid.in_(gone)))
@@ -194,14 +194,14 @@ class FakeConductor:
     ) -> DeviceProfile:
         self._note("update_device_profile", caller, key=key, wish=wish)
         with self._db.reader() as tx:
-            found = device_profiles.show(tx, key, key)
-        if found is None:
+            profile = device_profiles.show(tx, key, key)
+        if profile is None:
             raise exception.NotFound(noun="Device profile", key=key)
         return replace(
-            found,
-            name=wish.name or found.name,
-            groups=wish.groups or found.groups,
-            description=wish.description if wish.describes else found.description,
+            profile,
+            name=wish.name or profile.name,
+            groups=wish.groups or profile.groups,
+            description=wish.description if wish.describes else profile.description,
         )
 
     def delete_device_profiles(self, caller: Caller, operation: str, keys: list[str]) -> None:
@@ -209,16 +209,16 @@ class FakeConductor:
         table = models.DeviceProfile
         with self._db.writer() as tx:
             for key in keys:
-                found = device_profiles.show(tx, key, key)
-                if found is None:
+                profile = device_profiles.show(tx, key, key)
+                if profile is None:
                     raise exception.NotFound(noun="Device profile", key=key)
-                row_id = sa.select(table.id).where(table.uuid == found.uuid).scalar_subquery()
+                row_id = sa.select(table.id).where(table.uuid == profile.uuid).scalar_subquery()
                 count = tx.scalar(
                     sa.select(sa.func.count()).where(models.Arq.device_profile_id == row_id)
                 )
                 if count:
-                    raise exception.ProfileInUse(name=found.name, count=count)
-                tx.execute(sa.delete(table).where(table.uuid == found.uuid))
+                    raise exception.ProfileInUse(name=profile.name, count=count)
+                tx.execute(sa.delete(table).where(table.uuid == profile.uuid))
 
     def set_device_status(
         self, caller: Caller, operation: str, uuid: str, status: DeviceStatus
@@ -256,9 +256,9 @@ class FakeConductor:
             raise exception.Forbidden(reason="Only operators change the status of a device.")
 
     def create_device(
-        self, caller: Caller, operation: str, wanted: Creation, *, wait: bool
+        self, caller: Caller, operation: str, creation: Creation, *, wait: bool
     ) -> Operation:
-        self._note("create_device", caller, wanted=wanted, wait=wait)
+        self._note("create_device", caller, creation=creation, wait=wait)
         return self._begun(caller, operation, "create_device")
 
     def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
@@ -314,20 +314,20 @@ class FakeConductor:
         assert made is not None
         return made
 
-    def discover_services(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
-        self._note("discover_services", caller, **wanted)
+    def discover_services(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+        self._note("discover_services", caller, **arguments)
         return self._begun(caller, operation, "discover")
 
-    def install_driver(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
-        self._note("install_driver", caller, **wanted)
+    def install_driver(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+        self._note("install_driver", caller, **arguments)
         return self._begun(caller, operation, "install_driver")
 
-    def update_driver(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
-        self._note("update_driver", caller, **wanted)
+    def update_driver(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+        self._note("update_driver", caller, **arguments)
         return self._begun(caller, operation, "update_driver")
 
-    def uninstall_driver(self, caller: Caller, operation: str, **wanted: Any) -> Operation:
-        self._note("uninstall_driver", caller, **wanted)
+    def uninstall_driver(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+        self._note("uninstall_driver", caller, **arguments)
         return self._begun(caller, operation, "uninstall_driver")
 
     def _begun(self, caller: Caller, operation: str, verb: str) -> Operation:

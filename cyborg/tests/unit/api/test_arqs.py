@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator requests over HTTP but for binding: checklist lines 36 to 51."""
+"""Accelerator requests over HTTP, except binding."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PATH = "/v2/accelerator_requests"
 def uuids(client: Client, query: str = "", **sent: Any) -> set[str]:
     answer = client.send("GET", f"{PATH}{query}", **sent)
     assert answer.status == 200
-    return {one["uuid"] for one in answer.body["arqs"]}
+    return {arq["uuid"] for arq in answer.body["arqs"]}
 
 
 def facts(*names: str) -> set[str]:
@@ -122,9 +122,9 @@ FILTERS: list[tuple[str, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("query", "found"), FILTERS)
-def test_line_42_filters(client: Client, query: str, found: tuple[str, ...]) -> None:
-    assert uuids(client, f"?{query}") == facts(*found)
+@pytest.mark.parametrize(("query", "expected"), FILTERS)
+def test_line_42_filters(client: Client, query: str, expected: tuple[str, ...]) -> None:
+    assert uuids(client, f"?{query}") == facts(*expected)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_line_103_the_policy_file_overrides_rules_by_name(
     assert not allowed(client, ARQS, "member")
     # A rule that does not ask for the project gives the requests of all projects.
     listed = client.send(*ARQS[:2], as_="nobody").body["arqs"]
-    assert {one["project_id"] for one in listed} == {people.OWN, people.OTHER}
+    assert {arq["project_id"] for arq in listed} == {people.OWN, people.OTHER}
 
 
 def test_the_scope_is_a_rule_of_its_own(make_client: MakeClient, tmp_path: Path) -> None:

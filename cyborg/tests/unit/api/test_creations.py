@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators that operators create, at the door: what is asked, what is refused, by whom."""
+"""Accelerators that operators create over HTTP: the calls to the conductor, refusals and policy."""
 
 from typing import Any
 from uuid import uuid4
@@ -25,7 +25,7 @@ PLAIN = Creation("host-1", "generic_driver", "b", "m", DeviceType.FPGA, "CUSTOM_
 
 
 @pytest.mark.parametrize(
-    ("more", "wanted"),
+    ("more", "expected"),
     [
         ({}, {}),
         ({"handles": 255}, {"units": 255}),
@@ -38,7 +38,7 @@ PLAIN = Creation("host-1", "generic_driver", "b", "m", DeviceType.FPGA, "CUSTOM_
     ],
 )
 def test_what_the_conductor_is_asked(
-    client: Client, conductor: FakeConductor, more: Any, wanted: dict[str, Any]
+    client: Client, conductor: FakeConductor, more: Any, expected: dict[str, Any]
 ) -> None:
     key = {"Idempotency-Key": str(uuid4())}
     for query, wait in (("", False), ("?wait=true", True)):
@@ -47,9 +47,9 @@ def test_what_the_conductor_is_asked(
         body = LEAST | more
         answer = client.send("POST", f"{PATH}{query}", body, version=V24, headers=key)
         assert (answer.status, answer.body["uuid"]) == (202, key["Idempotency-Key"])
-        ((verb, _, asked),) = conductor.calls
-        assert (verb, asked["wait"]) == ("create_device", wait)
-        assert vars(asked["wanted"]) == vars(PLAIN) | wanted
+        ((verb, _, request),) = conductor.calls
+        assert (verb, request["wait"]) == ("create_device", wait)
+        assert vars(request["creation"]) == vars(PLAIN) | expected
 
 
 @pytest.mark.parametrize(

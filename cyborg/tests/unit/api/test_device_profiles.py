@@ -14,7 +14,7 @@ GROUPS = [{"resources:FPGA": "1", "trait:CUSTOM_A": "required"}]
 
 
 def names(client: Client) -> list[str]:
-    return [one["name"] for one in client.send("GET", PATH).body["device_profiles"]]
+    return [profile["name"] for profile in client.send("GET", PATH).body["device_profiles"]]
 
 
 def test_line_18_create_answers_the_bare_object(client: Client) -> None:
@@ -111,11 +111,11 @@ def test_line_20_values_come_back_as_strings_and_in_order(client: Client) -> Non
     groups: list[dict[str, Any]] = [
         {"resources:FPGA": 2, "trait:CUSTOM_B": "forbidden", "accel:bitstream_id": "b"},
         {"trait:HW_CPU_X86_VMX": "required", "resources:CUSTOM_X": "1"},
-        {"accel:only": "a wish"},
+        {"accel:only": "a requirement"},
     ]
     answer = client.send("POST", PATH, [{"name": "new", "groups": groups}])
     assert answer.body["groups"] == [{**groups[0], "resources:FPGA": "2"}, *groups[1:]]
-    assert [list(one) for one in answer.body["groups"]] == [list(one) for one in groups]
+    assert [list(group) for group in answer.body["groups"]] == [list(group) for group in groups]
 
 
 def test_line_24_spaces_after_the_colon_fall_away(client: Client) -> None:
@@ -145,11 +145,11 @@ def test_lines_26_and_27_a_name_or_uuid_that_is_taken(client: Client) -> None:
 @pytest.mark.parametrize("as_", ["admin", "member", "reader", "stranger"])
 def test_line_28_all_projects_see_the_same_list(client: Client, as_: str) -> None:
     answer = client.send("GET", PATH, as_=as_)
-    assert [one["name"] for one in answer.body["device_profiles"]] == ["gpu", "pair"]
+    assert [profile["name"] for profile in answer.body["device_profiles"]] == ["gpu", "pair"]
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("name=gpu", ["gpu"]),
         ("name=nothing", []),
@@ -163,10 +163,10 @@ def test_line_28_all_projects_see_the_same_list(client: Client, as_: str) -> Non
         ("name=gp%25", []),
     ],
 )
-def test_line_29_names_are_matched_exactly(client: Client, query: str, found: list[str]) -> None:
+def test_line_29_names_are_matched_exactly(client: Client, query: str, expected: list[str]) -> None:
     answer = client.send("GET", f"{PATH}?{query}")
     assert answer.status == 200
-    assert [one["name"] for one in answer.body["device_profiles"]] == found
+    assert [profile["name"] for profile in answer.body["device_profiles"]] == expected
 
 
 @pytest.mark.parametrize("version", [None, "accelerator 2.1", "accelerator 2.2"])

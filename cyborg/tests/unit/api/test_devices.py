@@ -21,7 +21,7 @@ NEWEST = "accelerator 2.4"
 def found(client: Client, query: str = "", as_: str = "operator") -> list[str]:
     answer = client.send("GET", f"{PATH}?{query}", as_=as_, version=NEWEST)
     assert answer.status == 200
-    return [one["uuid"] for one in answer.body["devices"]]
+    return [device["uuid"] for device in answer.body["devices"]]
 
 
 def set_device(db: Database, name: str, **values: Any) -> None:
@@ -106,9 +106,11 @@ def test_users_see_their_own_instances_alone(client: Client, db: Database) -> No
 def test_what_nova_said_of_instances(client: Client, db: Database, as_: str) -> None:
     said = {"name": "web-1", "status": "SHUTOFF", "seen_ms": 1_700_000_000_123}
     set_instance(db, "busy", said)
-    known = {"name": "web-1", "status": "SHUTOFF", "seen_at": "2023-11-14T22:13:20.123+00:00"}
+    reported = {"name": "web-1", "status": "SHUTOFF", "seen_at": "2023-11-14T22:13:20.123+00:00"}
     shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
-    assert shown["instances"] == [user(name) | (known if name == "busy" else {}) for name in USERS]
+    assert shown["instances"] == [
+        user(name) | (reported if name == "busy" else {}) for name in USERS
+    ]
     assert client.send("GET", PATH, as_=as_, version=NEWEST).body["devices"][0] == shown
 
 
@@ -197,7 +199,7 @@ def test_a_list_costs_two_statements(
 
 
 @pytest.mark.parametrize(
-    ("body", "asked"),
+    ("body", "arguments"),
     [
         (
             {"model": "m", "traits": ["CUSTOM_B", "CUSTOM_A", "CUSTOM_B"]},
@@ -217,11 +219,11 @@ def test_a_list_costs_two_statements(
         ({"labels": {}}, {"status": None, "labels": {}}),
     ],
 )
-def test_updates(client: Client, conductor: FakeConductor, body: Any, asked: Any) -> None:
+def test_updates(client: Client, conductor: FakeConductor, body: Any, arguments: Any) -> None:
     answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
     assert (answer.status, answer.body["uuid"]) == (200, FACTS["device"])
-    wish = {"uuid": FACTS["device"], "project": None, "facts": {}, **asked}
-    assert conductor.calls[0][2] == wish
+    expected = {"uuid": FACTS["device"], "project": None, "facts": {}, **arguments}
+    assert conductor.calls[0][2] == expected
 
 
 @pytest.mark.parametrize(

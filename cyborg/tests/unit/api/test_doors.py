@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doors of deployers: the lazy WSGI application, paste files, and the server of cyborg-api."""
+"""Entry points of deployers: the lazy WSGI application, paste files, the cyborg-api server."""
 
 import http.client
 import importlib
@@ -34,7 +34,7 @@ def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[b
     return [environ["wsgi.url_scheme"].encode()]
 
 
-def test_the_door_makes_its_application_once_at_the_first_request() -> None:
+def test_the_application_makes_its_application_once_at_the_first_request() -> None:
     made: list[int] = []
     together = threading.Barrier(4)
 
@@ -42,12 +42,12 @@ def test_the_door_makes_its_application_once_at_the_first_request() -> None:
         made.append(1)
         return hello
 
-    door = LazyApplication(make)
+    application = LazyApplication(make)
     assert made == []
 
     def ask() -> None:
         together.wait()
-        assert webtest.TestApp(door).get("/").status_int == 200
+        assert webtest.TestApp(application).get("/").status_int == 200
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -57,7 +57,7 @@ def test_the_door_makes_its_application_once_at_the_first_request() -> None:
     assert made == [1]
 
 
-def test_the_door_says_when_there_is_no_configuration_and_looks_again(
+def test_the_application_says_when_there_is_no_configuration_and_looks_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     faults = [exception.ConfigError(reason="[x] y is wrong.")]
@@ -67,27 +67,27 @@ def test_the_door_says_when_there_is_no_configuration_and_looks_again(
             raise faults.pop()
         return hello
 
-    door = webtest.TestApp(LazyApplication(make))
-    answer = door.get("/", expect_errors=True)
+    client = webtest.TestApp(LazyApplication(make))
+    answer = client.get("/", expect_errors=True)
     assert answer.status_int == 503
     assert "not configured" in answer.json["error_message"]
     assert "[x] y is wrong." in caplog.text
     assert "wrong" not in answer.text
-    assert door.get("/").status_int == 200
+    assert client.get("/").status_int == 200
 
 
-def test_the_door_logs_the_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_application_logs_the_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now, reasons = [0.0], ["a is wrong."]
 
     def make(environ: Mapping[str, Any]) -> Any:
         raise exception.ConfigError(reason=reasons[-1])
 
-    door = webtest.TestApp(LazyApplication(make, clock=lambda: now[0]))
+    client = webtest.TestApp(LazyApplication(make, clock=lambda: now[0]))
     for now[0] in (0.0, 1.0, 59.0, 60.0, 61.0):
-        assert door.get("/", status=503)
+        assert client.get("/", status=503)
     assert caplog.text.count("a is wrong.") == 2
     reasons.append("b is wrong.")
-    door.get("/", status=503)
+    client.get("/", status=503)
     assert caplog.text.count("b is wrong.") == 1
 
 
@@ -158,14 +158,14 @@ def test_arguments_of_uwsgi_that_cannot_be_read_are_refused(
         arguments({})
 
 
-def test_the_door_reads_a_mended_file_whatever_was_wrong_with_it(tmp_path: Path) -> None:
+def test_the_application_reads_a_mended_file_whatever_was_wrong_with_it(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib, webtest\n"
         "from cyborg.wsgi.api import application\n"
-        "file, door = pathlib.Path(sys.argv[1]), webtest.TestApp(application)\n"
+        "file, client = pathlib.Path(sys.argv[1]), webtest.TestApp(application)\n"
         "for text in sys.argv[2:]:\n"
         "    file.write_text(text)\n"
-        "    answer = door.get('/', expect_errors=True)\n"
+        "    answer = client.get('/', expect_errors=True)\n"
         "    print('ANSWER', answer.status_int, file=sys.stderr)\n"
     )
     (tmp_path / ".cyborg").mkdir()
@@ -183,14 +183,14 @@ def test_the_door_reads_a_mended_file_whatever_was_wrong_with_it(tmp_path: Path)
     assert [line.split()[1] for line in answers] == ["503", "503", "503", "200"], done
 
 
-def test_importing_the_door_reads_no_command_line_and_connects_to_nothing() -> None:
+def test_importing_the_entry_point_reads_no_command_line_and_connects_to_nothing() -> None:
     script = (
         "import socket, sys\n"
         "def refuse(*_): raise AssertionError('a connection at import')\n"
         "socket.socket.connect = refuse\n"
         "sys.argv = ['uwsgi', '--no-such-option', '--config-file', '/no/such/file']\n"
-        "import cyborg.wsgi.api as door\n"
-        "assert callable(door.application)\n"
+        "import cyborg.wsgi.api as module\n"
+        "assert callable(module.application)\n"
         "from oslo_config import cfg\n"
         "assert cfg.CONF._namespace is None\n"
     )
@@ -248,11 +248,11 @@ def test_the_paste_file_that_we_ship_loads(tmp_path: Path) -> None:
         "import sys, webtest\n"
         "from cyborg import conf\n"
         "from cyborg.api import app\n"
-        "door = webtest.TestApp(app.load(conf.prepare(sys.argv[1:], prog='cyborg-api')))\n"
-        "answer = door.get('/')\n"
+        "client = webtest.TestApp(app.load(conf.prepare(sys.argv[1:], prog='cyborg-api')))\n"
+        "answer = client.get('/')\n"
         "assert answer.status_int == 200, answer\n"
         "assert 'x-openstack-request-id' in answer.headers, answer\n"
-        "assert 'cyborg_http_requests_total' in door.get('/metrics').text\n"
+        "assert 'cyborg_http_requests_total' in client.get('/metrics').text\n"
     )
     command = [sys.executable, "-c", script, "--config-file", str(tmp_path / "cyborg.conf")]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -332,9 +332,9 @@ def test_https_for_those_with_a_certificate(
         _ask(stranger)
     stranger.close()
     context.load_cert_chain(*certificate)
-    known = http.client.HTTPSConnection(*address, timeout=10, context=context)
-    assert _ask(known) == b"https"
-    known.close()
+    secure = http.client.HTTPSConnection(*address, timeout=10, context=context)
+    assert _ask(secure) == b"https"
+    secure.close()
 
 
 def _ask(connection: http.client.HTTPConnection) -> bytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers at the door: what the conductor is asked, what is refused before, and who may ask."""
+"""Drivers over HTTP: the calls to the conductor, refusals, and policy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ VERBS.append(("DELETE", ONE, None))
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "verb", "asked"),
+    ("method", "path", "body", "verb", "expected"),
     [
         (
             "POST",
@@ -79,13 +79,13 @@ def test_what_the_conductor_is_asked(
     *,
     body: Any,
     verb: str,
-    asked: Mapping[str, Any],
+    expected: Mapping[str, Any],
 ) -> None:
     key = str(uuid4())
     answer = client.send(method, path, body, version=V24, headers={"Idempotency-Key": key})
     assert (answer.status, answer.body["uuid"], answer.body["verb"]) == (202, key, verb)
     ((called, _, arguments),) = conductor.calls
-    assert (called, arguments) == (verb, asked)
+    assert (called, arguments) == (verb, expected)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_the_conductor_is_asked(
         (
             "POST",
             DRIVERS,
-            {"driver": "d", "options": {f"k{one}": "" for one in range(101)}},
+            {"driver": "d", "options": {f"k{number}": "" for number in range(101)}},
             "options",
         ),
         ("POST", DRIVERS, {"driver": "d", "enabled": True}, "enabled"),

@@ -16,8 +16,8 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def ask(app: Callable[..., Any], **environ: str) -> None:
-    asked = {"REQUEST_METHOD": "POST", "PATH_INFO": "/v2/devices", **environ}
-    RequestLog(app)(asked, lambda *_: None)
+    environ_of_request = {"REQUEST_METHOD": "POST", "PATH_INFO": "/v2/devices", **environ}
+    RequestLog(app)(environ_of_request, lambda *_: None)
 
 
 def done(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:

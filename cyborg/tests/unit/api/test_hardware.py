@@ -20,7 +20,7 @@ LATEST = "accelerator 2.3"
 def hosts(client: Client, query: str = "", **sent: Any) -> list[str]:
     answer = client.send("GET", f"{DEVICES}{query}", **sent)
     assert answer.status == 200
-    return [one["hostname"] for one in answer.body["devices"]]
+    return [device["hostname"] for device in answer.body["devices"]]
 
 
 def test_line_85_a_device(client: Client) -> None:
@@ -44,7 +44,7 @@ def test_line_85_status_comes_with_2_3(client: Client) -> None:
     assert "status" not in client.send("GET", f"{DEVICES}/<device>", version="2.2").body
     assert client.send("GET", f"{DEVICES}/<device>", version=LATEST).body["status"] == "enabled"
     listed = client.send("GET", DEVICES, version=LATEST).body["devices"]
-    assert [one["status"] for one in listed] == ["enabled", "maintaining"]
+    assert [device["status"] for device in listed] == ["enabled", "maintaining"]
 
 
 FILTERS = [
@@ -69,9 +69,9 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(("query", "found"), FILTERS)
-def test_line_86_filters(client: Client, query: str, found: list[str]) -> None:
-    assert hosts(client, f"?{query}") == found
+@pytest.mark.parametrize(("query", "expected"), FILTERS)
+def test_line_86_filters(client: Client, query: str, expected: list[str]) -> None:
+    assert hosts(client, f"?{query}") == expected
 
 
 @pytest.mark.parametrize(

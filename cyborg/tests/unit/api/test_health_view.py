@@ -32,7 +32,7 @@ def seen(db: Database, binary: str, host: str, *, error: str = "", ago: int = 0)
 def listed(client: Client, version: str = "2.5") -> dict[str, dict[str, Any]]:
     answer = client.send("GET", "/v2/services?kind=process", as_="operator", version=version)
     assert answer.status == 200
-    return {one["host"]: one for one in answer.body["services"]}
+    return {service["host"]: service for service in answer.body["services"]}
 
 
 def test_a_process_that_receives_nothing_is_shown_from_2_5_on(db: Database, client: Client) -> None:
@@ -53,8 +53,8 @@ def test_a_process_that_receives_nothing_is_shown_from_2_5_on(db: Database, clie
     assert "virtual host" in agent["remedy"]
     assert {shown["control-1"][name] for name in NEW - {"listening"}} == {None}
     uuid = agent["uuid"]
-    one = client.send("GET", f"/v2/services/{uuid}", as_="operator", version="2.5")
-    assert one.body == agent
+    service = client.send("GET", f"/v2/services/{uuid}", as_="operator", version="2.5")
+    assert service.body == agent
     for older in listed(client, "2.4").values():
         assert not NEW & older.keys()
 
@@ -99,8 +99,8 @@ def test_details_show_every_component_with_cause_and_remedy(
     answer = detailed.send("GET", "/healthcheck", as_=None, headers={"Accept": "application/json"})
     assert answer.status == 503
     assert answer.body["detailed"] is True
-    components = {one["name"]: one for one in answer.body["components"]}
-    assert {name: one["state"] for name, one in components.items()} == {
+    components = {component["name"]: component for component in answer.body["components"]}
+    assert {name: component["state"] for name, component in components.items()} == {
         "Database": "up",
         "Keystone": "down",
         "Placement": "down",
@@ -111,7 +111,9 @@ def test_details_show_every_component_with_cause_and_remedy(
     assert REFUSED in components["Message bus"]["cause"]
     assert "[keystone_authtoken]" in components["Keystone"]["cause"]
     assert "127.0.0.1:9" in components["Placement"]["cause"]
-    assert all(one["remedy"] for one in components.values() if one["level"] != "ok")
+    assert all(
+        component["remedy"] for component in components.values() if component["level"] != "ok"
+    )
     assert b"secret-4711" not in answer.raw
     text = detailed.send("GET", "/healthcheck", as_=None)
     assert f"Message bus is down. {components['Message bus']['cause']}".encode() in text.raw

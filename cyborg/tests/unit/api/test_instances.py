@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach and detach at the door: who may, what is passed on, and what comes back."""
+"""Attach and detach over HTTP: policy, the calls to the conductor, and the answers."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -27,7 +27,7 @@ def uuids(client: Client, path: str, **sent: Any) -> list[str]:
     answer = client.send("GET", path, **sent)
     assert answer.status == 200
     [listed] = answer.body.values()
-    return [one["uuid"] for one in listed]
+    return [row["uuid"] for row in listed]
 
 
 @pytest.mark.parametrize(("path", "key"), LISTS)
@@ -95,7 +95,7 @@ def test_line_113_a_marker_may_be_spelled_in_any_way(client: Client) -> None:
 
 def test_sorting(client: Client) -> None:
     path = "/v2/accelerator_requests?sort_key=state"
-    states = [one["state"] for one in client.send("GET", path).body["arqs"]]
+    states = [arq["state"] for arq in client.send("GET", path).body["arqs"]]
     assert states == sorted(states)
     by_name = "/v2/device_profiles?sort_key=name&sort_dir=desc"
     assert uuids(client, by_name) == [FACTS["unused"], FACTS["profile"]]
@@ -168,7 +168,7 @@ def test_reads_cost_a_constant_number_of_statements(
 ) -> None:
     assert client.send("GET", path).status == 200
     assert 1 <= len(statements) <= most
-    assert all(one.startswith("SELECT") for one in statements)
+    assert all(statement.startswith("SELECT") for statement in statements)
     assert conductor.calls == []
 
 

@@ -43,10 +43,10 @@ def test_requests_are_counted_by_route_and_never_by_what_clients_send(watched: C
     assert page.value(TOTAL, route="other", status="404") == 1
     assert page.value(TOTAL, method="other", status="405") == 1
     assert page.value(SECONDS, route="/v2/devices/{id}", method="GET") == 2
-    routes = {one.labels["route"] for one in page.samples(TOTAL)}
+    routes = {sample.labels["route"] for sample in page.samples(TOTAL)}
     assert routes == {"/", "/v2", "/v2/devices", "/v2/devices/{id}", "other"}
     assert page.value("cyborg_build_info", binary=API) == 1
-    assert page.names == {one.name for one in catalogue.API_METRICS}
+    assert page.names == {metric.name for metric in catalogue.API_METRICS}
 
 
 def test_the_page_needs_no_token_and_refusals_are_counted(watched: Client) -> None:
@@ -95,5 +95,5 @@ def test_one_process_of_several_says_that_it_shows_its_own(
     for _ in range(2):
         several = {"wsgi.multiprocess": True}
         watched.app.get("/metrics", extra_environ=several)
-    said = [one for one in caplog.messages if "PROMETHEUS_MULTIPROC_DIR" in one]
-    assert len(said) == 1
+    messages = [message for message in caplog.messages if "PROMETHEUS_MULTIPROC_DIR" in message]
+    assert len(messages) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's mistake is never a 5xx: whatever is sent, to every door that takes something."""
+"""Invalid input never answers 5xx, on any resource that takes input."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ CALM = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
-# Words that the doors know, so that odd values reach further in than the first check.
+# Words of the resources, so that odd values pass the first check.
 WORDS = st.sampled_from(
     [
         "name",
@@ -80,7 +80,7 @@ DOORS = [
     ("PATCH", "/v2/drivers/fake_driver"),
     ("POST", "/v2/instances/<instance>/accelerators"),
 ]
-#: Objects of the words that the newer doors know, with anything in them.
+#: Objects with the words of the newer resources and any values.
 NEWER = st.fixed_dictionaries(
     {},
     optional={

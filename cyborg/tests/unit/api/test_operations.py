@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long verbs at the door: 202 with where to follow them, and who may do that."""
+"""Long verbs over HTTP: 202 with the location of the operation, and policy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +49,7 @@ def test_a_long_verb_is_accepted_and_can_be_followed(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "body", "asked"),
+    ("query", "body", "expected"),
     [
         ("", {}, {"hosts": None, "driver": None, "wait": False, "setup": False}),
         (
@@ -60,11 +60,11 @@ def test_a_long_verb_is_accepted_and_can_be_followed(client: Client) -> None:
     ],
 )
 def test_what_the_conductor_is_asked(
-    client: Client, conductor: FakeConductor, query: str, body: Any, asked: Mapping[str, Any]
+    client: Client, conductor: FakeConductor, query: str, body: Any, expected: Mapping[str, Any]
 ) -> None:
     client.send("POST", DISCOVER + query, body, version=V24)
     ((verb, _, arguments),) = conductor.calls
-    assert (verb, arguments) == ("discover_services", asked)
+    assert (verb, arguments) == ("discover_services", expected)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_the_client_may_choose_the_id(client: Client, conductor: FakeConductor) 
 def test_an_operation_tells_all(client: Client, db: Database, ours: str) -> None:
     shown = client.send("GET", f"/v2/operations/{ours}", as_="member", version=V24).body
     with db.reader() as tx:
-        known = operations.show(tx, ours)
-    assert known is not None
+        stored = operations.show(tx, ours)
+    assert stored is not None
     assert shown["results"] == [
         {"host": "a", "state": "succeeded", "result": {"what": ["ever"]}, "error": None},
         {"host": "b", "state": "waiting", "result": None, "error": "its agent is down"},
     ]
-    assert shown["steps"] == [{"name": "begun", "at": instant(known.created_ms)}]
-    assert shown["created_at"] == instant(known.created_ms)
+    assert shown["steps"] == [{"name": "begun", "at": instant(stored.created_ms)}]
+    assert shown["created_at"] == instant(stored.created_ms)
     assert (shown["finished_at"], shown["error"]) == (None, None)
     assert (shown["project_id"], shown["user_id"]) == (people.OWN, "somebody")
     assert shown["request_id"] == "req-1"
@@ -176,7 +176,7 @@ def test_pages_and_filters(client: Client, db: Database, ours: str) -> None:
 
     def listed(query: str) -> list[str]:
         answer = client.send("GET", f"/v2/operations?{query}", version=V24)
-        return [one["uuid"] for one in answer.body["operations"]]
+        return [operation["uuid"] for operation in answer.body["operations"]]
 
     assert listed("") == [ours, other]
     assert listed("limit=1") == [ours]

@@ -60,8 +60,8 @@ def test_there_is_no_such_thing_below_2_4(client: Client, version: str | None) -
 def test_who_is_no_operator_sees_the_usage_of_the_own_project_only(client: Client) -> None:
     def usage(as_: str) -> list[dict[str, Any]]:
         answer = client.send("GET", "/v2/usage", as_=as_, version="accelerator 2.4")
-        found: list[dict[str, Any]] = answer.body["usage"]
-        return found
+        rows: list[dict[str, Any]] = answer.body["usage"]
+        return rows
 
     whole = {"type": "FPGA", "offered": 0, "bound": 0, "reserved": 0, "lost": 0}
     mine = {**whole, "project_id": client.facts["own"], "bound": 2}

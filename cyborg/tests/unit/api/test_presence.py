@@ -15,7 +15,7 @@ from cyborg.service import wait_until
 
 
 class Listener:
-    """A conductor that hears signs of life; ``open`` lets them be answered."""
+    """A conductor that receives heartbeats; ``open`` lets it answer."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, str]] = []
@@ -30,7 +30,7 @@ class Listener:
             raise self.fault
 
 
-class FakeWatch:
+class FakeClock:
     """One that is set without a database."""
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class FakeWatch:
 
 
 def present(
-    conductor: Listener, *, endpoint: str | None = None, watch: FakeWatch | None = None
+    conductor: Listener, *, endpoint: str | None = None, clock: FakeClock | None = None
 ) -> Heartbeat:
     """Presence around an application that says hello."""
-    parts: Any = {"conductor": conductor, "watch": watch or FakeWatch()}
+    parts: Any = {"conductor": conductor, "clock": clock or FakeClock()}
     return Heartbeat(hello, host="api-1", endpoint=endpoint, **parts)
 
 
@@ -134,14 +134,14 @@ def test_a_conductor_that_is_away_is_one_line_in_the_log(
 ) -> None:
     conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")
     assert ask(presence) == "hello"
-    assert wait_until(lambda: "Periodic task heartbeat failed: " in caplog.text, timeout=5)
-    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert wait_until(lambda: "heartbeat: " in caplog.text, timeout=5)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_the_watch_is_set_with_each_sign_of_life(conductor: Listener) -> None:
-    watch = FakeWatch()
-    presence = present(conductor, watch=watch)
-    assert watch.times == 0
+def test_each_heartbeat_sets_the_cached_clock(conductor: Listener) -> None:
+    clock = FakeClock()
+    presence = present(conductor, clock=clock)
+    assert clock.times == 0
     ask(presence)
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
-    assert watch.times == 1
+    assert clock.times == 1

@@ -89,15 +89,15 @@ def test_who_it_was_is_told_to_those_who_may_know(
     note(db, "Initial", user_id="user-of-member")
     note(db, "Bound", user_id="user-of-nova")
     events = client.send("GET", ARQ, as_=as_, version=NEW).body["events"]
-    assert [one["user_id"] for one in events] == who
-    assert [one["action"] for one in events] == ["Bound", "Initial", "swept"]
+    assert [event["user_id"] for event in events] == who
+    assert [event["action"] for event in events] == ["Bound", "Initial", "swept"]
 
 
 def test_a_long_history_is_told_from_its_end(client: Client, db: Database) -> None:
     for number in range(60):
         note(db, f"step-{number}")
     events = client.send("GET", ARQ, version=NEW).body["events"]
-    assert [one["action"] for one in events] == [f"step-{n}" for n in range(59, 9, -1)]
+    assert [event["action"] for event in events] == [f"step-{n}" for n in range(59, 9, -1)]
 
 
 def test_showing_all_that_costs_two_statements(
@@ -125,16 +125,18 @@ def test_lists_and_new_requests_are_the_same_at_2_4(client: Client) -> None:
     path = "/v2/accelerator_requests"
     assert client.send("GET", path, version=NEW).body == client.send("GET", path).body
     body = {"device_profile_name": "gpu"}
-    made = [client.send("POST", path, body, version=one).body["arqs"][0] for one in (NEW, None)]
+    made = [
+        client.send("POST", path, body, version=version).body["arqs"][0] for version in (NEW, None)
+    ]
     assert list(made[0]) == list(made[1])
 
 
 def reasons(client: Client) -> list[str | None]:
     """Of all devices, as listed; shown, each says the same."""
     listed = client.send("GET", DEVICES, version=NEW).body["devices"]
-    for one in listed:
-        assert client.send("GET", f"{DEVICES}/{one['uuid']}", version=NEW).body == one
-    return [one["status_reason"] for one in listed]
+    for device in listed:
+        assert client.send("GET", f"{DEVICES}/{device['uuid']}", version=NEW).body == device
+    return [device["status_reason"] for device in listed]
 
 
 def test_devices_tell_why_they_are_out_of_service(client: Client, db: Database) -> None:
@@ -148,10 +150,10 @@ def test_devices_tell_why_they_are_out_of_service(client: Client, db: Database) 
 @pytest.mark.parametrize("version", OLDER)
 def test_below_2_4_devices_do_not(client: Client, db: Database, version: str | None) -> None:
     set_(db, models.Device, "device", status_reason="new firmware")
-    one = client.send("GET", f"{DEVICES}/<device>", version=version).body
-    assert "status_reason" not in one
-    for one in client.send("GET", DEVICES, version=version).body["devices"]:
-        assert "status_reason" not in one
+    device = client.send("GET", f"{DEVICES}/<device>", version=version).body
+    assert "status_reason" not in device
+    for device in client.send("GET", DEVICES, version=version).body["devices"]:
+        assert "status_reason" not in device
 
 
 PROFILE = {"name": "new", "groups": [{"resources:FPGA": "1"}]}

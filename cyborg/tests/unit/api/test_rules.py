@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every policy rule decides at each door that its documentation names."""
+"""Every policy rule decides for each operation that its documentation names."""
 
 import re
 from collections.abc import Callable
@@ -17,11 +17,13 @@ V25 = "accelerator 2.5"
 ROLE = "role:heat_stack_user"
 #: This one widens what the others allow, and refuses nothing.
 SCOPE = arqs.ALL_PROJECTS
-DOORS = [
-    pytest.param(rule.name, one["method"], one["path"], id=f"{rule.name}-{one['path']}")
+OPERATIONS = [
+    pytest.param(
+        rule.name, operation["method"], operation["path"], id=f"{rule.name}-{operation['path']}"
+    )
     for rule in list_rules()
     if isinstance(rule, policy.DocumentedRuleDefault) and rule.name != SCOPE
-    for one in rule.operations
+    for operation in rule.operations
 ]
 
 
@@ -30,7 +32,7 @@ def filled(path: str) -> str:
     return re.sub(r"\{[^}]*\}", "<random>", path)
 
 
-@pytest.mark.parametrize(("rule", "method", "path"), DOORS)
+@pytest.mark.parametrize(("rule", "method", "path"), OPERATIONS)
 def test_who_is_refused_is_told_the_rule(
     client: Client, conductor: FakeConductor, rule: str, method: str, path: str
 ) -> None:
@@ -40,7 +42,7 @@ def test_who_is_refused_is_told_the_rule(
     assert conductor.calls == []
 
 
-@pytest.mark.parametrize(("rule", "method", "path"), DOORS)
+@pytest.mark.parametrize(("rule", "method", "path"), OPERATIONS)
 def test_who_is_granted_the_rule_alone_comes_in(
     make_client: Callable[..., Client], tmp_path: Path, rule: str, method: str, path: str
 ) -> None:

@@ -20,8 +20,8 @@ def test_a_uuid_has_one_form(uuid: UUID, spelling: Any) -> None:
 
 @given(st.text(max_size=40))
 def test_other_text_is_no_uuid_and_no_fault(text: str) -> None:
-    found = types.canonical_uuid(text)
-    assert found is None or UUID(found)
+    uuid = types.canonical_uuid(text)
+    assert uuid is None or UUID(uuid)
 
 
 @pytest.mark.parametrize(
