@@ -5,10 +5,10 @@ import warnings
 
 from oslo_service import backend
 
-# futurist imports eventlet wherever it is installed; what eventlet then has to say is no operator's
-# business, because nothing here runs on it.
+# futurist imports eventlet where it is installed, and eventlet then warns of its deprecation. The
+# warning is of no use to operators, because no part of this service runs on eventlet.
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")
-# oslo.messaging settles for eventlet at its import unless threads were chosen before. Every module
-# of ours that imports it is imported after this one, whichever program or server begins.
+# oslo.messaging selects eventlet at its import unless threads were selected before. Every module of
+# this package that imports it is imported after this one, in each program and server.
 if backend.get_backend_type() is None:
     backend.init_backend(backend.BackendType.THREADING)

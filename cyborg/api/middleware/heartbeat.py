@@ -44,7 +44,7 @@ class Heartbeat:
         self._endpoint = endpoint or f"{API}@{host}"
         # By process id: a fork copies this dictionary, but not the thread. There is no lock: a
         # fork may copy a lock that is held.
-        self._periodics: dict[int, Periodic] = {}
+        self._periodics: dict[int, PeriodicTask] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Start the heartbeats of this process if necessary, and pass the request on."""
