@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database floor: engine, tables, and one module of plain functions per noun."""
+"""The database layer: engine, tables, and one module of plain functions per noun."""
