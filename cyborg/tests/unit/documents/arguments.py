@@ -149,7 +149,7 @@ def _daemon(program: str, words: Sequence[str]) -> None:
 def _tool(name: str, words: Sequence[str]) -> None:
     """A command of the repository: every option before ``--`` is named by it or its package."""
     own = words[: words.index("--")] if "--" in words else words
-    package = ROOT / "cyborg" / "testing" / Path(name).name
+    package = ROOT / "tools" / "cyborg_tools" / Path(name).name
     files = [ROOT / name, *package.glob("*.py")]
     text = "".join(file.read_text() for file in files)
     for word in own:
