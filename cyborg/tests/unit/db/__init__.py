@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests of the database floor."""
+"""Unit tests of the database layer."""
