@@ -33,8 +33,12 @@ VERSION = 1
 
 
 def dump(value: Sendable) -> dict[str, Any]:
-    """Return the envelope of a dataclass instance, as plain JSON data."""
-    return {"kind": value.KIND, "version": VERSION, "body": _plain(value)}
+    """Return the envelope of a dataclass instance, as plain JSON data.
+
+    A value of a class without ``KIND`` gets the name of its class, which ``load`` refuses.
+    """
+    kind = getattr(value, "KIND", type(value).__name__)
+    return {"kind": kind, "version": VERSION, "body": _plain(value)}
 
 
 def load(kind: type[T], envelope: Any) -> T:

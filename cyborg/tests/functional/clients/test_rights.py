@@ -44,7 +44,7 @@ def test_nova_refuses(nova: SimulatedNova, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(406, "compute 2.82 is needed"), (503, "503"), (429, "patience")]
+    ("status", "words"), [(406, "compute 2.82 is needed"), (503, "503"), (429, "busy")]
 )
 def test_nova_does_not_say(nova: SimulatedNova, status: int, words: str) -> None:
     nova.answer_calls(status)

@@ -209,9 +209,6 @@ def test_a_missing_git_is_named(tmp_path: Path) -> None:
     (checkout / ".git").mkdir()
     for name in ("requirements.txt", "setup.cfg", "setup.py", "pyproject.toml"):
         shutil.copy(COMMAND.parents[1] / name, checkout)
-    options = Path("tools/cyborg_tools/quickstart/options.py")
-    (checkout / options).parent.mkdir(parents=True)
-    shutil.copy(COMMAND.parents[1] / options, checkout / options)
     answer = subprocess.run(
         [sys.executable, str(checkout / "tools" / "quickstart"), "--demo"],
         env={"PATH": str(tmp_path)},

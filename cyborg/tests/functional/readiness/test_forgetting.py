@@ -79,7 +79,7 @@ def test_a_lost_device_leaves_placement_and_database(
 def test_what_is_there_stays(here: Site) -> None:
     before = everything(here.database, but=_STEADY)
     answer = here.operator.delete(here.path, status=409)
-    assert "find it again" in answer["error_message"]
+    assert "report it again" in answer["error_message"]
     assert everything(here.database, but=_STEADY) == before
     here.operator.delete(f"/devices/{uuid4()}", status=404)
 

@@ -134,7 +134,7 @@ def test_a_conductor_that_is_away_is_one_line_in_the_log(
 ) -> None:
     conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")
     assert ask(presence) == "hello"
-    assert wait_until(lambda: "heartbeat: " in caplog.text, timeout=5)
+    assert wait_until(lambda: "heartbeat failed: " in caplog.text, timeout=5)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
