@@ -40,7 +40,8 @@ def is_attached(scene: Scene) -> None:
     (new,) = done["results"][0]["result"]["arqs"]
     require(new in {one["uuid"] for one in listed}, "it is not what the operation tells")
     cyborg.is_refused(
-        f"detach-instance {server.uuid} {server.arqs[0]['uuid']}", "only what was attached"
+        f"detach-instance {server.uuid} {server.arqs[0]['uuid']}",
+        "attached accelerator can be detached",
     )
     scene.screen.ok("The guest has both; what came with its flavor is not to be detached.")
 
