@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemons of a developer: they begin anew when a file changes, and leave nothing behind."""
 
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,9 @@ import sqlalchemy as sa
 from cyborg import service
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
+
+#: Where the package of the command is found.
+_TOOLS = Path(__file__).parents[4] / "tools"
 
 #: Seconds for the daemons to start, and to end.
 _PATIENCE = 240
@@ -35,6 +39,7 @@ def test_a_change_begins_anew_and_an_end_leaves_nothing(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(_TOOLS)},
         )
 
     def all_run(times: int) -> bool:

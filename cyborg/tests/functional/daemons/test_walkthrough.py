@@ -4,6 +4,7 @@
 That its steps hold is for the walk itself to tell; CI runs it.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,9 @@ import sqlalchemy as sa
 from cyborg import service
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
+
+#: Where the package of the command is found.
+_TOOLS = Path(__file__).parents[4] / "tools"
 
 #: Seconds for the daemons to start, and to end.
 _PATIENCE = 240
@@ -37,6 +41,7 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(_TOOLS)},
         )
     try:
         begun = service.wait_until(
