@@ -27,7 +27,7 @@ class InstanceInfoSync:
     do it at the same time: an answer is only stored while the row is unchanged since it was read.
     ``refresh`` is the age of an answer, in milliseconds, at which it is read again. ``lease_ms`` is
     the time in milliseconds after which a silent conductor is down. A pass sends no further request
-    after ``patience`` seconds.
+    after ``time_limit`` seconds.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class InstanceInfoSync:
         nova: Nova,
         refresh: int,
         lease_ms: int,
-        patience: float,
+        time_limit: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._db = db
@@ -47,7 +47,7 @@ class InstanceInfoSync:
         self._refresh = refresh
         self._soon = min(refresh, _SOON_MS)
         self._lease_ms = lease_ms
-        self._patience = patience
+        self._time_limit = time_limit
         self._clock = clock
 
     def run_once(self) -> None:
@@ -58,25 +58,22 @@ class InstanceInfoSync:
         """
         if not self._lease.comes_first(self._lease_ms):
             return
-        end = self._clock() + self._patience
+        end = self._clock() + self._time_limit
         with self._db.reader() as tx:
             due = instances.due(tx, self._db.now, _PASS)
         for row in due:
             if self._clock() > end:
                 break
-            self._sync(row)
-
-    def _sync(self, row: Record) -> None:
-        try:
-            info = self._nova.server_info(row.uuid)
-        except exception.Unavailable:
-            self._store(row, None, self._soon)
-            raise
-        try:
-            self._store(row, info, self._soon if info and info.moving else self._refresh)
-        except exception.Invalid:
-            LOG.warning("Name of instance %s not stored: the database cannot hold it", row.uuid)
-            self._store(row, None, self._refresh)
+            try:
+                info = self._nova.server_info(row.uuid)
+            except exception.Unavailable:
+                self._store(row, None, self._soon)
+                raise
+            try:
+                self._store(row, info, self._soon if info and info.moving else self._refresh)
+            except exception.Invalid:
+                LOG.warning("Name of instance %s not stored: the database cannot hold it", row.uuid)
+                self._store(row, None, self._refresh)
 
     @retried
     def _store(self, row: Record, info: ServerInfo | None, after_ms: int) -> None:

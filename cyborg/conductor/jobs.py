@@ -53,7 +53,7 @@ class Settings:
     auto_enable: frozenset[str] = frozenset()
     #: 0: names and states of instances are not read from Nova.
     instance_refresh: float = 0.0
-    instance_turn: float = 10.0
+    instance_interval: float = 10.0
 
     @property
     def down_after(self) -> dict[str, int]:
@@ -75,6 +75,7 @@ class Settings:
         return int(self.agent_down_after * 1000)
 
 
+@dataclass(frozen=True, kw_only=True)
 class RetentionJob:
     """Remove lost devices and history past their retention.
 
@@ -83,87 +84,74 @@ class RetentionJob:
     ``history_retention`` is in milliseconds; 0 keeps the history for ever.
     """
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        lease: ConductorLease,
-        lost_devices: LostDevices,
-        lease_ms: int,
-        history_retention: int,
-    ) -> None:
-        self._db = db
-        self._lease = lease
-        self._lost_devices = lost_devices
-        self._lease_ms = lease_ms
-        self._history_retention = history_retention
+    db: Database
+    lease: ConductorLease
+    lost_devices: LostDevices
+    lease_ms: int
+    history_retention: int
 
     def run_once(self) -> None:
         """Do one pass; raises exception.Unavailable."""
-        if not self._lease.comes_first(self._lease_ms):
+        if not self.lease.comes_first(self.lease_ms):
             return
-        self._lost_devices.expire()
-        if self._history_retention:
-            before = history.cutoff(self._db, self._history_retention)
-            deleted = history.purge(self._db, before, _PASS)
+        self.lost_devices.expire()
+        if self.history_retention:
+            before = history.cutoff(self.db, self.history_retention)
+            deleted = history.purge(self.db, before, _PASS)
             counts = [f"{count} {kept.value}" for kept, count in deleted.items() if count]
             if counts:
                 LOG.info("Deleted history past its retention: %s", ", ".join(counts))
 
 
-def audit(
-    settings: Settings, lease: ConductorLease, auditor: Callable[[], Auditor], repairs: Repairs
-) -> PeriodicTask:
-    """Return the job that compares the database, Placement and Nova, and repairs differences."""
-    job = AuditJob(
+def periodic_jobs(
+    settings: Settings,
+    *,
+    db: Database,
+    lease: ConductorLease,
+    nova: Nova,
+    auditor: Callable[[], Auditor],
+    publisher: Callable[[], Publisher],
+    repairs: Repairs,
+    lost_devices: LostDevices,
+) -> list[PeriodicTask]:
+    """Return the jobs that only one conductor of a cloud runs at a time."""
+    lease_ms = int(settings.lease * 1000)
+    audit = AuditJob(
         lease=lease,
         auditor=auditor,
         repairs=repairs,
-        lease_ms=int(settings.lease * 1000),
+        lease_ms=lease_ms,
         limit=settings.audit_changes,
     )
-    return PeriodicTask("audit", job.run_once, interval=settings.audit_interval)
-
-
-def housekeeping(
-    settings: Settings, db: Database, lease: ConductorLease, lost_devices: LostDevices
-) -> PeriodicTask:
-    """Return the job that removes lost devices and history past their retention."""
-    job = RetentionJob(
+    retention = RetentionJob(
         db=db,
         lease=lease,
         lost_devices=lost_devices,
-        lease_ms=int(settings.lease * 1000),
+        lease_ms=lease_ms,
         history_retention=int(settings.history_retention * 1000),
     )
-    return PeriodicTask("housekeeping", job.run_once, interval=settings.housekeeping_interval)
-
-
-def agent_failover(
-    settings: Settings, db: Database, lease: ConductorLease, publisher: Callable[[], Publisher]
-) -> PeriodicTask:
-    """Return the job that reserves the units of agents that are down in Placement."""
-    job = AgentFailover(
-        db=db,
-        lease=lease,
-        publisher=publisher,
-        grace=int(settings.agent_grace * 1000),
-        lease_ms=int(settings.lease * 1000),
-    )
-    interval = min(_AGENTS_INTERVAL, settings.agent_grace)
-    return PeriodicTask("agents", job.run_once, interval=interval)
-
-
-def instance_info(
-    settings: Settings, db: Database, lease: ConductorLease, nova: Nova
-) -> PeriodicTask:
-    """Return the job that reads the names and states of instances from Nova."""
-    job = InstanceInfoSync(
-        db=db,
-        lease=lease,
-        nova=nova,
-        refresh=int(settings.instance_refresh * 1000),
-        lease_ms=int(settings.lease * 1000),
-        patience=settings.instance_turn,
-    )
-    return PeriodicTask("instances", job.run_once, interval=settings.instance_turn)
+    jobs = [
+        PeriodicTask("audit", audit.run_once, interval=settings.audit_interval),
+        PeriodicTask("housekeeping", retention.run_once, interval=settings.housekeeping_interval),
+    ]
+    if settings.instance_refresh:
+        sync = InstanceInfoSync(
+            db=db,
+            lease=lease,
+            nova=nova,
+            refresh=int(settings.instance_refresh * 1000),
+            lease_ms=lease_ms,
+            time_limit=settings.instance_interval,
+        )
+        jobs.append(PeriodicTask("instances", sync.run_once, interval=settings.instance_interval))
+    if settings.agent_grace:
+        failover = AgentFailover(
+            db=db,
+            lease=lease,
+            publisher=publisher,
+            grace=int(settings.agent_grace * 1000),
+            lease_ms=lease_ms,
+        )
+        interval = min(_AGENTS_INTERVAL, settings.agent_grace)
+        jobs.append(PeriodicTask("agents", failover.run_once, interval=interval))
+    return jobs

@@ -150,7 +150,7 @@ class _Control:
             nova=nova,
             refresh=1,
             lease_ms=int(LEASE * 1000),
-            patience=_PATIENCE,
+            time_limit=_PATIENCE,
         )
 
     def work(self) -> None:

@@ -56,7 +56,7 @@ def inquirer(cloud: Cloud, **changes: Any) -> InstanceInfoSync:
         "nova": Nova(cloud.nova.adapter()),
         "refresh": _DAY,
         "lease_ms": _DAY,
-        "patience": 60.0,
+        "time_limit": 60.0,
     }
     return InstanceInfoSync(**given | changes)
 
@@ -100,7 +100,7 @@ def test_who_was_never_asked_about_comes_first(quiet: Cloud) -> None:
 def test_a_slow_nova_ends_a_pass(quiet: Cloud) -> None:
     for _ in range(5):
         quiet.boot("blue")
-    inquirer(quiet, patience=2.5, clock=Clock(1.0)).run_once()
+    inquirer(quiet, time_limit=2.5, clock=Clock(1.0)).run_once()
     assert len(quiet.nova.shows.asked) == 2
 
 
