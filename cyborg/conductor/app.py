@@ -86,7 +86,7 @@ def assemble(
         agents=agents,
         peers=peers,
         lease=lease,
-        bound=BindTimes(meters.registry),
+        record_bind=BindTimes(meters.registry),
     )
     host_remover = HostRemover(
         db=db,
@@ -190,12 +190,13 @@ def make_worker(
     peers: Peers,
     lease: ConductorLease,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
-    bound: Callable[[State, float], None] | None = None,
+    record_bind: Callable[[State, float], None] | None = None,
 ) -> Worker:
     """Return the worker of a conductor, with a handler for every kind of work.
 
-    ``pool`` makes the executor for the handlers of one kind. ``bound`` is called at the end of each
-    bind that a host has prepared, with the state of the ARQ and the seconds since its begin.
+    ``pool`` makes the executor for the handlers of one kind. ``record_bind`` is called at the end
+    of each bind that a host has prepared, with the state of the ARQ and the seconds since its
+    begin.
     """
     queue = WorkQueue(db=db)
     worker = Worker(
@@ -207,7 +208,9 @@ def make_worker(
         pool=pool,
     )
     nova_events = NovaEvents(db=db, queue=queue, nova=peers.nova)
-    unit_tasks = UnitTasks(db=db, queue=queue, agents=agents, wake=worker.wake, bound=bound)
+    unit_tasks = UnitTasks(
+        db=db, queue=queue, agents=agents, wake=worker.wake, record_bind=record_bind
+    )
     worker.handle(WorkKind.NOTIFY, nova_events.notify)
     worker.handle(WorkKind.PREPARE, unit_tasks.prepare)
     worker.handle(WorkKind.RELEASE, unit_tasks.release)

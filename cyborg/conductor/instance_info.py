@@ -14,9 +14,9 @@ from cyborg.db.engine import Database, retried
 
 LOG = logging.getLogger(__name__)
 
-#: A pass reads at most so many instances.
+#: Maximum number of instances that a pass reads.
 _PASS = 20
-#: Milliseconds before an instance is read again that is changing, or that could not be read.
+#: Milliseconds until an instance that is changing, or could not be read, is read again.
 _SOON_MS = 30_000
 
 

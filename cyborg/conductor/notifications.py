@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds between two reads of the history.
 _PAUSE: Final = 1.0
-#: So many lines of the history are sent before the position is stored.
+#: Maximum number of history entries that are sent before the position is stored.
 _LIMIT: Final = 200
 
 

@@ -40,7 +40,7 @@ class DriverInventory:
 
     @classmethod
     def read(cls, tx: sa.Connection, host_id: int) -> "DriverInventory":
-        """Read them with two statements."""
+        """Read the rows of a host with two statements."""
         inventory = cls(host_id)
         for row in drivers_db.driven(tx, host_id):
             inventory.drivers[row.name] = row

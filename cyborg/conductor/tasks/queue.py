@@ -33,7 +33,7 @@ Handler = Callable[[Sequence[Record]], None]
 
 _FIRST_PAUSE_MS = 500
 _LONGEST_PAUSE_MS = 30_000
-#: How many rows the worker claims at once.
+#: Maximum number of rows that the worker claims at once.
 _BATCH = 50
 #: Seconds after which a job that calls nothing but the database counts as stuck. When a database
 #: server disappears silently, the kernel notices after about fifteen minutes; a restart is faster.
