@@ -436,13 +436,13 @@ DEFECTS = (
         "        .where(Host.service_host == service_host)",
     ),
     _unlocked(
-        "services.lock_host",
-        "cyborg/db/services.py",
+        "hosts.lock_with_handles",
+        "cyborg/db/hosts.py",
         "locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()",
         "locked = sa.select(Host.name).where(Host.id == host_id)",
     ),
     _unlocked(
-        "devices.labels",
+        "devices.lock_labels",
         "cyborg/db/devices.py",
         "sa.select(Device.labels).where(Device.id == id_).with_for_update()",
         "sa.select(Device.labels).where(Device.id == id_)",
@@ -472,7 +472,7 @@ DEFECTS = (
         "        .limit(limit)",
     ),
     _unlocked(
-        "work.still_ours",
+        "work.lock_owned",
         "cyborg/db/work.py",
         "sa.select(Work.id).where(_fenced(len(rows))).with_for_update()",
         "sa.select(Work.id).where(_fenced(len(rows)))",

@@ -39,7 +39,7 @@ from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.api.middleware.metering import Metering, MetricsEndpoint
 from cyborg.api.observing import down_after
 from cyborg.api.request import Request
-from cyborg.db.cached_clock import CachedClock
+from cyborg.db.clock import CachedClock
 from cyborg.db.engine import Reader
 from cyborg.model.device_profile import Limits
 from cyborg.model.names import API

@@ -51,7 +51,7 @@ class ConductorLease:
         if self._owner is None:
             return False
         with self._db.reader() as tx:
-            return services.first(tx, self._db.now, CONDUCTOR, lease_ms) == self._owner[0]
+            return services.first_alive(tx, self._db.now, CONDUCTOR, lease_ms) == self._owner[0]
 
     @retried
     def renew(self, bus_error: str = "") -> None:
@@ -86,7 +86,7 @@ class ConductorLease:
             return
         try:
             with self._db.writer() as tx:
-                services.end(tx, self._process, epoch=self._owner[1])
+                services.deregister(tx, self._process, epoch=self._owner[1])
         except exception.CyborgError as error:
             LOG.warning(
                 "%s on host %s could not remove its row when it stopped, and will show as down: %s",

@@ -77,11 +77,11 @@ class NotificationPublisher:
     def begin(self) -> None:
         """Add the work row unless it exists."""
         with self._db.reader() as tx:
-            if notifications.exists(tx):
+            if notifications.is_enabled(tx):
                 return
         # One of several conductors that start together adds it.
         with contextlib.suppress(exception.Conflict), self._db.writer() as tx:
-            down = notifications.silent(tx, self._db.now, self._down_after)
+            down = notifications.down_services(tx, self._db.now, self._down_after)
             start = Position(notifications.newest(tx), {}, frozenset(down))
             notifications.begin(tx, self._db.now, start)
 
@@ -129,20 +129,20 @@ class NotificationPublisher:
     @retried
     def _store(self, row: Record, position: Position) -> None:
         with self._queue.checkpoint([row]) as tx:
-            work.note(tx, row, position.dump())
+            work.set_spec(tx, row, position.dump())
 
     def _read(self, row: Record, position: Position) -> _Batch:
         with self._db.reader() as tx:
-            now_ms = notifications.clock(tx, self._db.now, row)
+            now_ms = notifications.owned_now(tx, self._db.now, row)
             if now_ms is None:
                 raise Fenced
-            happenings, more = notifications.happened(tx, position, _LIMIT)
+            happenings, more = notifications.next_events(tx, position, _LIMIT)
             arqs = {happening.uuid for happening in happenings if happening.noun == "arq"}
             devices = {happening.uuid for happening in happenings if happening.noun == "device"}
-            owners = notifications.owners(tx, arqs)
+            owners = notifications.arq_projects(tx, arqs)
             facts = notifications.devices(tx, devices)
-            silent = notifications.silent(tx, self._db.now, self._down_after)
-            back = notifications.known(tx, position.down - silent.keys())
+            silent = notifications.down_services(tx, self._db.now, self._down_after)
+            back = notifications.last_heartbeats(tx, position.down - silent.keys())
         messages: list[Notification | None] = []
         for happening in happenings:
             uuid = happening.uuid

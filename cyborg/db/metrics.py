@@ -86,7 +86,7 @@ def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
         ages={(row.kind,): int(row.age) for row in work},
         failing={(row.kind,): int(row.failing) for row in work},
         silence={(binary, host): int(ms) for binary, host, ms in silence},
-        untold=notifications.behind(tx, now),
+        untold=notifications.delay(tx, now),
     )
 
 

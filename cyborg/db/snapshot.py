@@ -66,7 +66,7 @@ def take(db: Reader) -> Snapshot:
         )
 
 
-def open_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
+def unbound_for(db: Reader, uuids: Collection[str]) -> dict[str, int]:
     """Return uuid → milliseconds since its release, of those instances that have an unbound row."""
     if not uuids:
         return {}

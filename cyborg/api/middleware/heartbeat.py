@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from cyborg import version
-from cyborg.db.cached_clock import CachedClock
+from cyborg.db.clock import CachedClock
 from cyborg.model.names import API
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.service import PeriodicTask

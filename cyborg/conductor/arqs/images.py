@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import images
+from cyborg.db import deployables
 from cyborg.db.base import Record
 from cyborg.model.arq import State
 from cyborg.model.device_profile import Group, RequestedImage, image_wish, wishes
@@ -54,8 +54,8 @@ def admit(
                 f"not fit for accelerator request {arq}, which asks for {image}: {reason}",
             )
         return False
-    loaded = images.lock(tx, deployable.id)
-    users = images.users(tx, deployable.id) if with_image else ()
+    loaded = deployables.lock_image(tx, deployable.id)
+    users = deployables.image_users(tx, deployable.id) if with_image else ()
     for arq, image in with_image.items():
         if _holds(loaded, image):
             continue
@@ -71,7 +71,7 @@ def admit(
             )
     if any(not _holds(loaded, image) for image in with_image.values()):
         return True
-    return any(_is_loading(row) for row in images.work_on(tx, deployable.id))
+    return any(_is_loading(row) for row in deployables.image_work(tx, deployable.id))
 
 
 def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
@@ -80,8 +80,10 @@ def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
     When its agent is to load an image, the loaded image is stored as unknown until the agent has
     answered.
     """
-    loaded = images.lock(tx, handle.deployable_id)
-    others = [other for other in images.work_on(tx, handle.deployable_id) if other.id != row.id]
+    loaded = deployables.lock_image(tx, handle.deployable_id)
+    others = [
+        other for other in deployables.image_work(tx, handle.deployable_id) if other.id != row.id
+    ]
     if any(
         _is_loading(other) and (other.id < row.id or other.kind == WorkKind.RELEASE)
         for other in others
@@ -93,9 +95,9 @@ def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
     waiting = {
         other.arq_uuid for other in others if other.kind == WorkKind.PREPARE and other.id > row.id
     } | {row.arq_uuid}
-    alone = all(user.uuid in waiting for user in images.users(tx, handle.deployable_id))
+    alone = all(user.uuid in waiting for user in deployables.image_users(tx, handle.deployable_id))
     if alone and loaded is not None:
-        images.note(tx, handle.deployable_id, None)
+        deployables.set_image(tx, handle.deployable_id, None)
     return ImageDecision(
         image=ImageOrder(
             image.bitstream_id, image.function_id, loaded, alone=alone, prepare=handle.prepare
@@ -109,10 +111,10 @@ def clear_after_release(tx: sa.Connection, handle: Record) -> None:
     The clean-up after an instance may have removed the image as well.
     """
     if handle.prepare and handle.bitstream_id is not None:
-        images.lock(tx, handle.deployable_id)
-        users = images.users(tx, handle.deployable_id)
+        deployables.lock_image(tx, handle.deployable_id)
+        users = deployables.image_users(tx, handle.deployable_id)
         if all(user.attach_handle_id == handle.id for user in users):
-            images.note(tx, handle.deployable_id, None)
+            deployables.set_image(tx, handle.deployable_id, None)
 
 
 def may_be_loading(arq: Record) -> bool:
@@ -122,8 +124,8 @@ def may_be_loading(arq: Record) -> bool:
 
 def check_unused(tx: sa.Connection, deployable: Record) -> None:
     """Lock a deployable for an operator's image; raises DeviceInUse while ARQs hold its units."""
-    images.lock(tx, deployable.id)
-    users = images.users(tx, deployable.id)
+    deployables.lock_image(tx, deployable.id)
+    users = deployables.image_users(tx, deployable.id)
     if users:
         arqs = ", ".join(user.uuid for user in users)
         raise exception.DeviceInUse(uuid=deployable.device_uuid, arqs=arqs)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.arqs import images
-from cyborg.db import arqs, attach_handles, attaching, events, instances, work
+from cyborg.db import arqs, attach_handles, attachments, events, instances, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
@@ -64,7 +64,7 @@ class ArqReleaser:
             rows = _lock(tx, caller, uuids)
             missing = set(uuids) - {row.uuid for row in rows}
             if missing:
-                missing -= events.done_by(tx, request_key, _DELETED, missing)
+                missing -= events.subjects_of(tx, request_key, _DELETED, missing)
             bound = {row.uuid for row in rows if row.instance_uuid and not caller.service}
             deletable = [row for row in rows if row.uuid not in bound]
             waiting = self._delete(tx, caller, request_key, deletable)
@@ -74,7 +74,7 @@ class ArqReleaser:
     @retried
     def _by_instance(self, caller: Caller, request_key: str, instance_uuid: str) -> bool:
         with self._db.writer() as tx:
-            scope = [*arqs.of_caller(caller), ~events.mark_of(request_key)]
+            scope = [*arqs.of_caller(caller), ~events.has_operation(request_key)]
             # This comes first because it also locks the instance against a bind.
             opened = instances.release(tx, self._db.now, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
@@ -84,7 +84,7 @@ class ArqReleaser:
             if rows and not opened:
                 # There was no row to lock: the first bind of the instance committed afterwards.
                 instances.release(tx, self._db.now, [instance_uuid])
-            if not rows and not events.operation_known(tx, request_key):
+            if not rows and not events.is_repeated(tx, request_key):
                 # This entry marks the request as done, so that a late repetition does not delete
                 # what was bound since.
                 entry = events.Entry("instance", instance_uuid, _DELETED)
@@ -98,7 +98,7 @@ class ArqReleaser:
         if not rows:
             return False
         cancel_and_release(tx, self._db.now, rows, request_key=request_key)
-        arqs.delete(tx, [row.id for row in rows])
+        arqs.remove(tx, [row.id for row in rows])
         entries = [_entry(row, _DELETED) for row in rows]
         events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
         return any(row.prepared for row in rows)
@@ -117,7 +117,7 @@ def unbind(
     ARQs that an earlier attempt of this request has unbound are not changed.
     """
     rows = _lock(tx, caller, uuids)
-    done = events.done_by(tx, request_key, State.UNBOUND.value, uuids)
+    done = events.subjects_of(tx, request_key, State.UNBOUND.value, uuids)
     rows = [row for row in rows if row.uuid not in done]
     missing = sorted(set(uuids) - done - {row.uuid for row in rows})
     if missing:
@@ -187,7 +187,7 @@ def _attached_entries(instance_uuid: str, rows: Sequence[Record]) -> list[events
 
     The instance may go on (evacuated, offloaded), and does not get these accelerators back.
     """
-    count = sum(1 for row in rows if row.origin == attaching.ATTACHED)
+    count = sum(1 for row in rows if row.origin == attachments.ATTACHED)
     if not count:
         return []
     LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, count)
@@ -207,7 +207,7 @@ def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[R
     the lock is granted, and only a delete or unbind could remove the ARQ from the instance. They
     wait for the lock of the ARQ as well.
     """
-    unlocked = arqs.peek(tx, caller, uuids)
+    unlocked = arqs.instances_of(tx, caller, uuids)
     instances.lock(tx, (row.instance_uuid for row in unlocked if row.instance_uuid))
     return arqs.lock(tx, Arq.uuid.in_(uuids), *arqs.of_caller(caller))
 

@@ -105,7 +105,7 @@ class Auditor:
             for consumer, since in self._first_seen.items()
             if consumer in consumers
         }
-        return ages | snapshot.open_since(self._db, consumers)
+        return ages | snapshot.unbound_for(self._db, consumers)
 
     def _remember(self, cloud: Snapshot, views: Mapping[str, View]) -> None:
         before = self._first_seen

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.conductor.arqs import bind, release
 from cyborg.conductor.arqs.release import ArqReleaser
-from cyborg.db import arqs, attach_handles, attaching, events, hosts, instances, work
+from cyborg.db import arqs, attach_handles, attachments, events, hosts, instances, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
@@ -144,7 +144,7 @@ def release_handle(db: Database, uuid: str) -> bool:
             work.add(tx, db.now, [release.release_work(leaked, None)])
         else:
             attach_handles.finish_release(tx, row.id)
-            work.due_now(tx, db.now, row.id)
+            work.make_due(tx, db.now, row.id)
         entry = events.Entry(
             "handle", uuid, "released by audit", hostname=row.hostname, device_uuid=row.device_uuid
         )
@@ -285,7 +285,7 @@ def _is_being_released(tx: sa.Connection, handle_id: int) -> bool:
 
 
 def _is_being_attached(tx: sa.Connection, arq: Record) -> bool:
-    return bool(arq.hidden) and attaching.busy(tx, arq.instance_uuid) is not None
+    return bool(arq.hidden) and attachments.work_of(tx, arq.instance_uuid) is not None
 
 
 def _is_any(tx: sa.Connection, term: sa.ColumnElement[bool]) -> bool:

@@ -106,13 +106,13 @@ class DeviceAdmin:
     ) -> str | None:
         """Return the agent to poke; None when its desired state has not changed."""
         with self._db.writer() as tx:
-            row = devices.of_operator(tx, uuid)
+            row = devices.with_agent(tx, uuid)
             if row is None or (project and not devices.holds(tx, project, row.id)):
                 raise exception.NotFound(noun="Device", key=uuid)
             if project and (status is not None or facts):
                 what = ", ".join([*(["status"] if status else []), *facts])
                 raise exception.Forbidden(reason=f"Only operators change the {what} of a device.")
-            if events.operation_known(tx, request_key):
+            if events.is_repeated(tx, request_key):
                 return None
             if facts:
                 self._set_facts(tx, row, facts)
@@ -122,7 +122,7 @@ class DeviceAdmin:
                 else self._set_status(tx, row, status, request_key, reason=reason)
             )
             if labels:
-                devices.label(tx, row.id, changed(devices.labels(tx, row.id), labels))
+                devices.set_labels(tx, row.id, changed(devices.lock_labels(tx, row.id), labels))
             actions = [new_status] if new_status else []
             actions += ["changed"] if facts else []
             actions += ["labelled"] if labels else []
@@ -199,7 +199,7 @@ class DeviceAdmin:
                 raise exception.NotFound(noun="Deployable", key=uuid)
             if not deployable.programmable:
                 raise exception.CannotProgram(uuid=uuid, driver=deployable.driver)
-            if events.done_by(tx, request_key, "program", [uuid]):
+            if events.subjects_of(tx, request_key, "program", [uuid]):
                 return
             images.check_unused(tx, deployable)
             work.add(

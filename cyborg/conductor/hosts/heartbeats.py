@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.reports.driver_inventory import introduce
-from cyborg.db import hosts, images, services
+from cyborg.db import deployables, hosts, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
 from cyborg.model.names import AGENT, API
@@ -60,7 +60,7 @@ class Heartbeats:
             epoch = self._epoch(tx, hello, process)
             host = hosts.of_agent(tx, hello.host)
             if host is None:
-                hosts.adopt(tx, self._db.now, hello.host, hello.provider_names)
+                hosts.assign_agent(tx, self._db.now, hello.host, hello.provider_names)
                 host = hosts.of_agent(tx, hello.host)
             elif len(hello.provider_names) == 1 and host.name != hello.provider_names[0]:
                 LOG.info(
@@ -72,7 +72,7 @@ class Heartbeats:
             if hello.epoch is None and host.digest is not None:
                 # A new host needs none of this: its first report follows.
                 introduce(tx, host.id, hello.drivers)
-                images.forget_unused(tx, host.id)
+                deployables.clear_unused_images(tx, host.id)
         return Welcome(epoch, host.digest, host.desired_generation)
 
     def _epoch(self, tx: sa.Connection, hello: Hello, process: Process) -> int:

@@ -64,7 +64,7 @@ class LostDevices:
         The agents fetch their desired state again. What has no provider is removed at once.
         """
         with self._db.reader() as tx:
-            host_ids = lost_devices.hosts(tx, self._db.now, self._age, self._down_after)
+            host_ids = lost_devices.due_hosts(tx, self._db.now, self._age, self._down_after)
         for host_id in host_ids:
             self._expire_on(host_id)
 
@@ -86,9 +86,9 @@ class LostDevices:
     ) -> tuple[int | None, str | None]:
         """Return the id of the device's host, and its agent; None twice for a repeated request."""
         with self._db.writer() as tx:
-            if events.operation_known(tx, request_key):
+            if events.is_repeated(tx, request_key):
                 return None, None
-            row = devices.of_operator(tx, uuid)
+            row = devices.with_agent(tx, uuid)
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
@@ -149,12 +149,12 @@ class LostDevices:
         ``names`` are deployables whose providers are deleted. Return what was removed, and whether
         one of ``names`` belongs to nothing that is due to be removed.
         """
-        lost = lost_devices.lost(tx, host_id)
+        lost = lost_devices.all_lost(tx, host_id)
         bare = _without_provider(lost, names)
         lost_devices.lock_handles_of(tx, [row.id for row in bare if row.id is not None])
         # Read after the lock, so that a bind that was faster shows.
-        due_devices = lost_devices.due(tx, self._db.now, host_id, self._age)
-        due_parts = lost_devices.deployables(tx, self._db.now, host_id, self._age)
+        due_devices = lost_devices.due_devices(tx, self._db.now, host_id, self._age)
+        due_parts = lost_devices.due_deployables(tx, self._db.now, host_id, self._age)
         due_ids = {row.id for row in due_devices}
         due_names = {row.name for row in lost if row.whole and row.device_id in due_ids}
         due_names |= {row.name for row in due_parts}
@@ -172,7 +172,7 @@ class LostDevices:
         That lock keeps them lost. No bind claims a lost unit, and a unit that is held is not due.
         So what is read here stays true until the commit.
         """
-        due = lost_devices.handles(
+        due = lost_devices.due_handles(
             tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
         )
         if due:

@@ -80,7 +80,7 @@ class Processes:
                     "has no units."
                 )
             status = _DISABLED if disabled else _ENABLED
-            if not events.done_by(tx, request_key, status, [uuid]):
+            if not events.subjects_of(tx, request_key, status, [uuid]):
                 if row.host_id is not None:
                     hosts.bump_desired_generation(tx, self._db.now, row.host_id)
                 services.disable(tx, row.id, disabled=disabled, reason=reason)
@@ -133,9 +133,9 @@ class Processes:
 
 def _disable_host(tx: sa.Connection, agent: Record) -> Place:
     """Disable the host of an agent before its removal; raises Conflict."""
-    name = services.lock_host(tx, agent.host_id)
+    name = hosts.lock_with_handles(tx, agent.host_id)
     _refuse_used(tx, agent.host_id, agent.host)
-    running = services.removal_operation(tx, agent.host_id)
+    running = hosts.removal_operation(tx, agent.host_id)
     if running is not None:
         raise exception.Conflict(
             reason=f"{agent.host} is being forgotten already: see operation {running}."
@@ -175,7 +175,7 @@ class HostRemover:
             return
         with self._db.reader() as tx:
             agent = services.process(tx, self._db.now, row.spec["service"])
-            providers = services.providers(tx, row.host_id)
+            providers = hosts.providers(tx, row.host_id)
             name = hosts.name_of(tx, row.host_id)
         try:
             if not self._is_up(agent):
@@ -208,7 +208,7 @@ class HostRemover:
     @retried
     def _remove_host(self, row: Record) -> None:
         with self._queue.complete([row]) as tx:
-            name = services.lock_host(tx, row.host_id)
+            name = hosts.lock_with_handles(tx, row.host_id)
             agent = services.process(tx, self._db.now, row.spec["service"])
             if agent is not None and self._is_up(agent):
                 # The host stays, and its agent publishes it again.
@@ -218,15 +218,15 @@ class HostRemover:
                 self._end(tx, row, "its agent has come back, and the host stays")
                 return
             _refuse_used(tx, row.host_id, name)
-            device_rows = services.devices(tx, row.host_id)
-            operations.reach(tx, self._db.now, row.operation_id, _UNPUBLISHED)
+            device_rows = hosts.devices(tx, row.host_id)
+            operations.add_step(tx, self._db.now, row.operation_id, _UNPUBLISHED)
             ended = HostResult(name, ResultState.FAILED, error="the host was forgotten")
-            for uuid in operations.open_on(tx, name):
+            for uuid in operations.open_for_host(tx, name):
                 if uuid != row.operation_id:
                     operations.end(tx, self._db.now, uuid, ended)
-            services.cancel_work(tx, row.host_id, kept=row.id)
+            hosts.cancel_work(tx, row.host_id, kept=row.id)
             lost_devices.remove(tx, [device.id for device in device_rows])
-            services.remove_host(tx, row.host_id)
+            hosts.remove(tx, row.host_id)
             if agent is not None:
                 services.remove(tx, agent.id)
             reason = "its host was forgotten"
@@ -243,10 +243,10 @@ class HostRemover:
         """Store what prevents the removal of a host; only read when that is stored already."""
         result = HostResult(row.spec["host"], ResultState.RUNNING, error=reason)
         with self._db.reader() as tx:
-            stored = operations.standing(tx, row.operation_id, result.host)
+            stored = operations.result_of(tx, row.operation_id, result.host)
         if stored != (result.state.value, reason):
             with self._queue.checkpoint([row]) as tx:
-                operations.pause(tx, row.operation_id, result)
+                operations.update_result(tx, row.operation_id, result)
 
     def _end(self, tx: sa.Connection, row: Record, fault: str | None, *, devices: int = 0) -> None:
         state = ResultState.SUCCEEDED if fault is None else ResultState.FAILED
@@ -260,7 +260,7 @@ class HostRemover:
 
 def _refuse_used(tx: sa.Connection, host_id: int, host: str) -> None:
     """Raise Conflict naming the ARQs that have units of a host."""
-    arqs = services.arqs(tx, host_id)
+    arqs = hosts.arqs(tx, host_id)
     if arqs:
         raise exception.Conflict(
             reason=f"Accelerator requests have units of {host}: {', '.join(arqs)}. Delete their "

@@ -23,7 +23,7 @@ from cyborg.conductor.operations.operations import (
 from cyborg.db import (
     arqs,
     attach_handles,
-    attaching,
+    attachments,
     deployables,
     device_profiles,
     events,
@@ -61,7 +61,7 @@ class AttachRequest:
     operation: str
     server: Server
     profile_name: str
-    profile: device_profiles.Wanted
+    profile: device_profiles.ProfileGroups
     candidates: Sequence[Mapping[int, str]]
 
     def refuse(self, reason: str) -> exception.CannotAttach:
@@ -77,7 +77,7 @@ class Unit:
     group: int
     #: The deployable, with its device and host.
     offer: Record
-    handle: attach_handles.Claimed
+    handle: attach_handles.Claim
     #: Whether the guest gets the unit only after an image was loaded.
     loads: bool
 
@@ -173,7 +173,7 @@ class Attacher:
             )
         name = profile_name or server.profile
         with self._db.reader() as tx:
-            profile = device_profiles.wanted(tx, name, operation)
+            profile = device_profiles.groups(tx, name, operation)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=name)
         root = self._placement.find_by_name(server.node or "")
@@ -266,7 +266,7 @@ class Attacher:
             rows = arqs.lock(tx, *terms)
             if arq_uuid is not None:
                 _check_attached(server, arq_uuid, rows)
-            rows = [row for row in rows if row.origin == attaching.ATTACHED]
+            rows = [row for row in rows if row.origin == attachments.ATTACHED]
             if not rows:
                 self._record(tx, caller, operation, _entry(server, "nothing to detach"))
                 about = {"instance": server.uuid}
@@ -275,7 +275,7 @@ class Attacher:
             arqs.hide(tx, [row.id for row in rows], hidden=True)
             self._record(tx, caller, operation, _entry(server, "detach"))
             uuids = tuple(row.uuid for row in rows)
-            providers = attaching.providers(tx, uuids)
+            providers = attachments.providers(tx, uuids)
             leaving = Plan(Step.REBOOT, uuids, _node(server), providers, leaving=True)
             return [_task(server, WorkKind.DETACH, leaving)]
 
@@ -304,7 +304,7 @@ def _check_attached(server: Server, arq_uuid: str, rows: Sequence[Record]) -> No
     """Raise NotFound without a row, CannotAttach unless attach created the ARQ of the row."""
     if not rows:
         raise exception.NotFound(noun="Accelerator request", key=arq_uuid)
-    if rows[0].origin != attaching.ATTACHED:
+    if rows[0].origin != attachments.ATTACHED:
         raise exception.CannotAttach(
             instance=server.uuid,
             reason=f"accelerator request {arq_uuid} came with its flavor or a port, and only an "
@@ -314,7 +314,7 @@ def _check_attached(server: Server, arq_uuid: str, rows: Sequence[Record]) -> No
 
 def _check_alone(tx: sa.Connection, instance_uuid: str) -> None:
     """Raise CannotAttach while another attach or detach of the instance is in progress."""
-    other = attaching.busy(tx, instance_uuid)
+    other = attachments.work_of(tx, instance_uuid)
     if other is not None:
         raise exception.CannotAttach(
             instance=instance_uuid,
@@ -350,7 +350,7 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
         )
         for offer in by_id
     }
-    handles: dict[int, list[attach_handles.Claimed]] = {}
+    handles: dict[int, list[attach_handles.Claim]] = {}
     for offer in by_id:
         count = sum(1 for index in groups if placement[index] == offer.rp_uuid)
         # No locked handle was skipped before, so waiting for other transactions is safe.
@@ -397,8 +397,8 @@ def _check_types(tx: sa.Connection, request: AttachRequest, units: Sequence[Unit
 
     Older releases of Nova drop all accelerators of such a guest.
     """
-    added = attaching.types_of(tx, [unit.handle.id for unit in units])
-    existing = attaching.attach_types(tx, request.server.uuid)
+    added = attachments.types_of_handles(tx, [unit.handle.id for unit in units])
+    existing = attachments.types_of_instance(tx, request.server.uuid)
     if len(existing | added) > 1:
         raise request.refuse(
             f"attach types must not be mixed: it has {' and '.join(sorted(existing)) or 'none yet'}"
@@ -421,7 +421,7 @@ def _arq(request: AttachRequest, unit: Unit) -> dict[str, Any]:
         "deployable_id": unit.offer.id,
         # As with a bind: while the host still cleans up after the last guest, the work sets this.
         "prepared": bool(unit.offer.prepare) and not unit.handle.waits,
-        "origin": attaching.ATTACHED,
+        "origin": attachments.ATTACHED,
         "hidden": True,
         "operation_id": request.operation,
         "created_at": datetime.now(UTC).replace(tzinfo=None, microsecond=0),

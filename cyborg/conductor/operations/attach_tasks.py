@@ -17,7 +17,7 @@ from cyborg.clients.placement import CONCURRENT_UPDATE
 from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import arqs as arqs_db
-from cyborg.db import attaching, events, instances, operations, work
+from cyborg.db import attachments, events, instances, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
@@ -97,7 +97,7 @@ class InstanceAllocation:
     def _units(self, instance: str, consumer: Consumer) -> tuple[Mapping[str, int], _Units]:
         """Return the units that the ARQs bind by provider, and a copy of the allocation."""
         with self._db.reader() as tx:
-            bound = attaching.units(tx, instance)
+            bound = attachments.units(tx, instance)
         return bound, {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
 
     def _write(self, instance: str, consumer: Consumer, units: _Units) -> bool:
@@ -156,7 +156,7 @@ class AttachWork:
         """Wait until the host has prepared all units."""
         with self._db.reader() as tx:
             states = arqs_db.states(tx, plan.arqs)
-            waits = attaching.being_prepared(tx, plan.arqs)
+            waits = attachments.is_preparing(tx, plan.arqs)
         if len(states) < len(plan.arqs):
             return self._roll_back(row, plan, _GONE)
         if State.BIND_FAILED in states.values():
@@ -247,7 +247,7 @@ class AttachWork:
         with self._queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
             release.cancel_and_release(tx, self._db.now, arqs, request_key=row.operation_id)
-            arqs_db.delete(tx, [arq.id for arq in arqs])
+            arqs_db.remove(tx, [arq.id for arq in arqs])
             instances.release(tx, self._db.now, [row.instance_uuid])
             entries = [_entry(row, arq, "detached") for arq in arqs]
             work.record(tx, self._db.now, row, entries)
@@ -316,8 +316,8 @@ class AttachWork:
         return plan
 
     def _store(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
-        operations.reach(tx, self._db.now, row.operation_id, plan.step.value)
-        work.note(tx, row, wire.dump(plan))
+        operations.add_step(tx, self._db.now, row.operation_id, plan.step.value)
+        work.set_spec(tx, row, wire.dump(plan))
 
     def _lock(self, tx: sa.Connection, row: Record, plan: Plan) -> Sequence[Record]:
         """Return the ARQs that the instance still has, locked after the instance."""
@@ -332,7 +332,7 @@ class AttachWork:
         ended = replace(plan, fault=fault, told=True)
         with self._queue.checkpoint([row]) as tx:
             self._end_operation(tx, row, ended)
-            work.note(tx, row, wire.dump(ended))
+            work.set_spec(tx, row, wire.dump(ended))
         return ended
 
     @retried

@@ -98,14 +98,14 @@ class AgentQuery:
         which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(ready))
         result = host_result(row, answer)
         with self._queue.complete([row]) as tx:
-            if devices.unready(tx, which):
+            if devices.needing_set_up(tx, which):
                 hosts.bump_desired_generation(tx, self._db.now, row.host_id)
                 self._record_set_up(
                     tx, row, set_up.repeat(tx, self._db.now, which, row.operation_id)
                 )
             if row.spec.get("setup"):
                 self._set_up_inactive(tx, row, which)
-            installing = devices.being_set_up(tx, row.host_id, ready)
+            installing = devices.in_set_up(tx, row.host_id, ready)
             result = replace(result, result={**(result.result or {}), "installing": installing})
             operations.end(tx, self._db.now, row.operation_id, result)
         _log(row, result)
@@ -114,7 +114,7 @@ class AgentQuery:
         self, tx: sa.Connection, row: Record, which: sa.ColumnElement[bool]
     ) -> None:
         """Begin the set-up of the devices that are not enabled yet and need one."""
-        inactive = devices.unready(tx, which, status=DeviceStatus.INACTIVE)
+        inactive = devices.needing_set_up(tx, which, status=DeviceStatus.INACTIVE)
         if inactive:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
             devices.move_all(tx, [device.id for device in inactive], DeviceEvent.INSTALL)
@@ -181,7 +181,7 @@ class AgentQuery:
         """Store how many queries in a row were not answered, if the number has changed."""
         if silence != int(row.spec.get(_SILENCE, 0)):
             with self._queue.checkpoint([row]) as tx:
-                work.note(tx, row, {**row.spec, _SILENCE: silence})
+                work.set_spec(tx, row, {**row.spec, _SILENCE: silence})
 
     def agent(self, row: Record) -> Record | None:
         """Return the agent of a work row if it is up.
@@ -227,10 +227,12 @@ class AgentQuery:
     def pause(self, row: Record, state: ResultState, error: str | None) -> None:
         """Store what one host's part of an operation waits for, if that has changed."""
         with self._db.reader() as tx:
-            if operations.standing(tx, row.operation_id, row.spec["host"]) == (state.value, error):
+            if operations.result_of(tx, row.operation_id, row.spec["host"]) == (state.value, error):
                 return
         with self._queue.checkpoint([row]) as tx:
-            operations.pause(tx, row.operation_id, HostResult(row.spec["host"], state, error=error))
+            operations.update_result(
+                tx, row.operation_id, HostResult(row.spec["host"], state, error=error)
+            )
 
 
 def host_result(row: Record, answer: Discovered) -> HostResult:

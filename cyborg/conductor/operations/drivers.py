@@ -145,7 +145,7 @@ class Drivers:
             drivers.lock_handles(tx, host_ids, name)
             if not drain:
                 self._check_unused(tx, chosen, name, _UNINSTALLED)
-            served = drivers.in_service(tx, host_ids, name)
+            served = drivers.enabled_devices(tx, host_ids, name)
             reserved = drivers.reserve(tx, host_ids, name, _REASON)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
             entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
@@ -193,7 +193,7 @@ class Drivers:
 
     def _check_not_leaving(self, tx: sa.Connection, chosen: Sequence[Record], name: str) -> None:
         """Raise Conflict while the driver is being uninstalled."""
-        if drivers.leaving(tx, [host.id for host in chosen], name):
+        if drivers.is_uninstalling(tx, [host.id for host in chosen], name):
             raise exception.Conflict(reason=f"Driver {name} is being uninstalled.")
 
     def _check_unused(
@@ -352,7 +352,7 @@ class DriverWork:
         spec = {**row.spec, _PHASE: _UNDO, "result": result.result, "error": result.error}
         with self._queue.checkpoint([row]) as tx:
             self._restore_settings(tx, row)
-            work.note(tx, row, spec)
+            work.set_spec(tx, row, spec)
         self._run_again(row)
 
     def _restore_settings(self, tx: sa.Connection, row: Record) -> None:
@@ -423,9 +423,9 @@ class DriverWork:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
             drivers.lock_handles(tx, [row.host_id], name)
             users = drivers.arqs(tx, [row.host_id], name)
-            remaining = len(users) or drivers.unreleased(tx, row.host_id, name)
+            remaining = len(users) or drivers.count_unreleased(tx, row.host_id, name)
             if not remaining:
-                lost = drivers.lose(tx, self._db.now, row.host_id, name)
+                lost = drivers.mark_lost(tx, self._db.now, row.host_id, name)
                 work.record(tx, self._db.now, row, _device_entries(lost, LOST))
                 settings = {"wanted": False, "enabled": False, "options": None}
                 drivers.set_requested(tx, row.host_id, name, settings)
@@ -443,8 +443,8 @@ class DriverWork:
         """End when the last device of the driver has left Placement and thereby the database."""
         name = row.spec["driver"]
         with self._db.reader() as tx:
-            remaining = drivers.devices(tx, row.host_id, name)
-            obstacles = drivers.obstacles(tx, row.host_id, name)
+            remaining = drivers.count_devices(tx, row.host_id, name)
+            obstacles = drivers.removal_errors(tx, row.host_id, name)
             agent = hosts.agent_of(tx, self._db.now, 0, row.host_id)
         if not remaining:
             self._query.end(row, HostResult(row.spec["host"], ResultState.SUCCEEDED, {}))
@@ -462,8 +462,8 @@ class DriverWork:
         """Store the next phase, and the ``step`` that the operation has reached; run it at once."""
         with self._queue.checkpoint([row]) as tx:
             if step is not None:
-                operations.reach(tx, self._db.now, row.operation_id, step)
-            work.note(tx, row, {**row.spec, _PHASE: phase})
+                operations.add_step(tx, self._db.now, row.operation_id, step)
+            work.set_spec(tx, row, {**row.spec, _PHASE: phase})
         self._run_again(row)
 
     def _run_again(self, row: Record) -> None:

@@ -14,7 +14,7 @@ from cyborg.conductor.reports.driver_inventory import DriverInventory
 from cyborg.conductor.tasks import set_up
 from cyborg.db import created_accelerators, events, host_inventory, hosts
 from cyborg.db.base import Record
-from cyborg.db.created_accelerators import Ordered
+from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Deployable, Device
 from cyborg.model import device as facts
@@ -155,7 +155,7 @@ class ReportApplier:
         stored: StoredDevices,
         host_id: int,
         reported: Sequence[tuple[str, facts.Device]],
-    ) -> dict[tuple[str, str], Ordered]:
+    ) -> dict[tuple[str, str], Request]:
         """Return the accelerators that operators ordered on this host, by driver and key.
 
         Empty when the report shows no created device for the first time.
@@ -165,7 +165,7 @@ class ReportApplier:
             return {}
         return {
             (order.driver, order.facts.key): order
-            for order in created_accelerators.ordered(tx, host_id)
+            for order in created_accelerators.requests(tx, host_id)
         }
 
     def _set_up(self, tx: sa.Connection, diff: DeviceDiff, unready: set[str]) -> list[str]:

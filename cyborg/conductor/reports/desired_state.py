@@ -58,7 +58,7 @@ class DesiredStates:
             handles = _by_deployable(host_inventory.handles(tx, host.id))
             traits = _traits(host_inventory.attributes(tx, host.id))
             driver_rows = drivers.of_host(tx, host.id)
-            ordered = created_accelerators.ordered(tx, host.id)
+            ordered = created_accelerators.requests(tx, host.id)
             removed = self._removed(tx, host.id, devices.values(), deployables)
         providers = tuple(
             _provider(
@@ -105,11 +105,11 @@ class DesiredStates:
         """Return the ids of the deployables to be removed, alone or with their devices."""
         removed: set[int] = set()
         if any(row.lost_ms is not None for row in devices):
-            due = lost_devices.due(tx, self._db.now, host_id, self._lost_retention)
+            due = lost_devices.due_devices(tx, self._db.now, host_id, self._lost_retention)
             device_ids = {row.id for row in due}
             removed |= {row.id for row in deployables if row.device_id in device_ids}
         if any(row.lost_ms is not None for row in deployables):
-            due = lost_devices.deployables(tx, self._db.now, host_id, self._lost_retention)
+            due = lost_devices.due_deployables(tx, self._db.now, host_id, self._lost_retention)
             removed |= {row.id for row in due}
         return removed
 
@@ -230,7 +230,7 @@ class PreparedUnits:
         with self._db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
-            rows = host_inventory.of_host(tx, host.id)
+            rows = host_inventory.prepared_units(tx, host.id)
         return Holdings(tuple(Holding(_task(row), _use(row)) for row in rows))
 
 

@@ -43,7 +43,7 @@ class DriverInventory:
     def read(cls, tx: sa.Connection, host_id: int) -> "DriverInventory":
         """Read them with two statements."""
         inventory = cls(host_id)
-        for row in drivers_db.driven(tx, host_id):
+        for row in drivers_db.with_backends(tx, host_id):
             inventory.drivers[row.name] = row
             if row.backend_id is not None:
                 inventory.backends[row.id][row.backend_name] = row
@@ -71,14 +71,14 @@ class DriverInventory:
             stopped = {"state": DriverState.STOPPED.value, **_enabled(row, DriverState.STOPPED)}
             _change(tx, Driver, row, stopped)
         common = {"host_id": self.host_id, "discovered_ms": now}
-        added_ids = drivers_db.add_drivers(tx, added, common)
+        added_ids = base.insert_ids(tx, Driver, added, common)
         ids = {row.name: row.id for row in self.drivers.values()}
         seen = [
             ids[driver.driver]
             for driver in report.drivers
             if driver.state is DriverState.READY and driver.driver in ids
         ]
-        drivers_db.seen(tx, Driver, seen, now)
+        drivers_db.set_discovered(tx, Driver, seen, now)
         ids |= {row["name"]: added_ids[row["uuid"]] for row in added}
         self._note_backends(tx, now, report, ids)
         return changed
@@ -173,7 +173,7 @@ class DriverInventory:
                     host_inventory.change(tx, Backend, old.backend_id, columns)
             gone += [row.backend_id for row in left.values()]
         drivers_db.remove(tx, Backend, gone)
-        drivers_db.seen(tx, Backend, seen, now)
+        drivers_db.set_discovered(tx, Backend, seen, now)
         base.insert(tx, Backend, added, {"discovered_ms": now})
 
 
@@ -198,7 +198,7 @@ def introduce(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) ->
         enabled = hello.status is not DriverState.STOPPED
         columns |= {"name": hello.driver, "state": state.value, "enabled": enabled}
         added.append({"uuid": str(uuid4()), **columns})
-    drivers_db.add_drivers(tx, added, {"host_id": host_id})
+    base.insert_ids(tx, Driver, added, {"host_id": host_id})
 
 
 def _valid(driver: str, noun: str, items: Sequence[Any], key: str) -> dict[str, Any]:

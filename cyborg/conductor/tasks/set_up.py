@@ -77,7 +77,7 @@ def repeat(
 
     The caller holds the lock of their host.
     """
-    unready = devices.unready(tx, which)
+    unready = devices.needing_set_up(tx, which)
     if unready:
         devices.move_all(tx, [row.id for row in unready], DeviceEvent.REINSTALL)
         begin(tx, now, unready, request_key, wait=True)
@@ -96,7 +96,7 @@ class DeviceSetUp:
         """Bring a device from installing to enabled, or to failed with the reason."""
         (row,) = rows
         with self._db.reader() as tx:
-            device = devices.of_operator(tx, row.spec["device"])
+            device = devices.with_agent(tx, row.spec["device"])
         if device is None or device.status != DeviceStatus.INSTALLING:
             with self._queue.complete(rows):
                 return
@@ -140,7 +140,7 @@ class DeviceSetUp:
         )
         if device.status_reason != reason:
             with self._queue.checkpoint([row]) as tx:
-                devices.explain(tx, device.id, reason)
+                devices.set_reason(tx, device.id, reason)
             LOG.warning("Device %s on host %s: %s", device.uuid, device.hostname, reason)
         self._queue.reschedule([row], reason, pause_ms=_ARQ_POLL_MS)
 

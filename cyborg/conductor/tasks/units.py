@@ -17,8 +17,8 @@ from cyborg.conductor.arqs import bind, images
 from cyborg.conductor.tasks.queue import AGENT_POLL_MS, WorkQueue
 from cyborg.db import arqs, attach_handles, deployables, events, hosts, work
 from cyborg.db.base import Record
+from cyborg.db.deployables import set_image
 from cyborg.db.engine import Database, retried
-from cyborg.db.images import note as note_image
 from cyborg.db.models import Arq
 from cyborg.model.arq import Event, State
 from cyborg.model.device import UNRELEASED, HandleState
@@ -150,7 +150,7 @@ class UnitTasks:
         with self._queue.complete([row]) as tx:
             locked = arqs.lock(tx, Arq.uuid == row.arq_uuid)
             if image is not None:
-                note_image(tx, row.deployable_id, image)
+                set_image(tx, row.deployable_id, image)
             if clean:
                 for arq in locked:
                     if arq.prepared:
@@ -203,7 +203,7 @@ class UnitTasks:
             if handle is not None:
                 images.clear_after_release(tx, handle)
             attach_handles.finish_release(tx, row.attach_handle_id)
-            work.due_now(tx, self._db.now, row.attach_handle_id)
+            work.make_due(tx, self._db.now, row.attach_handle_id)
             if quarantined:
                 self._record(tx, row, _entry(handle, "out of quarantine"))
         if quarantined:
@@ -220,7 +220,7 @@ class UnitTasks:
                 hosts.bump_desired_generation(tx, self._db.now, handle.host_id)
                 if attach_handles.quarantine(tx, handle.id):
                     self._record(tx, row, _entry(handle, "quarantined", fault))
-            work.note(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
+            work.set_spec(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
         if quarantines:
             LOG.warning(
                 "%s is in quarantine: the host refused %d times to release it: %s",
@@ -240,7 +240,7 @@ class UnitTasks:
             if deployable.bitstream_id is not None:
                 # The loaded image is unknown until the agent has answered.
                 with self._queue.checkpoint(rows) as tx:
-                    note_image(tx, row.deployable_id, None)
+                    set_image(tx, row.deployable_id, None)
             task = ProgramTask(
                 row.uuid,
                 deployable.driver,
@@ -267,7 +267,7 @@ class UnitTasks:
             )
             self._record(tx, row, entry, request_key=row.operation_id)
             if fault is None:
-                note_image(tx, row.deployable_id, row.spec["image_uuid"])
+                set_image(tx, row.deployable_id, row.spec["image_uuid"])
 
     def _handle(self, row: Record) -> Record:
         with self._db.reader() as tx:

@@ -39,8 +39,8 @@ from cyborg.db import attributes as db_attributes
 from cyborg.db import deployables as db_deployables
 from cyborg.db import device_profiles as db_device_profiles
 from cyborg.db import devices as db_devices
+from cyborg.db import drivers as db_drivers
 from cyborg.db import events as db_events
-from cyborg.db import host_drivers
 from cyborg.db import operations as db_operations
 from cyborg.metrics.listener import PATH as METRICS
 from cyborg.tests.unit import api_reference
@@ -66,13 +66,13 @@ NOUNS: Final[Mapping[type[Noun], ModuleType]] = {
 SORTED: Final[Mapping[str, set[str]]] = {
     "accelerator_requests": set(db_arqs.SORTABLE.columns),
     "attributes": set(db_attributes.SORTABLE.columns),
-    "backends": set(host_drivers.BACKENDS.sortable.columns),
+    "backends": set(db_drivers.BACKENDS.sortable.columns),
     "deployables": set(db_deployables.SORTABLE.columns),
     "device_profiles": set(db_device_profiles.SORTABLE.columns),
     "devices": set(db_devices.SORTABLE.columns),
-    "drivers": set(host_drivers.DRIVERS.sortable.columns),
+    "drivers": set(db_drivers.DRIVERS.sortable.columns),
     "events": set(db_events.SORTABLE.columns),
-    "hardware": set(host_drivers.HARDWARE.sortable.columns),
+    "hardware": set(db_drivers.HARDWARE.sortable.columns),
     "operations": set(db_operations.SORTABLE.columns),
     "services": set(services.SORT_KEYS),
 }

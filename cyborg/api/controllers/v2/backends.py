@@ -11,7 +11,7 @@ from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import since
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import host_drivers
+from cyborg.db import drivers
 from cyborg.db.engine import Reader
 from cyborg.policies import backends as policies
 
@@ -40,20 +40,20 @@ class Backends(Noun):
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of backends."""
         with self._reader.reader() as tx:
-            rows = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(query), query)
+            rows = drivers.page(tx, drivers.BACKENDS, parsing.page(query), query)
         return {COLLECTION: [render(row) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a backend."""
         with self._reader.reader() as tx:
-            row = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
+            row = drivers.show(tx, drivers.BACKENDS, uuid)
         if row is None:
             raise exception.NotFound(noun="Backend", key=uuid)
         return render(row)
 
 
-def render(row: host_drivers.Row) -> dict[str, Any]:
+def render(row: drivers.Row) -> dict[str, Any]:
     """Return the JSON of a backend."""
     return {
         "uuid": row.uuid,

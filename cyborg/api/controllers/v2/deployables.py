@@ -87,7 +87,7 @@ class Deployables(Noun):
         return render_all([record], call)[0]
 
 
-def render_all(records: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
+def render_all(records: Sequence[deployables.Detail], call: Call) -> list[dict[str, Any]]:
     """Return the JSON of deployables; clients expect ``attributes_list`` as JSON in a string."""
     prefix = call.links.self_of(COLLECTION)
     bookmark = call.links.bookmark_of(COLLECTION)

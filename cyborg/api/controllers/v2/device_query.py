@@ -9,7 +9,7 @@ import wsme
 from cyborg import exception
 from cyborg.api import microversion, types
 from cyborg.api.expose import Call
-from cyborg.db.devices import Wanted
+from cyborg.db.devices import Filters
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_life import WORDS
 from cyborg.model.health import CONDITIONS
@@ -43,7 +43,7 @@ def scope(call: Call) -> str | None:
     return call.caller.project_id if call.own else None
 
 
-def selection(call: Call, query: Mapping[str, Any]) -> Wanted:
+def selection(call: Call, query: Mapping[str, Any]) -> Filters:
     """Return what a checked query selects.
 
     Raises Invalid for a status that this microversion does not have, and Forbidden for a filter or
@@ -59,7 +59,7 @@ def selection(call: Call, query: Mapping[str, Any]) -> Wanted:
             names.append(query["sort_key"])
         if names:
             raise exception.Forbidden(reason=f"Only operators list devices by {names[0]}.")
-    return Wanted(
+    return Filters(
         equal={name: query[name] for name in _EQUAL if query.get(name)},
         in_service=status == _ENABLED if older and status is not None else None,
         status=None if older else {"ready": _ENABLED}.get(status or "", status),

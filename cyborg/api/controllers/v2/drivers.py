@@ -11,7 +11,7 @@ from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import since
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import host_drivers
+from cyborg.db import drivers
 from cyborg.db.engine import Reader
 from cyborg.model.operation import Operation
 from cyborg.model.report import DriverState
@@ -70,14 +70,14 @@ class Drivers(Noun):
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of drivers, with one row for each host that has the driver."""
         with self._reader.reader() as tx:
-            rows = host_drivers.page(tx, host_drivers.DRIVERS, parsing.page(query), query)
+            rows = drivers.page(tx, drivers.DRIVERS, parsing.page(query), query)
         return {COLLECTION: [render(row, call.minor) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a driver of a host."""
         with self._reader.reader() as tx:
-            row = host_drivers.show(tx, host_drivers.DRIVERS, uuid)
+            row = drivers.show(tx, drivers.DRIVERS, uuid)
         if row is None:
             raise exception.NotFound(noun="Driver", key=uuid)
         return render(row, call.minor)
@@ -139,7 +139,7 @@ class Drivers(Noun):
         )
 
 
-def render(row: host_drivers.Row, minor: int) -> dict[str, Any]:
+def render(row: drivers.Row, minor: int) -> dict[str, Any]:
     """Return the JSON of a driver on a host at microversion 2.``minor``."""
     rendered = {
         "uuid": row.uuid,

@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import host_drivers
+from cyborg.db import drivers
 from cyborg.db.engine import Reader
 from cyborg.policies import hardware as policies
 
@@ -45,20 +45,20 @@ class Hardware(Noun):
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of hardware."""
         with self._reader.reader() as tx:
-            rows = host_drivers.page(tx, host_drivers.HARDWARE, parsing.page(query), query)
+            rows = drivers.page(tx, drivers.HARDWARE, parsing.page(query), query)
         return {COLLECTION: [render(row) for row in rows]}
 
     @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a piece of hardware; if it becomes a device, the device has the same uuid."""
         with self._reader.reader() as tx:
-            row = host_drivers.show(tx, host_drivers.HARDWARE, uuid)
+            row = drivers.show(tx, drivers.HARDWARE, uuid)
         if row is None:
             raise exception.NotFound(noun="Hardware", key=uuid)
         return render(row)
 
 
-def render(row: host_drivers.Row) -> dict[str, Any]:
+def render(row: drivers.Row) -> dict[str, Any]:
     """Return the JSON of a piece of hardware."""
     return {
         "uuid": row.uuid,

@@ -13,7 +13,7 @@ from cyborg.api import microversion, parsing, rendering, types
 from cyborg.api.expose import Call, Rules, expose
 from cyborg.api.rendering import instant, since
 from cyborg.api.routing import Noun, Routes
-from cyborg.db import host_drivers, services
+from cyborg.db import drivers, services
 from cyborg.db.base import Record
 from cyborg.db.engine import Reader
 from cyborg.db.listing import Page
@@ -208,11 +208,11 @@ def _on_backends(tx: sa.Connection, query: Mapping[str, Any]) -> list[dict[str, 
     equal = {name: query[name] for name in ("host", "driver") if name in query}
     if "backend" in query:
         equal["name"] = query["backend"]
-    rows = host_drivers.page(tx, host_drivers.BACKENDS, Page(), equal)
+    rows = drivers.page(tx, drivers.BACKENDS, Page(), equal)
     return [document for row in rows for document in _of_backend(row)]
 
 
-def _of_backend(row: host_drivers.Row) -> Iterator[dict[str, Any]]:
+def _of_backend(row: drivers.Row) -> Iterator[dict[str, Any]]:
     """Yield the JSON of a backend's services; its uuid and the name give the uuid of each."""
     for service in row.services or ():
         yield {

@@ -31,12 +31,12 @@ def test_a_look_at_a_history_in_which_nothing_happens(
         position = Position(notifications.newest(tx), {}, frozenset())
     nobody = SimpleNamespace(id=0, fence=0)
     with statements() as tally, house.db.reader() as tx:
-        notifications.clock(tx, house.db.now, nobody)
-        assert notifications.happened(tx, position, 200) == ([], False)
-        assert notifications.owners(tx, ()) == {}
+        notifications.owned_now(tx, house.db.now, nobody)
+        assert notifications.next_events(tx, position, 200) == ([], False)
+        assert notifications.arq_projects(tx, ()) == {}
         assert notifications.devices(tx, ()) == {}
-        notifications.silent(tx, house.db.now, {AGENT: 30_000})
-        notifications.known(tx, ())
+        notifications.down_services(tx, house.db.now, {AGENT: 30_000})
+        notifications.last_heartbeats(tx, ())
     assert tally.costs == (3, 0, 0), str(tally)
 
 

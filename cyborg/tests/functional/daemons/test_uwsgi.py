@@ -79,10 +79,10 @@ def db(database: str) -> Iterator[Database]:
     db.close()
 
 
-def seen(db: Database, host: str) -> list[services.Seen]:
+def seen(db: Database, host: str) -> list[services.ProcessStatus]:
     """The APIs of a host, as their rows show them."""
     with db.reader() as tx:
-        return [one for one in services.listed(tx, db.now, {API: 0}) if one.process.host == host]
+        return [one for one in services.statuses(tx, db.now, {API: 0}) if one.process.host == host]
 
 
 def test_workers_say_together_that_the_api_is_served(

@@ -69,7 +69,7 @@ def write_history(db: Database, uuid: str) -> None:
 
 def followed(db: Database) -> bool:
     with db.reader() as tx:
-        owner = sa.select(Work.owner_id).where(Work.uuid == notifications.MARK)
+        owner = sa.select(Work.owner_id).where(Work.uuid == notifications.WORK_UUID)
         return tx.execute(owner).scalar_one_or_none() is not None
 
 

@@ -146,9 +146,9 @@ def test_an_operation_that_ended_is_kept_for_a_while(
     over = discover(operator)
     with database.reader() as tx:
         ended_ms = int(tx.execute(sa.select(Operation.finished_ms)).scalar_one() or 0)
-    assert history.purge(database, ended_ms)[history.Kept.OPERATIONS] == 0
+    assert history.purge(database, ended_ms)[history.Table.OPERATIONS] == 0
     assert operator.get("/operations")["operations"] == [over]
-    assert history.purge(database, ended_ms + 1)[history.Kept.OPERATIONS] == 1
+    assert history.purge(database, ended_ms + 1)[history.Table.OPERATIONS] == 1
     assert operator.get("/operations")["operations"] == []
     with database.reader() as tx:
         assert tx.execute(sa.select(OperationResult.id)).all() == []

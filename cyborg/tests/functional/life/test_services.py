@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
-from cyborg.db.services import Process, Seen
+from cyborg.db.services import Process, ProcessStatus
 from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.functional.conftest import Compute
@@ -19,10 +19,10 @@ from cyborg.tests.functional.conftest import Compute
 DOWN_AFTER = {AGENT: 30_000, API: 30_000, CONDUCTOR: 10_000}
 
 
-def of(db: Database, binary: str, host: str | None = None) -> list[Seen]:
+def of(db: Database, binary: str, host: str | None = None) -> list[ProcessStatus]:
     """The processes of a binary, on all hosts or on one, as they are seen now."""
     with db.reader() as tx:
-        seen = services.listed(tx, db.now, DOWN_AFTER)
+        seen = services.statuses(tx, db.now, DOWN_AFTER)
     return [
         one for one in seen if one.process.binary == binary and host in (None, one.process.host)
     ]
@@ -88,7 +88,7 @@ def test_up_and_down_follow_from_the_last_sign_of_life(
     with database.writer() as tx:
         tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=1_000_000))
     with database.reader() as tx:
-        seen = services.listed(tx, sa.literal(now), DOWN_AFTER)
+        seen = services.statuses(tx, sa.literal(now), DOWN_AFTER)
     (row,) = [one for one in seen if one.process.host == host]
     assert (row.silent_ms, row.up) == (now - 1_000_000, up)
     assert [one.up for one in of(database, API, host)] == [False]

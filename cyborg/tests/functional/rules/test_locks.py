@@ -145,7 +145,7 @@ LOCKERS = {
         Instance,
         lambda site: Instance.uuid == site.instance,
     ),
-    "arq_moves.lock": Locker(
+    "arqs.lock": Locker(
         lambda tx, site: arqs.lock(tx, Arq.uuid == site.arq.uuid),
         Arq,
         lambda site: Arq.id == site.arq.id,
@@ -178,15 +178,15 @@ LOCKERS = {
     "hosts.lock_for_report": Locker(
         lambda tx, _site: hosts.lock_for_report(tx, PREPARING), Host, _host
     ),
-    "service_moves.lock_host": Locker(
-        lambda tx, site: services.lock_host(tx, site.host_id), Host, _host
+    "hosts.lock_with_handles": Locker(
+        lambda tx, site: hosts.lock_with_handles(tx, site.host_id), Host, _host
     ),
-    "device_moves.labels": Locker(
-        lambda tx, site: devices.labels(tx, site.device_id),
+    "devices.lock_labels": Locker(
+        lambda tx, site: devices.lock_labels(tx, site.device_id),
         Device,
         lambda site: Device.id == site.device_id,
     ),
-    "profile_moves.lock": Locker(
+    "device_profiles.lock": Locker(
         lambda tx, site: device_profiles.lock(tx, [site.profile]),
         DeviceProfile,
         lambda site: DeviceProfile.name == site.profile,
@@ -208,7 +208,7 @@ LOCKERS = {
         Work,
         _work,
     ),
-    "work.still_ours": Locker(lambda tx, site: work.still_ours(tx, [site.work]), Work, _work),
+    "work.lock_owned": Locker(lambda tx, site: work.lock_owned(tx, [site.work]), Work, _work),
     "work.supersede_program": Locker(
         lambda tx, site: work.supersede_program(tx, site.deployable_id, str(uuid4())),
         Work,

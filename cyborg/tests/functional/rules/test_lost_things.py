@@ -46,7 +46,7 @@ def device(arena: Arena) -> Any:
         ).one()
 
 
-@pytest.mark.parametrize("mark", [lost_devices.FORGOTTEN, 1_000_000])
+@pytest.mark.parametrize("mark", [lost_devices.REMOVAL_REQUESTED, 1_000_000])
 def test_a_report_leaves_the_mark_of_a_lost_unit_as_it_is(arena: Arena, mark: int) -> None:
     """Its retention goes on, and an operator's word to forget it holds."""
     arena.report(PLAIN, report_of(PLAIN, 1, handles=1))

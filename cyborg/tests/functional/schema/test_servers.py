@@ -11,8 +11,7 @@ from oslo_db import exception as db_exc
 
 from cyborg import exception
 from cyborg.db import schema
-from cyborg.db.connections import Settings
-from cyborg.db.engine import Database, Reader, Retry, retried
+from cyborg.db.engine import Database, Reader, Retry, Settings, retried
 from cyborg.db.models import Host
 from cyborg.tests.fixtures.proxy import Proxy
 

@@ -203,7 +203,7 @@ def test_after_an_outage_of_the_database_nobody_is_called_down(watched: Watched)
     # Silent for longer than it may be at the first look, and back by the next.
     seen(db, AGENT, host, ago_ms=60_000)
     with db.reader() as tx:
-        silent = notifications.silent(tx, db.now, {AGENT: 2000})
+        silent = notifications.down_services(tx, db.now, {AGENT: 2000})
     assert list(silent) == [(AGENT, host)]
     teller.follow()
     seen(db, AGENT, host, ago_ms=-3600_000)

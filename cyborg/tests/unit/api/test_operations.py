@@ -30,7 +30,7 @@ def ours(db: Database) -> str:
         done = HostResult("a", ResultState.SUCCEEDED, {"what": ["ever"]})
         operations.end(tx, db.now, uuid, done)
         waits = HostResult("b", ResultState.WAITING, error="its agent is down")
-        operations.pause(tx, uuid, waits)
+        operations.update_result(tx, uuid, waits)
     return uuid
 
 

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db import events, faults
-from cyborg.db.connections import Settings
-from cyborg.db.engine import Database, Reader, Retry
+from cyborg.db.engine import Database, Reader, Retry, Settings
 from cyborg.db.models import METADATA, Host
 from cyborg.model.caller import Caller
 
