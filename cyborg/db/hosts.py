@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg.db.base import Record
 from cyborg.db.models import Deployable, Device, Driver, Host, Service
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 
 #: Term: the services row is that of the host's agent.
 IS_AGENT = sa.and_(
