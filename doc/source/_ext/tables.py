@@ -14,8 +14,7 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
-from cyborg.cli.catalogue import COMMANDS
-from cyborg.cli.shell import Shell
+from cyborg.cli.shell import COMMANDS, Shell
 from cyborg.drivers.base import Driver
 from cyborg.model import arq, device
 from cyborg.model.device import DeviceStatus
