@@ -26,7 +26,7 @@ from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.loader import LoadResult
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import BusListening, Meters
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.report import DriverState
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier

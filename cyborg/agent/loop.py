@@ -25,7 +25,7 @@ from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.base import DriverContext
 from cyborg.model.device import Device
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.report import Desired, DriverState, Hello, Report, Welcome
 from cyborg.rpc.conductor import ReportClient
 

@@ -42,7 +42,7 @@ from cyborg.api.request import Request
 from cyborg.db.clock import CachedClock
 from cyborg.db.engine import Reader
 from cyborg.model.device_profile import Limits
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.policy import Policy
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus

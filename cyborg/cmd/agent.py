@@ -15,7 +15,7 @@ from cyborg.clients.placement import Placement
 from cyborg.drivers import loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.metrics.meters import Meters
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 

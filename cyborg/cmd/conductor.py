@@ -17,7 +17,7 @@ from cyborg.cmd.audit import make_auditor
 from cyborg.conductor import app
 from cyborg.db.engine import Database
 from cyborg.metrics.meters import Meters
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 

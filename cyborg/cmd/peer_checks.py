@@ -20,7 +20,7 @@ from cyborg.db import snapshot
 from cyborg.db.engine import Reader
 from cyborg.model.audit_findings import Kind
 from cyborg.model.audit_rules import check, confirmed
-from cyborg.model.audit_views import AuditViews
+from cyborg.model.audit_snapshot import AuditViews
 
 #: Findings about units that are held without a user, and about requests that get no unit.
 _ORPHAN_KINDS = frozenset(

@@ -22,7 +22,7 @@ from cyborg.clients.keystone import Sessions
 from cyborg.cmd.audit import audit_ages
 from cyborg.db import backfill, schema, services
 from cyborg.db.engine import Reader
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.policy import Policy
 
 SUCCESS = Result(Code.SUCCESS)

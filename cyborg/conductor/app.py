@@ -41,7 +41,7 @@ from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.arq import State
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.notifications import Notifier

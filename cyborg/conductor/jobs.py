@@ -18,7 +18,7 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.db import history
 from cyborg.db.engine import Database
 from cyborg.db.history import Purge
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from cyborg.db import services
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.report import DriverState
 
 LOG = logging.getLogger(__name__)

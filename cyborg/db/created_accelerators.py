@@ -15,9 +15,8 @@ from cyborg.db import base
 from cyborg.db.base import Record
 from cyborg.db.models import Attribute, Backend, Deployable, Device, Driver, Hardware, Work
 from cyborg.model import creation, wire
-from cyborg.model.attribute import Origin
+from cyborg.model.attribute import Labels, Origin
 from cyborg.model.device import Device as Facts
-from cyborg.model.labels import Labels
 from cyborg.model.work import WorkKind
 
 

@@ -12,8 +12,7 @@ from cyborg.db.base import Record
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Hardware, Host
 from cyborg.model.attribute import Origin
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import LOST, MOVES, DeviceEvent
+from cyborg.model.device import LOST, MOVES, DeviceEvent, DeviceStatus
 
 _D = models.Device.__table__.c
 _U = models.Deployable.__table__.c

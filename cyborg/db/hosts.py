@@ -23,7 +23,7 @@ from cyborg.db.models import (
     Service,
     Work,
 )
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 
 #: Term: the services row is that of the host's agent.

@@ -22,8 +22,7 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.model import health
-from cyborg.model.device import HandleState
-from cyborg.model.device_life import LOST
+from cyborg.model.device import LOST, HandleState
 
 Counts = Mapping[tuple[str, ...], int]
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import aliased
 
 from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Service, Work
-from cyborg.model.notification import DeviceFacts, Happening
+from cyborg.model.notification import DeviceFacts, HistoryEvent
 from cyborg.model.work import WorkKind
 
 #: The uuid of the only work row that publishes notifications; the unique key allows one.
@@ -56,7 +56,7 @@ class Position:
         """The highest id of a published event."""
         return max(self.published, default=self.settled)
 
-    def after(self, events: Collection[Happening], now_ms: int) -> "Position":
+    def after(self, events: Collection[HistoryEvent], now_ms: int) -> "Position":
         """Return the position after these events are published; drop ids that are now settled."""
         published = {**self.published, **{event.id: event.at_ms for event in events}}
         old = [id_ for id_, at_ms in published.items() if at_ms < now_ms - SETTLED_AFTER]
@@ -124,7 +124,7 @@ def owned_now(tx: sa.Connection, now: sa.ColumnElement[int], row: Record) -> int
     return now_ms
 
 
-def next_events(tx: sa.Connection, position: Position, limit: int) -> tuple[list[Happening], bool]:
+def next_events(tx: sa.Connection, position: Position, limit: int) -> tuple[list[HistoryEvent], bool]:
     """Return the events to publish next, in order, and whether there are more.
 
     Executes two statements, and two more when a transaction has committed late.
@@ -224,8 +224,8 @@ def last_heartbeats(
     return {service: seen[service] for service in down if service in seen}
 
 
-def _happening(row: Record) -> Happening:
-    return Happening(
+def _happening(row: Record) -> HistoryEvent:
+    return HistoryEvent(
         row.id,
         row.at_ms,
         row.noun,

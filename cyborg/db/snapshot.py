@@ -36,7 +36,7 @@ from cyborg.model.audit_snapshot import (
     WorkRow,
 )
 from cyborg.model.health_view import Process
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 
 
 def take(db: Reader) -> Snapshot:

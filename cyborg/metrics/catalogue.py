@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from cyborg.model.reading import FIGURES
+from cyborg.model.report import FIGURES
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
-from cyborg.model.names import API
 from cyborg.model.operation import Operation
-from cyborg.model.reading import Reading
-from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
+from cyborg.model.process import API
+from cyborg.model.report import Acknowledged, Desired, Hello, Reading, Report, Welcome
 from cyborg.model.work import Holdings
 from cyborg.rpc import versions
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, RPCClient

@@ -20,7 +20,7 @@ from oslo_messaging._drivers import amqp as rpc_amqp
 from oslo_messaging._drivers import common as rpc_common
 from oslo_messaging._drivers import impl_rabbit
 
-from cyborg.model.trouble import Trouble
+from cyborg.model.process import BusFault
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Troubles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: dict[str, Trouble] = {}
+        self._parts: dict[str, BusFault] = {}
 
     def failed(self, part: str, error: BaseException) -> None:
         """Note why a part does not work."""
@@ -71,7 +71,7 @@ class Troubles:
             before = self._parts.get(part)
             is_new = all(trouble.reason != reason for trouble in self._parts.values())
             since = before.since if before else time.monotonic()
-            self._parts[part] = Trouble(reason, since, refused)
+            self._parts[part] = BusFault(reason, since, refused)
         if is_new:
             LOG.warning("%s does not work: %s", part, reason)
 
@@ -84,7 +84,7 @@ class Troubles:
         if ended:
             LOG.info("The message bus works again (%s)", part)
 
-    def of(self, part: str) -> Trouble | None:
+    def of(self, part: str) -> BusFault | None:
         """Why a part does not work; None when it does."""
         return self._parts.get(part)
 

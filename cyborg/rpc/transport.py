@@ -21,7 +21,7 @@ from oslo_messaging.rpc.server import RPCServer
 
 from cyborg import exception, tracing
 from cyborg.context import REQUEST_ID, carried, ids, working_for
-from cyborg.model.trouble import Trouble
+from cyborg.model.process import BusFault
 from cyborg.rpc import faults, rabbit, versions
 
 LOG = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Receiver:
             self._server.wait()
 
     @property
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> BusFault | None:
         """Why no request is answered; None while the server listens, and before it is started."""
         trouble = self._troubles.of(rabbit.SERVER)
         if trouble is None and self._server is not None:
@@ -142,7 +142,7 @@ class Receiver:
         # No attempt has ended yet.
         if time.monotonic() - self._began < _FIRST_CONNECTION:
             return None
-        return Trouble("no connection to the message bus yet", self._began)
+        return BusFault("no connection to the message bus yet", self._began)
 
 
 class Bus:

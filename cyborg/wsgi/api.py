@@ -21,7 +21,7 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg import exception, tracing
 from cyborg.api import app, expose
-from cyborg.model.names import API
+from cyborg.model.process import API
 
 LOG = logging.getLogger(__name__)
 

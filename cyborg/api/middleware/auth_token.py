@@ -18,7 +18,7 @@ from cyborg.api import expose, microversion
 from cyborg.api.middleware.noauth import NoAuthMiddleware
 from cyborg.api.middleware.request_log import RequestLog
 from cyborg.clients.http import KEYSTONE
-from cyborg.conf import keystone_authtoken
+from cyborg.conf import clients
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -114,7 +114,7 @@ def protect(
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register ``[keystone_authtoken]`` with Cyborg's defaults; may be called repeatedly."""
-    keystone_authtoken.set_defaults()
+    clients.set_auth_token_defaults()
     for group, options in auth_token.list_opts():
         conf.register_opts(options, group=group)
 

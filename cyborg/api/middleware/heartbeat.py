@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cyborg import version
 from cyborg.db.clock import CachedClock
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.service import PeriodicTask
 

@@ -20,7 +20,7 @@ from cyborg.api.routing import ROUTE
 from cyborg.metrics import catalogue
 from cyborg.metrics.listener import PATH, Page
 from cyborg.metrics.meters import BuildInfo
-from cyborg.model.names import API
+from cyborg.model.process import API
 
 LOG = logging.getLogger(__name__)
 

@@ -196,7 +196,7 @@ class ArqBinder:
                 "host_id": claim.deployable.host_id,
                 "deployable_id": claim.deployable.id,
                 "attach_handle_id": claim.handle_id,
-                "spec": device_profile.wishes(claim.row.group_spec),
+                "spec": device_profile.accel_requirements(claim.row.group_spec),
                 "deadline_in": self._bind_timeout,
             }
         return values

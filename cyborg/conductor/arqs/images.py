@@ -16,7 +16,7 @@ from cyborg import exception
 from cyborg.db import deployables
 from cyborg.db.base import Record
 from cyborg.model.arq import State
-from cyborg.model.device_profile import Group, RequestedImage, image_wish, wishes
+from cyborg.model.device_profile import Group, RequestedImage, accel_requirements, parse_image
 from cyborg.model.work import ImageOrder, WorkKind
 
 #: Key in the ``spec`` of ``release`` work: its bind was cancelled while its image may have been
@@ -34,7 +34,7 @@ class ImageDecision:
 
 def requested_image(group: Group) -> RequestedImage | None:
     """Return the image that a group of a device profile requests; raises exception.Invalid."""
-    return image_wish(wishes(group))
+    return parse_image(accel_requirements(group))
 
 
 def admit(
@@ -89,7 +89,7 @@ def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
         for other in others
     ):
         return ImageDecision(waits=True)
-    image = image_wish(row.spec or {})
+    image = parse_image(row.spec or {})
     if image is None or _holds(loaded, image):
         return ImageDecision()
     waiting = {
@@ -156,12 +156,12 @@ def _is_loading(row: Record) -> bool:
 
 
 def _stored_image(group: Group | None) -> RequestedImage | None:
-    return _parsed(wishes(group or {}))
+    return _parsed(accel_requirements(group or {}))
 
 
 def _parsed(spec: Mapping[str, str]) -> RequestedImage | None:
     """Return the image that a stored row requests; None for a request that is no longer valid."""
     try:
-        return image_wish(spec)
+        return parse_image(spec)
     except exception.Invalid:
         return None

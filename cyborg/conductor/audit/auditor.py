@@ -15,8 +15,7 @@ from cyborg.db import snapshot
 from cyborg.db.engine import Reader
 from cyborg.model.audit_findings import Finding, Severity
 from cyborg.model.audit_rules import Ages, check, confirmed
-from cyborg.model.audit_snapshot import Snapshot
-from cyborg.model.audit_views import AuditViews, Shown, View
+from cyborg.model.audit_snapshot import AuditViews, HostView, ProviderView, Snapshot
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Auditor:
         shown = [finding for finding in findings if host is None or finding.host == host]
         return Verdict(tuple(shown), tuple(unasked))
 
-    def _views(self, cloud: Snapshot, host: str | None) -> tuple[dict[str, View], list[str]]:
+    def _views(self, cloud: Snapshot, host: str | None) -> tuple[dict[str, HostView], list[str]]:
         """Return what Placement shows of the hosts, and the error when it does not answer."""
         views = {}
         try:
@@ -93,7 +92,7 @@ class Auditor:
             return {}, [str(error)]
         return views, []
 
-    def _consumer_ages(self, cloud: Snapshot, views: Mapping[str, View]) -> dict[str, int]:
+    def _consumer_ages(self, cloud: Snapshot, views: Mapping[str, HostView]) -> dict[str, int]:
         """Return for how many milliseconds, at least, these consumers have had no ARQ.
 
         The database knows since when an instance is not bound. Of a consumer that never was an
@@ -107,7 +106,7 @@ class Auditor:
         }
         return ages | snapshot.unbound_for(self._db, consumers)
 
-    def _remember(self, cloud: Snapshot, views: Mapping[str, View]) -> None:
+    def _remember(self, cloud: Snapshot, views: Mapping[str, HostView]) -> None:
         before = self._first_seen
         consumers = _unbound_consumers(cloud, views)
         self._first_seen = {
@@ -126,16 +125,16 @@ class PlacementView:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._roots: dict[str, str] = {}
-        self._details: dict[str, tuple[int | None, Shown]] = {}
+        self._details: dict[str, tuple[int | None, ProviderView]] = {}
 
-    def view(self, host: str, providers: Collection[str]) -> View:
+    def view(self, host: str, providers: Collection[str]) -> HostView:
         """Return a host's tree, and those of ``providers`` that are in other trees.
 
         Raises exception.Unavailable.
         """
         root, tree = self._tree(host)
         if root is None:
-            return View(None)
+            return HostView(None)
         for uuid in set(providers) - tree.keys():
             node = self._placement.find_by_uuid(uuid)
             if node is not None:
@@ -145,7 +144,9 @@ class PlacementView:
             for uuid, node in tree.items()
             if uuid != root
         }
-        return View(root, {uuid: detail for uuid, detail in shown.items() if detail is not None})
+        return HostView(
+            root, {uuid: detail for uuid, detail in shown.items() if detail is not None}
+        )
 
     def _tree(self, host: str) -> tuple[str | None, dict[str, Node]]:
         if host in self._roots:
@@ -159,18 +160,18 @@ class PlacementView:
         self._roots[host] = node.uuid
         return node.uuid, self._placement.tree(node.uuid)
 
-    def _shown(self, node: Node, *, in_detail: bool) -> Shown | None:
+    def _shown(self, node: Node, *, in_detail: bool) -> ProviderView | None:
         """Return what Placement shows of a provider; None when it has just been deleted."""
         if not in_detail:
-            return Shown(node.name, node.parent_uuid)
-        generation, shown = self._details.get(node.uuid, (None, Shown("", None)))
+            return ProviderView(node.name, node.parent_uuid)
+        generation, shown = self._details.get(node.uuid, (None, ProviderView("", None)))
         try:
             if generation != node.generation:
                 # The generation comes with the first answer, so that what changes after it is
                 # read again in the next pass.
                 generation, inventories = self._placement.inventories(node.uuid)
                 _, traits = self._placement.traits(node.uuid)
-                shown = Shown("", None, inventories, traits, {"": {}})
+                shown = ProviderView("", None, inventories, traits, {"": {}})
             if shown.allocations:
                 shown = replace(shown, allocations=self._placement.allocations_of(node.uuid))
         except exception.NotFound:
@@ -188,7 +189,7 @@ def _instances(cloud: Snapshot, host: str | None) -> set[str]:
     }
 
 
-def _unbound_consumers(cloud: Snapshot, views: Mapping[str, View]) -> set[str]:
+def _unbound_consumers(cloud: Snapshot, views: Mapping[str, HostView]) -> set[str]:
     """Return the consumers with allocations of Cyborg's providers and no ARQ that binds a unit."""
     consumers: set[str] = set()
     for view in views.values():

@@ -16,11 +16,9 @@ from cyborg.conductor.tasks import set_up
 from cyborg.db import created_accelerators, deployables, devices, events, hosts, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
-from cyborg.model.attribute import Origin
+from cyborg.model.attribute import Origin, changed_labels
 from cyborg.model.caller import Caller
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import MOVES, DeviceEvent
-from cyborg.model.labels import changed
+from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 
@@ -122,7 +120,7 @@ class DeviceAdmin:
                 else self._set_status(tx, row, status, request_key, reason=reason)
             )
             if labels:
-                devices.set_labels(tx, row.id, changed(devices.lock_labels(tx, row.id), labels))
+                devices.set_labels(tx, row.id, changed_labels(devices.lock_labels(tx, row.id), labels))
             actions = [new_status] if new_status else []
             actions += ["changed"] if facts else []
             actions += ["labelled"] if labels else []

@@ -11,7 +11,7 @@ from cyborg.conductor.reports.driver_inventory import introduce
 from cyborg.db import deployables, hosts, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API
+from cyborg.model.process import AGENT, API
 from cyborg.model.report import DriverState, Hello, Welcome
 
 LOG = logging.getLogger(__name__)

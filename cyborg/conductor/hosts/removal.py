@@ -22,8 +22,8 @@ from cyborg.db import events, hosts, lost_devices, operations, services
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
-from cyborg.model.names import AGENT
 from cyborg.model.operation import HostResult, Operation, ResultState
+from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 

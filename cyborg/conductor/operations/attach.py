@@ -36,7 +36,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq
 from cyborg.model import device_profile, health, wire
 from cyborg.model.arq import State, arq_uuids
-from cyborg.model.attaching import Plan, Step
+from cyborg.model.attachment import Plan, Step
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import Operation
@@ -233,7 +233,7 @@ class Attacher:
                 "host_id": unit.offer.host_id,
                 "deployable_id": unit.offer.id,
                 "attach_handle_id": unit.handle.id,
-                "spec": device_profile.wishes(request.profile.groups[unit.group]),
+                "spec": device_profile.accel_requirements(request.profile.groups[unit.group]),
                 "deadline_in": self._bind_timeout,
             }
             for unit in units

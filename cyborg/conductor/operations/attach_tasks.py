@@ -23,7 +23,7 @@ from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.model import wire
 from cyborg.model.arq import Event, State
-from cyborg.model.attaching import Plan, Step
+from cyborg.model.attachment import Plan, Step
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.model.work import WorkKind
 

@@ -20,8 +20,7 @@ from cyborg.db import devices, drivers, events, hosts, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Device
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import DeviceEvent
+from cyborg.model.device import DeviceEvent, DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, DiscoveryTask, WorkKind

@@ -18,8 +18,7 @@ from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import drivers, events, hosts, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import LOST
+from cyborg.model.device import LOST, DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, WorkKind

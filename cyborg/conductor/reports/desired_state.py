@@ -253,5 +253,5 @@ def _task(row: Record) -> HandleTask:
         deployable=row.name,
         handle_key=row.handle_key,
         handle_uuid=row.uuid,
-        spec=device_profile.wishes(row.group_spec or {}),
+        spec=device_profile.accel_requirements(row.group_spec or {}),
     )

@@ -19,8 +19,7 @@ from cyborg.conductor.tasks.queue import AGENT_POLL_MS, WorkQueue
 from cyborg.db import devices, events, hosts, lost_devices, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import MOVES, DeviceEvent
+from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
 from cyborg.model.health import DeviceHealth
 from cyborg.model.work import InstallTask, WorkKind
 from cyborg.rpc.agent import AgentClient

@@ -22,7 +22,7 @@ from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.model.arq import Event, State
 from cyborg.model.device import UNRELEASED, HandleState
-from cyborg.model.device_profile import image_wish
+from cyborg.model.device_profile import parse_image
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
 
@@ -79,7 +79,7 @@ class UnitTasks:
         if handle is None or handle.state != HandleState.HELD:
             self._fail(row, "its attach handle is gone", begun)
             return
-        if image_wish(row.spec or {}) is not None and not handle.programmable:
+        if parse_image(row.spec or {}) is not None and not handle.programmable:
             self._fail(row, f"driver {handle.driver} cannot load images any more", begun)
             return
         decision = self._decide(row, handle)

@@ -33,7 +33,7 @@ from cyborg.api.controllers.v2 import (
 from cyborg.api.health import PATH as HEALTH
 from cyborg.api.microversion import BASE, LATEST
 from cyborg.api.routing import Noun
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.db import arqs as db_arqs
 from cyborg.db import attributes as db_attributes
 from cyborg.db import deployables as db_deployables

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cyborg.drivers.local_command import LocalCommand, placeholder_values
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.loopback import Loopback
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cyborg.metrics import catalogue
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "etc" / "monitoring"

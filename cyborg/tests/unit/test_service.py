@@ -16,7 +16,7 @@ import pytest
 
 import cyborg
 from cyborg import exception
-from cyborg.model.trouble import Trouble
+from cyborg.model.process import BusFault
 from cyborg.service import Daemon, PeriodicTask, wait_until
 
 
@@ -231,7 +231,7 @@ def test_a_daemon_begins_anew_under_its_pid(tmp_path: Path) -> None:
 def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
     seconds: float, refused: bool, stuck: bool
 ) -> None:
-    trouble = Trouble("the message bus refuses it", time.monotonic() - seconds, refused)
+    trouble = BusFault("the message bus refuses it", time.monotonic() - seconds, refused)
     daemon = Daemon("test")
     daemon.add_server(FakeServer([]), trouble=lambda: trouble)
     assert bool(daemon.stuck) is stuck

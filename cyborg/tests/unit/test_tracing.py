@@ -11,7 +11,7 @@ from opentelemetry.trace import StatusCode
 from oslo_config import cfg
 
 from cyborg import exception, tracing
-from cyborg.conf import tracing as options
+from cyborg.conf import opts
 
 PARENT = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 
@@ -26,9 +26,9 @@ def kept() -> Iterator[InMemorySpanExporter]:
 
 def conf_with(endpoint: str | None) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
-    options.register_opts(conf)
-    conf.register_opt(cfg.StrOpt("host", default="here"))
-    conf([], default_config_files=[])
+    opts.register_opts(conf)
+    conf.set_default("host", "here")
+    conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override("endpoint", endpoint, "tracing")
     return conf
 

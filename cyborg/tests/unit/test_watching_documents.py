@@ -12,8 +12,8 @@ from cyborg.drivers.fake import FakeDriver
 from cyborg.metrics import catalogue
 from cyborg.model import notification
 from cyborg.model.health import action as health_action
-from cyborg.model.notification import DeviceFacts, Happening, Notification
-from cyborg.model.reading import FIGURES, Reading
+from cyborg.model.notification import DeviceFacts, HistoryEvent, Notification
+from cyborg.model.report import FIGURES, Reading
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -93,9 +93,9 @@ def sent() -> list[Notification | None]:
     ]
 
 
-def happening(noun: str, shown: dict[str, Any]) -> Happening:
+def happening(noun: str, shown: dict[str, Any]) -> HistoryEvent:
     """The line of history that an example is about."""
-    return Happening(
+    return HistoryEvent(
         shown["event_id"],
         1_772_366_400_250,
         noun,
@@ -140,7 +140,7 @@ def test_every_figure_is_explained():
     "action", ["labelled", "ordered", "nova not told", "handle taken by audit"]
 )
 def test_what_changes_no_state_is_not_told(action: str):
-    one = Happening(1, 0, "", "u", action, None, None, None, None)
+    one = HistoryEvent(1, 0, "", "u", action, None, None, None, None)
     if action in ("labelled", "ordered"):
         assert notification.device_state(one, None) is None
         assert notification.device_health(one, None) is None
@@ -149,7 +149,7 @@ def test_what_changes_no_state_is_not_told(action: str):
 
 
 def test_a_change_of_health_is_no_change_of_state():
-    one = Happening(1, 0, "device", "u", health_action("drain"), None, None, "hot", None)
+    one = HistoryEvent(1, 0, "device", "u", health_action("drain"), None, None, "hot", None)
     assert notification.device_state(one, None) is None
     told = notification.device_health(one, None)
     assert told is not None
@@ -170,7 +170,7 @@ def test_a_change_of_health_is_no_change_of_state():
 def test_the_state_of_a_device_follows_from_what_happened(
     action: str, noted: str | None, state: str
 ):
-    one = Happening(1, 0, "device", "u", action, None, None, None, None, noted)
+    one = HistoryEvent(1, 0, "device", "u", action, None, None, None, None, noted)
     told = notification.device_state(one, None)
     assert told is not None
     assert told.payload["state"] == state

@@ -13,7 +13,7 @@ from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.device import HandleState
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg_tools.chaos.load import Load
 from cyborg_tools.chaos.world import World
 

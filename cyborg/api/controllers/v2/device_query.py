@@ -10,10 +10,9 @@ from cyborg import exception
 from cyborg.api import microversion, types
 from cyborg.api.expose import Call
 from cyborg.db.devices import Filters
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import WORDS
+from cyborg.model.attribute import parse_label_filter
+from cyborg.model.device import DEVICE_STATES, DeviceStatus
 from cyborg.model.health import CONDITIONS
-from cyborg.model.labels import parse_filter
 
 _ENABLED = DeviceStatus.ENABLED.value
 _OLDER = (_ENABLED, DeviceStatus.MAINTAINING.value)
@@ -31,7 +30,7 @@ class DeviceQuery(types.Listing):
     hostname = wsme.wsattr(types.NAME)
     driver = types.Field(types.NAME, since=microversion.OPERATORS)
     backend = types.Field(types.NAME, since=microversion.OPERATORS)
-    status = wsme.wsattr(types.Word(*WORDS, "ready"))
+    status = wsme.wsattr(types.Word(*DEVICE_STATES, "ready"))
     in_use = types.Field(types.FLAG, since=microversion.OPERATORS)
     instance = types.Field(types.UUID_TYPE, since=microversion.OPERATORS)
     labels = types.Field(types.Text(4096, minimum=1), since=microversion.OPERATORS)
@@ -65,6 +64,6 @@ def selection(call: Call, query: Mapping[str, Any]) -> Filters:
         status=None if older else {"ready": _ENABLED}.get(status or "", status),
         in_use=query.get("in_use"),
         instance=query.get("instance"),
-        labels=parse_filter(query["labels"]) if "labels" in query else {},
+        labels=parse_label_filter(query["labels"]) if "labels" in query else {},
         project_id=scope(call),
     )

@@ -19,10 +19,10 @@ from cyborg.api.routing import Noun, Routes
 from cyborg.db import devices
 from cyborg.db import events as history_db
 from cyborg.db.engine import Reader
-from cyborg.model import creation, device_life
+from cyborg.model import creation
+from cyborg.model.attribute import parse_label_change
 from cyborg.model.creation import parse_traits
-from cyborg.model.device import DeviceStatus, DeviceType
-from cyborg.model.labels import parse_change
+from cyborg.model.device import DeviceStatus, DeviceType, shown_state
 from cyborg.model.operation import Operation
 from cyborg.policies import devices as policies
 from cyborg.rpc.conductor import ConductorClient
@@ -146,7 +146,7 @@ class Devices(Noun):
             call.operation,
             uuid,
             status=_STATUSES[body["status"]] if "status" in body else None,
-            labels=parse_change(body["labels"]) if "labels" in body else {},
+            labels=parse_label_change(body["labels"]) if "labels" in body else {},
             project=device_query.scope(call),
             facts=facts,
             reason=body.get("status_reason"),
@@ -229,7 +229,7 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
         "links": [link(call.links.self_of(COLLECTION), row.uuid)],
     }
     if call.minor >= microversion.DEVICE_STATUS:
-        now = device_life.word(row.status, lost=row.lost_ms is not None)
+        now = shown_state(row.status, lost=row.lost_ms is not None)
         served = _ENABLED if now == _ENABLED else _MAINTAINING
         rendered["status"] = now if call.minor >= microversion.OPERATORS else served
     if call.minor >= microversion.OPERATORS:

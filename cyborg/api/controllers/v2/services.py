@@ -18,8 +18,8 @@ from cyborg.db.base import Record
 from cyborg.db.engine import Reader
 from cyborg.db.listing import Page
 from cyborg.model import health_view
-from cyborg.model.names import API, CONDUCTOR
 from cyborg.model.operation import Operation
+from cyborg.model.process import API, CONDUCTOR
 from cyborg.policies import services as policies
 from cyborg.rpc.conductor import ConductorClient
 

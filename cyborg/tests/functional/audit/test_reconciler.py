@@ -12,7 +12,7 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.functional.audit.cloud import AT_ONCE, ListingNova, SmallCloud
 from cyborg.tests.functional.audit.test_damages import add_orphan, leak_handle
 

@@ -31,7 +31,7 @@ from cyborg.db.models import (
 )
 from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Desired, DriverState
 from cyborg.tests.fixtures.machines import provider_of, report_of
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host

@@ -15,7 +15,7 @@ from cyborg import exception
 from cyborg.clients.keystone import Sessions
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
-from cyborg.conf import glance, nova, placement, service_user
+from cyborg.conf import clients
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
@@ -78,8 +78,7 @@ def configure(tmp_path: Path) -> Callable[[str], cfg.ConfigOpts]:
         file = tmp_path / "cyborg.conf"
         file.write_text(text)
         conf = cfg.ConfigOpts()
-        for group in (glance, nova, placement, service_user):
-            group.register_opts(conf)
+        clients.register_opts(conf)
         conf([], default_config_files=[str(file)], default_config_dirs=[])
         return conf
 

@@ -9,7 +9,7 @@ from keystoneauth1.exceptions import Unauthorized
 from oslo_config import cfg
 
 from cyborg.clients.keystone import Sessions
-from cyborg.conf import glance, nova, placement, service_user
+from cyborg.conf import clients
 from cyborg.tests.fixtures.keystone import ADMIN, Account, KeystoneService
 
 
@@ -51,8 +51,7 @@ def test_our_sessions_find_their_peers_in_the_catalogue(keystone: KeystoneServic
     lines = [f"{name} = {value}" for name, value in account.options(keystone.url).items()]
     file.write_text("\n".join(["[nova]", *lines]))
     conf = cfg.ConfigOpts()
-    for group in (glance, nova, placement, service_user):
-        group.register_opts(conf)
+    clients.register_opts(conf)
     conf([], default_config_files=[str(file)], default_config_dirs=[])
     assert Sessions(conf).nova().get_endpoint() == "http://127.0.0.1:2/v2.1"
     assert keystone.project_id("service") == Sessions(conf).nova().get_project_id()

@@ -11,7 +11,7 @@ from cyborg import exception
 from cyborg.conductor.metrics import Readings
 from cyborg.db import metrics, notifications
 from cyborg.db.notifications import Position
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.counted import CountedService
 from cyborg.tests.fixtures.counting import Tally
 

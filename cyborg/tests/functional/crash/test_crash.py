@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.crash import CALLS, Death, Kind
 from cyborg.tests.functional.crash.lives import Life, Plan
 from cyborg.tests.functional.crash.scenarios import SCENARIOS, Scenario

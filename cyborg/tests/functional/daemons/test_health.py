@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg import service as runner
 from cyborg.db import schema, services
 from cyborg.db.engine import Reader
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional.daemons.service import Service

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cyborg
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.models import Service as ServiceRow
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.service import wait_until
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.manager import SimulatedManager

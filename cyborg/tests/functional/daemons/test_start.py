@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 

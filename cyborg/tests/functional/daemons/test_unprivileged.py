@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cyborg import service as runner
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.placement import PlacementService

@@ -14,7 +14,7 @@ from cyborg import service as runner
 from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service as Row
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.tests.fixtures.processes import Deployment, Program
 from cyborg.tests.functional.daemons.service import (
     FPGA,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import cyborg
 from cyborg import service as runner
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.processes import Deployment
 from cyborg.tests.functional.daemons.service import ask

@@ -15,7 +15,7 @@ from cyborg.db import events, notifications
 from cyborg.db.engine import Database
 from cyborg.db.models import Work
 from cyborg.metrics import catalogue
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.tests.fixtures.pages import Page, free_port
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments

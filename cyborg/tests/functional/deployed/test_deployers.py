@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.processes import Deployment, Options, Program, script
 from cyborg.tests.functional.daemons.service import Http, Service

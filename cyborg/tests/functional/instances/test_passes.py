@@ -13,7 +13,7 @@ from cyborg.conductor.instance_info import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.functional.instances.conftest import Cloud
 
 _DAY = 86_400_000

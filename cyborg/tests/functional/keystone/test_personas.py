@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from cyborg.cli.base import ListCommand, ShowCommand
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud

@@ -20,7 +20,7 @@ from cyborg.db.models import AttachHandle, Device, Event, Service
 from cyborg.model.audit_findings import Severity
 from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.fake_servers import Guest

@@ -12,7 +12,7 @@ from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.db.services import Process, ProcessStatus
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.functional.conftest import Compute
 

@@ -30,7 +30,7 @@ from cyborg.db.models import METADATA
 from cyborg.db.services import Process
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.audit_rules import Ages
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC

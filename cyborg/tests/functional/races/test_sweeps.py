@@ -17,7 +17,7 @@ from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.db.services import Process
 from cyborg.model.arq import State
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova

@@ -14,7 +14,7 @@ from cyborg.agent.endpoint import Endpoint as AgentEndpoint
 from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
 from cyborg.conductor.endpoint import UseCases
 from cyborg.model import wire
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.model.report import Report
 from cyborg.rpc import faults, versions
 from cyborg.rpc.conductor import ReportClient

@@ -42,8 +42,8 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
 from cyborg.model.operation import OperationState
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.functional.races.arena import Arena

@@ -14,7 +14,7 @@ from cyborg.db import schema, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Device, Instance
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService, shared
 from cyborg.tests.fixtures.processes import Options

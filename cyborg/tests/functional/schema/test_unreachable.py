@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional.schema.commands import run
 from cyborg.tests.functional.schema.databases import SERVER

@@ -14,8 +14,8 @@ from cyborg.db import events, notifications, work
 from cyborg.db.engine import Database
 from cyborg.db.models import Work
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.notification import Notification
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.watching.conftest import Watched, soon

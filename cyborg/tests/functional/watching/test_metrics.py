@@ -19,7 +19,7 @@ from cyborg.db.models import Arq, Event, Service, Work
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import Meters
 from cyborg.model.arq import State
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.absent import absent
 from cyborg.tests.fixtures.pages import Page, free_port

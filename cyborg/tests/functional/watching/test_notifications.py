@@ -14,7 +14,7 @@ from cyborg.db import notifications, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client

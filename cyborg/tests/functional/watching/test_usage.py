@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.model.reading import Reading
+from cyborg.model.report import Reading
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import everything

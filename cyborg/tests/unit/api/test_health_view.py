@@ -11,7 +11,7 @@ from cyborg.db import schema, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.unit.api.conductor import FakeConductor
 from cyborg.tests.unit.api.world import Client
 

@@ -10,7 +10,7 @@ from webtest import lint
 
 from cyborg import exception
 from cyborg.metrics import catalogue
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.unit.api.world import Client
 

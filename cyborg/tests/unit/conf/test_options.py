@@ -11,7 +11,7 @@ import pytest
 from oslo_config import cfg
 from oslo_policy import opts as oslo_policy
 
-from cyborg.conf import keystone_authtoken, opts
+from cyborg.conf import clients, opts
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 
@@ -148,10 +148,10 @@ def test_the_interface_may_be_named_as_kolla_does(group: str, tmp_path: Path) ->
 
 
 def test_service_tokens_need_a_service_role() -> None:
-    keystone_authtoken.set_defaults()
+    clients.set_auth_token_defaults()
     [(group, options)] = keystonemiddleware.auth_token.list_opts()
     defaults = {option.name: option.default for option in options}
-    assert (group, defaults["service_token_roles_required"]) == (keystone_authtoken.GROUP, True)
+    assert (group, defaults["service_token_roles_required"]) == ("keystone_authtoken", True)
 
 
 def test_new_policy_defaults_are_in_force() -> None:

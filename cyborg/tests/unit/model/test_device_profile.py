@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from cyborg import exception
 from cyborg.model.device_profile import (
     Limits,
+    accel_requirements,
     parse_groups,
     parse_name,
     resource_classes,
     units,
-    wishes,
 )
 
 CLASSES = frozenset({"FPGA", "VGPU"})
@@ -138,7 +138,7 @@ def test_what_a_group_says() -> None:
     (group,) = parsed([{"resources:FPGA": 2, "resources:CUSTOM_A": 3, "accel:bits": "x"}])
     assert units(group) == 5
     assert resource_classes(group) == {"FPGA", "CUSTOM_A"}
-    assert wishes(group) == {"bits": "x"}
+    assert accel_requirements(group) == {"bits": "x"}
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "x" * 255])

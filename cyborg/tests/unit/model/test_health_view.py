@@ -18,7 +18,7 @@ from cyborg.model.health_view import (
     view,
     worst,
 )
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 
 DOWN_AFTER = {AGENT: 30_000, API: 30_000, CONDUCTOR: 10_000}
 NOW = int(datetime(2026, 3, 4, 13, 10, tzinfo=UTC).timestamp() * 1000)

@@ -13,8 +13,7 @@ import cyborg
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import RULES, Finding, Fix, Kind, Severity
 from cyborg.model.audit_rules import Ages, check, confirmed
-from cyborg.model.audit_snapshot import Snapshot
-from cyborg.model.audit_views import AuditViews
+from cyborg.model.audit_snapshot import AuditViews, Snapshot
 from cyborg.tests.unit.model.clouds import (
     HOUR,
     RESOURCE_CLASS,

@@ -19,11 +19,11 @@ from cyborg.model.arq import Arq, State
 from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardware
 from cyborg.model.device import Attribute as DeviceAttribute
 from cyborg.model.operation import HostResult, Operation, ResultState, Step
-from cyborg.model.reading import Reading
 from cyborg.model.report import (
     Acknowledged,
     DriverReport,
     Hello,
+    Reading,
     Report,
     Welcome,
 )

@@ -5,7 +5,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.context import RequestContext
 from cyborg.policies import devices
 from cyborg.policy import Policy

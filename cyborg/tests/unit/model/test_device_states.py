@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a device: every event in every state."""
+"""The states of a device: every event in every state."""
 
 from itertools import product
 
 import pytest
 
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import MOVES, WORDS, DeviceEvent, word
+from cyborg.model.device import DEVICE_STATES, MOVES, DeviceEvent, DeviceStatus, shown_state
 
 S, E = DeviceStatus, DeviceEvent
 #: Where each event leads; what is not here cannot happen.
@@ -37,6 +36,6 @@ def test_every_pair(status: DeviceStatus, event: DeviceEvent) -> None:
 
 
 def test_the_words_that_clients_know() -> None:
-    assert WORDS == ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
-    assert {word(one.value, lost=True) for one in S} == {"lost"}
-    assert [word(one.value, lost=False) for one in S] == [one.value for one in S]
+    assert DEVICE_STATES == ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
+    assert {shown_state(one.value, lost=True) for one in S} == {"lost"}
+    assert [shown_state(one.value, lost=False) for one in S] == [one.value for one in S]
