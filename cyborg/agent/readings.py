@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
+from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver
 from cyborg.model import notification
 from cyborg.model.device import Device

@@ -15,7 +15,7 @@ from oslo_log import log
 
 from cyborg import conf as configuration
 from cyborg import exception
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Nova
 from cyborg.db import backfill, history, schema
 from cyborg.db.engine import Database

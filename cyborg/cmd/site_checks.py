@@ -18,7 +18,7 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from cyborg import exception, version
 from cyborg.api.middleware import heartbeat
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.cmd.audit import audit_ages
 from cyborg.db import backfill, schema, services
 from cyborg.db.engine import Reader

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Allocations
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.arqs.attributes import Attributes
 from cyborg.conductor.arqs.bind import ArqBinder

@@ -18,8 +18,7 @@ from cyborg import exception, version
 from cyborg.api.health import PATH as HEALTH
 from cyborg.api.routing import ROUTE
 from cyborg.metrics import catalogue
-from cyborg.metrics.listener import PATH, Page
-from cyborg.metrics.meters import BuildInfo
+from cyborg.metrics.meters import PATH, BuildInfo, Page
 from cyborg.model.process import API
 
 LOG = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova, Server
+from cyborg.clients.placement import Allocations
 from cyborg.conductor.arqs import images
 from cyborg.conductor.operations.operations import (
     Done,

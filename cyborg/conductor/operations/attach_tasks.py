@@ -11,9 +11,8 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations, Consumer
 from cyborg.clients.nova import Nova, Server
-from cyborg.clients.placement import CONCURRENT_UPDATE
+from cyborg.clients.placement import CONCURRENT_UPDATE, Allocations, Consumer
 from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import arqs as arqs_db

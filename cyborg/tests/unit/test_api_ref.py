@@ -42,7 +42,7 @@ from cyborg.db import devices as db_devices
 from cyborg.db import drivers as db_drivers
 from cyborg.db import events as db_events
 from cyborg.db import operations as db_operations
-from cyborg.metrics.listener import PATH as METRICS
+from cyborg.metrics.meters import PATH as METRICS
 from cyborg.tests.unit import api_reference
 from cyborg.tests.unit.api_reference import SAMPLES, SOURCE, Method, methods
 

@@ -12,7 +12,7 @@ from keystoneauth1.fixture import DiscoveryList, V3Token
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
 from cyborg.conf import clients

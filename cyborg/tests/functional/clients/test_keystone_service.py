@@ -8,7 +8,7 @@ import pytest
 from keystoneauth1.exceptions import Unauthorized
 from oslo_config import cfg
 
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.conf import clients
 from cyborg.tests.fixtures.keystone import ADMIN, Account, KeystoneService
 

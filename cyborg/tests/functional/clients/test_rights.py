@@ -21,14 +21,14 @@ def test_who_may_is_told_that_there_is_nothing(
 ) -> None:
     before = placement.call("GET", "/resource_providers")
     granted = Permission(Answer.GRANTED)
-    assert permissions.publishing(placement.adapter()) == granted
-    assert permissions.telling(nova.adapter()) == granted
-    assert permissions.listing(nova.adapter()) == granted
+    assert permissions.to_write_providers(placement.adapter()) == granted
+    assert permissions.to_send_events(nova.adapter()) == granted
+    assert permissions.to_list_servers(nova.adapter()) == granted
     assert placement.call("GET", "/resource_providers") == before
 
 
 def test_placement_refuses(placement: PlacementService) -> None:
-    right = permissions.publishing(adapter(placement.url, "nobody"))
+    right = permissions.to_write_providers(adapter(placement.url, "nobody"))
     assert right.answer is Answer.REFUSED
     assert right.roles == ()
 
@@ -36,11 +36,11 @@ def test_placement_refuses(placement: PlacementService) -> None:
 @pytest.mark.parametrize("status", [401, 403])
 def test_nova_refuses(nova: SimulatedNova, status: int) -> None:
     nova.answer_calls(status)
-    right = permissions.telling(nova.adapter())
+    right = permissions.to_send_events(nova.adapter())
     assert right.answer is Answer.REFUSED
     assert str(status) in right.reason
     nova.hide_servers()
-    assert permissions.listing(nova.adapter()).answer is Answer.REFUSED
+    assert permissions.to_list_servers(nova.adapter()).answer is Answer.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_nova_refuses(nova: SimulatedNova, status: int) -> None:
 )
 def test_nova_does_not_say(nova: SimulatedNova, status: int, words: str) -> None:
     nova.answer_calls(status)
-    right = permissions.telling(nova.adapter())
+    right = permissions.to_send_events(nova.adapter())
     assert right.answer is Answer.UNKNOWN
     assert words in right.reason
 
 
 def test_what_answers_404_to_everything_is_not_placement(nova: SimulatedNova) -> None:
-    right = permissions.publishing(adapter(f"{nova.url}/elsewhere", "admin"))
+    right = permissions.to_write_providers(adapter(f"{nova.url}/elsewhere", "admin"))
     assert right == Permission(
         Answer.UNKNOWN, "Placement is not available: something else answers at its endpoint"
     )
@@ -62,5 +62,9 @@ def test_what_answers_404_to_everything_is_not_placement(nova: SimulatedNova) ->
 
 def test_nobody_is_there() -> None:
     gone = adapter("http://127.0.0.1:1", "admin")
-    for ask in (permissions.publishing, permissions.telling, permissions.listing):
+    for ask in (
+        permissions.to_write_providers,
+        permissions.to_send_events,
+        permissions.to_list_servers,
+    ):
         assert ask(gone).answer is Answer.UNKNOWN

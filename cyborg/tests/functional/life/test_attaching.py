@@ -10,9 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations, Consumer
 from cyborg.clients.nova import Servers
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Consumer, Placement
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.operations.attach_tasks import InstanceAllocation
 from cyborg.db.engine import Database

@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Allocations
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import UseCases
 from cyborg.db.engine import Database

@@ -15,9 +15,8 @@ from oslo_config import cfg
 from oslo_middleware import RequestId
 
 from cyborg.api import app as api_app
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint

@@ -15,10 +15,9 @@ import webtest
 from cyborg import exception
 from cyborg.agent import app as agent_app
 from cyborg.agent.endpoint import Endpoint as AgentEndpoint
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova, Servers
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Placement
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.job import AuditJob

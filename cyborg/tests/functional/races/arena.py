@@ -16,8 +16,8 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Allocations
 from cyborg.conductor import app
 from cyborg.conductor.endpoint import UseCases
 from cyborg.conductor.leases import ConductorLease

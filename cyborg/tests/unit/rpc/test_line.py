@@ -269,16 +269,16 @@ def test_one_server_is_asked_once(
 
 
 def test_a_hint_never_raises(bus: FakeBus, line: RPCClient) -> None:
-    line.tell_server("host-1", "poke")
+    line.cast_server("host-1", "poke")
     assert wait_until(lambda: bool(bus.casts), timeout=5)
     assert bus.casts == [("poke", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})]
 
 
 def test_a_hint_too_asks_for_no_newer_peer_than_it_must(bus: FakeBus) -> None:
     line = RPCClient(cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"poke.why": "1.1"})
-    line.tell_server("host-1", "poke", why=None)
+    line.cast_server("host-1", "poke", why=None)
     assert wait_until(lambda: bool(bus.casts), timeout=5)
-    line.tell_server("host-1", "poke", why="news")
+    line.cast_server("host-1", "poke", why="news")
     assert wait_until(lambda: len(bus.casts) > 1, timeout=5)
     line.close()
     sent = [(prepared["version"], arguments) for _, prepared, arguments in bus.casts]
