@@ -26,11 +26,6 @@ class Change:
     health: str | None
     reason: str | None
 
-    @property
-    def moves_offer(self) -> bool:
-        """Whether units of the device become available, or stop being available."""
-        return health.offered(self.before) is not health.offered(self.health)
-
 
 def of_report(
     report: Report, uuids: Mapping[tuple[str, str], str], existing: Sequence[Record]

@@ -4,6 +4,7 @@
 Reports of agents do not change these attributes.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID, uuid5
 
@@ -18,11 +19,11 @@ _CREATED = "created"
 _DELETED = "deleted"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Attributes:
     """Creates and deletes attributes."""
 
-    def __init__(self, *, db: Database) -> None:
-        self._db = db
+    db: Database
 
     def create(
         self,
@@ -42,7 +43,7 @@ class Attributes:
         """
         new_uuid = uuid or str(uuid5(UUID(request_key), _NOUN))
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-        with self._db.reader() as tx:
+        with self.db.reader() as tx:
             deployable_id = attributes.deployable_id(tx, deployable)
         if deployable_id is None:
             raise exception.NotFound(noun="Deployable", key=str(deployable))
@@ -50,7 +51,7 @@ class Attributes:
         try:
             self._store(caller, request_key, attribute)
         except exception.Conflict:
-            with self._db.reader() as tx:
+            with self.db.reader() as tx:
                 if not events.subjects_of(tx, request_key, _CREATED, [new_uuid]):
                     raise exception.Duplicate(
                         noun="Attribute", field="uuid", value=new_uuid
@@ -60,18 +61,18 @@ class Attributes:
 
     @retried
     def _store(self, caller: Caller, request_key: str, attribute: Attribute) -> None:
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             attributes.insert(tx, attribute)
             entry = events.Entry(_NOUN, attribute.uuid, _CREATED)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)
 
     @retried
     def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
         """Remove an attribute; raises NotFound."""
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             if not attributes.remove(tx, uuid):
                 if events.subjects_of(tx, request_key, _DELETED, [uuid]):
                     return
                 raise exception.NotFound(noun="Attribute", key=uuid)
             entry = events.Entry(_NOUN, uuid, _DELETED)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)

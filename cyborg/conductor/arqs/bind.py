@@ -44,16 +44,11 @@ class _Claim:
     handle_id: int
     #: Whether the handle is still being released.
     waits: bool
-    #: Whether an image must be loaded, or is being loaded, before the instance may use the unit.
-    loads: bool
-
-    @property
-    def state(self) -> State:
-        """The state that the ARQ gets now: Bound, or BindStarted when the agent has work to do."""
-        works = self.waits or self.loads or self.deployable.prepare
-        return MOVES[Event.START if works else Event.BIND].target
+    #: The state that the ARQ gets now: Bound, or BindStarted when the agent has work to do.
+    state: State
 
 
+@dataclass(frozen=True, kw_only=True)
 class ArqBinder:
     """Binds and unbinds ARQs.
 
@@ -61,10 +56,9 @@ class ArqBinder:
     in milliseconds that an agent has to prepare a device.
     """
 
-    def __init__(self, *, db: Database, wake: Callable[[], None], bind_timeout: int) -> None:
-        self._db = db
-        self._wake = wake
-        self._bind_timeout = bind_timeout
+    db: Database
+    wake: Callable[[], None]
+    bind_timeout: int
 
     def patch(
         self,
@@ -93,8 +87,20 @@ class ArqBinder:
                 if type(error) is not exception.Conflict or not attempts:
                     raise
         for claim in claims:
-            _log(claim)
-        self._wake()
+            binding = claim.binding
+            LOG.info(
+                "ARQ %s bound to instance %s on host %s (device %s, handle %s)"
+                if claim.state is State.BOUND
+                else "ARQ %s is being prepared for instance %s on host %s (device %s, handle %s)",
+                *(binding.arq_uuid, binding.instance_uuid, binding.hostname),
+                *(claim.deployable.device_uuid, claim.handle_id),
+            )
+            if binding.hostname != claim.deployable.hostname:
+                LOG.debug(
+                    "ARQ %s is bound on host %s to a device of host %s",
+                    *(binding.arq_uuid, binding.hostname, claim.deployable.hostname),
+                )
+        self.wake()
 
     @retried
     def _patch(
@@ -107,14 +113,14 @@ class ArqBinder:
         wait: bool,
     ) -> Sequence[_Claim]:
         claims: Sequence[_Claim] = ()
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             if bindings:
                 new = self._bind(tx, caller, request_key, bindings, wait=wait)
                 if new is None:
                     return ()
                 claims = new
             if unbindings:
-                release.unbind(tx, self._db.now, caller, unbindings, request_key=request_key)
+                release.unbind(tx, self.db.now, caller, unbindings, request_key=request_key)
         return claims
 
     def _bind(
@@ -134,7 +140,12 @@ class ArqBinder:
             if all(row.operation_id == request_key for row in bound):
                 return None
             raise exception.InstanceAlreadyBound(instance=bound[0].uuid)
-        rows = _lock_arqs(tx, caller, bindings)
+        uuids = [binding.arq_uuid for binding in bindings]
+        scope = arqs.of_caller(caller)
+        rows = {row.uuid: row for row in arqs.lock(tx, Arq.uuid.in_(uuids), *scope)}
+        missing = sorted(set(uuids) - set(rows))
+        if missing:
+            raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
         if all(row.operation_id == request_key for row in rows.values()):
             # A new instance has no row to wait for: an earlier attempt of this request committed
             # after the instances were read.
@@ -148,8 +159,16 @@ class ArqBinder:
         for binding in bindings:
             _check(rows[binding.arq_uuid], binding, providers)
         owners = {binding.arq_uuid: _owner(caller, binding, rows, existing) for binding in bindings}
-        values = _instance_values(request_key, bindings, owners)
-        instances.bind(tx, self._db.now, existing, values)
+        values = {
+            binding.instance_uuid: {
+                "uuid": binding.instance_uuid,
+                "project_id": owners[binding.arq_uuid],
+                "hostname": binding.hostname,
+                "operation_id": request_key,
+            }
+            for binding in bindings
+        }
+        instances.bind(tx, self.db.now, existing, [values[uuid] for uuid in sorted(values)])
         claims = _claim(tx, rows, bindings, providers, wait=wait)
         self._store(tx, caller, request_key, claims=claims, owners=owners)
         return claims
@@ -164,52 +183,53 @@ class ArqBinder:
         owners: Mapping[str, str | None],
     ) -> None:
         attach_handles.hold(tx, [claim.handle_id for claim in claims if not claim.waits])
-        moves = {
-            claim.row.id: (claim.state, _arq_values(claim, request_key, owners)) for claim in claims
-        }
-        arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
-        work.add(tx, self._db.now, [self._work(claim, request_key) for claim in claims])
-        entries = [
-            events.Entry(
+        moves: dict[int, tuple[State, dict[str, Any]]] = {}
+        tasks: list[dict[str, Any]] = []
+        entries = []
+        for claim in claims:
+            binding, deployable = claim.binding, claim.deployable
+            values: dict[str, Any] = {
+                "hostname": binding.hostname,
+                "device_rp_uuid": binding.device_rp_uuid,
+                "instance_uuid": binding.instance_uuid,
+                "project_id": owners[claim.row.uuid],
+                "attach_handle_id": claim.handle_id,
+                "deployable_id": deployable.id,
+                # Nothing can have been prepared while the unit is still being released for its
+                # last instance; the work sets this before it calls the agent.
+                "prepared": bool(deployable.prepare) and not claim.waits,
+                "operation_id": request_key,
+            }
+            moves[claim.row.id] = (claim.state, values)
+            task = {
+                "kind": WorkKind.NOTIFY,
+                "instance_uuid": binding.instance_uuid,
+                "arq_uuid": claim.row.uuid,
+                "operation_id": request_key,
+            }
+            if claim.state is State.BIND_STARTED:
+                # Nova is notified after the unit is prepared.
+                task |= {
+                    "kind": WorkKind.PREPARE,
+                    "host_id": deployable.host_id,
+                    "deployable_id": deployable.id,
+                    "attach_handle_id": claim.handle_id,
+                    "spec": device_profile.wishes(claim.row.group_spec),
+                    "deadline_in": self.bind_timeout,
+                }
+            tasks.append(task)
+            entry = events.Entry(
                 "arq",
                 claim.row.uuid,
                 claim.state.value,
-                instance_uuid=claim.binding.instance_uuid,
-                hostname=claim.binding.hostname,
-                device_uuid=claim.deployable.device_uuid,
+                instance_uuid=binding.instance_uuid,
+                hostname=binding.hostname,
+                device_uuid=deployable.device_uuid,
             )
-            for claim in claims
-        ]
-        events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
-
-    def _work(self, claim: _Claim, request_key: str) -> dict[str, Any]:
-        """Return the work that follows: prepare the unit first, or notify Nova at once."""
-        values: dict[str, Any] = {
-            "kind": WorkKind.NOTIFY,
-            "instance_uuid": claim.binding.instance_uuid,
-            "arq_uuid": claim.row.uuid,
-            "operation_id": request_key,
-        }
-        if claim.state is State.BIND_STARTED:
-            values |= {
-                "kind": WorkKind.PREPARE,
-                "host_id": claim.deployable.host_id,
-                "deployable_id": claim.deployable.id,
-                "attach_handle_id": claim.handle_id,
-                "spec": device_profile.accel_requirements(claim.row.group_spec),
-                "deadline_in": self._bind_timeout,
-            }
-        return values
-
-
-def _lock_arqs(tx: sa.Connection, caller: Caller, bindings: Sequence[Binding]) -> dict[str, Record]:
-    uuids = [binding.arq_uuid for binding in bindings]
-    scope = arqs.of_caller(caller)
-    rows = {row.uuid: row for row in arqs.lock(tx, Arq.uuid.in_(uuids), *scope)}
-    missing = sorted(set(uuids) - set(rows))
-    if missing:
-        raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
-    return rows
+            entries.append(entry)
+        arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
+        work.add(tx, self.db.now, tasks)
+        events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
 
 
 def _check(row: Record, binding: Binding, providers: Mapping[str, Record]) -> None:
@@ -258,21 +278,6 @@ def _owner(
     return owner
 
 
-def _instance_values(
-    request_key: str, bindings: Sequence[Binding], owners: Mapping[str, str | None]
-) -> list[dict[str, str | None]]:
-    values = {
-        binding.instance_uuid: {
-            "uuid": binding.instance_uuid,
-            "project_id": owners[binding.arq_uuid],
-            "hostname": binding.hostname,
-            "operation_id": request_key,
-        }
-        for binding in bindings
-    }
-    return [values[uuid] for uuid in sorted(values)]
-
-
 def _claim(
     tx: sa.Connection,
     rows: Mapping[str, Record],
@@ -312,54 +317,12 @@ def _claim(
             if not wait:
                 raise _TooFewHandles
             raise exception.NoFreeHandle(provider=deployable.rp_uuid, wanted=len(group))
-        claims += [
-            _Claim(
-                rows[binding.arq_uuid],
-                binding,
-                deployable,
-                handle.id,
-                handle.waits,
-                loading[deployable.id],
-            )
-            for binding, handle in zip(group, handles, strict=True)
-        ]
+        for binding, handle in zip(group, handles, strict=True):
+            agent_works = handle.waits or loading[deployable.id] or deployable.prepare
+            state = MOVES[Event.START if agent_works else Event.BIND].target
+            row = rows[binding.arq_uuid]
+            claims.append(_Claim(row, binding, deployable, handle.id, handle.waits, state))
     return claims
-
-
-def _arq_values(
-    claim: _Claim, request_key: str, owners: Mapping[str, str | None]
-) -> dict[str, Any]:
-    return {
-        "hostname": claim.binding.hostname,
-        "device_rp_uuid": claim.binding.device_rp_uuid,
-        "instance_uuid": claim.binding.instance_uuid,
-        "project_id": owners[claim.row.uuid],
-        "attach_handle_id": claim.handle_id,
-        "deployable_id": claim.deployable.id,
-        # Nothing can have been prepared while the unit is still being released for its last
-        # instance; the work sets this before it calls the agent.
-        "prepared": bool(claim.deployable.prepare) and not claim.waits,
-        "operation_id": request_key,
-    }
-
-
-def _log(claim: _Claim) -> None:
-    binding = claim.binding
-    place = (
-        *(binding.arq_uuid, binding.instance_uuid, binding.hostname),
-        *(claim.deployable.device_uuid, claim.handle_id),
-    )
-    if claim.state is State.BIND_STARTED:
-        LOG.info(
-            "ARQ %s is being prepared for instance %s on host %s (device %s, handle %s)", *place
-        )
-    else:
-        LOG.info("ARQ %s bound to instance %s on host %s (device %s, handle %s)", *place)
-    if binding.hostname != claim.deployable.hostname:
-        LOG.debug(
-            "ARQ %s is bound on host %s to a device of host %s",
-            *(binding.arq_uuid, binding.hostname, claim.deployable.hostname),
-        )
 
 
 def resolve(

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Create the accelerator requests (ARQs) of a device profile: all of them, or none."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from cyborg import exception
 from cyborg.db import arqs, device_profiles, events
@@ -13,11 +12,11 @@ from cyborg.model.caller import Caller
 from cyborg.model.device_profile import units
 
 
+@dataclass(frozen=True, kw_only=True)
 class ArqCreator:
     """Creates ARQs."""
 
-    def __init__(self, *, db: Database) -> None:
-        self._db = db
+    db: Database
 
     def create(self, caller: Caller, request_key: str, profile_name: str) -> list[Arq]:
         """Create the ARQs of a profile and return them in group order; raises NotFound.
@@ -25,26 +24,30 @@ class ArqCreator:
         A repeated request returns the same ARQs, because their uuids are derived from the request
         key. It never creates ARQs again that have been deleted in the meantime.
         """
-        with self._db.reader() as tx:
+        with self.db.reader() as tx:
             profile = device_profiles.groups(tx, profile_name, request_key)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=profile_name)
-        new = _arqs(caller, request_key, profile_name, profile)
-        if profile.repeated:
-            created_at = self._created_at(new)
-            return new if created_at is None else _with_time(new, created_at)
-        try:
-            self._store(caller, request_key, profile, new)
-        except exception.Conflict:
-            created_at = self._created_at(new)
-            if created_at is None:
-                raise
-            return _with_time(new, created_at)
+        now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+        groups = [index for index, group in enumerate(profile.groups) for _ in range(units(group))]
+        new = [
+            Arq(uuid, State.INITIAL, profile_name, group, caller.project_id, now)
+            for uuid, group in zip(arq_uuids(request_key, len(groups)), groups, strict=True)
+        ]
+        conflict: exception.Conflict | None = None
+        if not profile.repeated:
+            try:
+                self._store(caller, request_key, profile, new)
+                return new
+            except exception.Conflict as error:
+                conflict = error
+        with self.db.reader() as tx:
+            created_at = arqs.made_at(tx, [arq.uuid for arq in new])
+        if created_at is not None:
+            return [replace(arq, created_at=created_at) for arq in new]
+        if conflict is not None:
+            raise conflict
         return new
-
-    def _created_at(self, new: list[Arq]) -> datetime | None:
-        with self._db.reader() as tx:
-            return arqs.created_at(tx, [arq.uuid for arq in new])
 
     @retried
     def _store(
@@ -54,35 +57,20 @@ class ArqCreator:
         profile: device_profiles.ProfileGroups,
         new: list[Arq],
     ) -> None:
-        with self._db.writer() as tx:
-            arqs.insert(tx, [_row(arq, profile, request_key) for arq in new])
-            entries = [events.Entry("arq", arq.uuid, arq.state.value) for arq in new]
-            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
-
-
-def _arqs(
-    caller: Caller, request_key: str, profile_name: str, profile: device_profiles.ProfileGroups
-) -> list[Arq]:
-    now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-    groups = [index for index, group in enumerate(profile.groups) for _ in range(units(group))]
-    return [
-        Arq(uuid, State.INITIAL, profile_name, group, caller.project_id, now)
-        for uuid, group in zip(arq_uuids(request_key, len(groups)), groups, strict=True)
-    ]
-
-
-def _with_time(new: list[Arq], created_at: datetime) -> list[Arq]:
-    return [replace(arq, created_at=created_at) for arq in new]
-
-
-def _row(arq: Arq, profile: device_profiles.ProfileGroups, request_key: str) -> dict[str, Any]:
-    return {
-        "uuid": arq.uuid,
-        "state": arq.state.value,
-        "project_id": arq.project_id,
-        "device_profile_id": profile.id,
-        "device_profile_group_id": arq.device_profile_group_id,
-        "group_spec": profile.groups[arq.device_profile_group_id],
-        "operation_id": request_key,
-        "created_at": arq.created_at,
-    }
+        rows = [
+            {
+                "uuid": arq.uuid,
+                "state": arq.state.value,
+                "project_id": arq.project_id,
+                "device_profile_id": profile.id,
+                "device_profile_group_id": arq.device_profile_group_id,
+                "group_spec": profile.groups[arq.device_profile_group_id],
+                "operation_id": request_key,
+                "created_at": arq.created_at,
+            }
+            for arq in new
+        ]
+        entries = [events.Entry("arq", arq.uuid, arq.state.value) for arq in new]
+        with self.db.writer() as tx:
+            arqs.insert(tx, rows)
+            events.record(tx, self.db.now, entries, caller=caller, operation=request_key)

@@ -5,7 +5,7 @@ The API has validated the profiles. A profile that has ARQs cannot be deleted.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from cyborg import exception
@@ -20,21 +20,29 @@ _UPDATED = "updated"
 _DELETED = "deleted"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Profiles:
     """Creates, changes and deletes device profiles."""
 
-    def __init__(self, *, db: Database) -> None:
-        self._db = db
+    db: Database
 
     def create(self, caller: Caller, request_key: str, profile: DeviceProfile) -> DeviceProfile:
         """Store a profile and return it as stored; raises Duplicate with the field in conflict."""
         new = replace(profile, created_at=datetime.now(UTC).replace(tzinfo=None, microsecond=0))
         try:
             self._store(caller, request_key, new)
+            return new
         except exception.Conflict:
-            return self._stored_before(request_key, profile)
-        return new
+            with self.db.reader() as tx:
+                if events.done_by(tx, request_key, _CREATED, [profile.uuid]):
+                    # An earlier attempt of this request stored it.
+                    return device_profiles.show(tx, profile.uuid, profile.name) or profile
+                taken = device_profiles.uuid_of(tx, profile.name)
+        if taken is not None and taken != profile.uuid:
+            raise exception.Duplicate(noun="Device profile", field="name", value=profile.name)
+        raise exception.Duplicate(noun="Device profile", field="uuid", value=profile.uuid)
 
+    @retried
     def update(
         self, caller: Caller, request_key: str, key: str, change: ProfileChange
     ) -> DeviceProfile:
@@ -43,59 +51,31 @@ class Profiles:
         Existing ARQs of the profile keep the groups with which they were created.
         """
         try:
-            return self._update(caller, request_key, key, change)
+            with self.db.writer() as tx:
+                # The first attempt of a repeated request may have renamed the profile: its uuid
+                # still finds it.
+                uuid = events.treated_by(tx, request_key, _UPDATED)
+                rows = device_profiles.lock(tx, [uuid or key])
+                if not rows:
+                    raise exception.NotFound(noun="Device profile", key=key)
+                row = next((row for row in rows if row.uuid == (uuid or key)), rows[0])
+                if uuid is None:
+                    device_profiles.change(tx, row.id, change)
+                    entry = events.Entry(_NOUN, row.uuid, _UPDATED)
+                    events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)
+                changed = device_profiles.show(tx, row.uuid, row.name)
+            assert changed is not None
+            return changed
         except exception.Conflict as error:
             if type(error) is not exception.Conflict:
                 raise
         raise exception.Duplicate(noun="Device profile", field="name", value=change.name)
 
+    @retried
     def delete(self, caller: Caller, request_key: str, keys: Sequence[str]) -> None:
         """Remove profiles by uuid or name, all or none; raises NotFound, ProfileInUse."""
-        self._delete(caller, request_key, list(dict.fromkeys(keys)))
-
-    @retried
-    def _store(self, caller: Caller, request_key: str, profile: DeviceProfile) -> None:
-        with self._db.writer() as tx:
-            device_profiles.insert(tx, profile)
-            entry = events.Entry(_NOUN, profile.uuid, _CREATED)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
-
-    @retried
-    def _update(
-        self, caller: Caller, request_key: str, key: str, change: ProfileChange
-    ) -> DeviceProfile:
-        with self._db.writer() as tx:
-            # The first attempt of a repeated request may have renamed the profile: its uuid still
-            # finds it.
-            uuid = events.subject_of(tx, request_key, _UPDATED)
-            rows = device_profiles.lock(tx, [uuid or key])
-            if not rows:
-                raise exception.NotFound(noun="Device profile", key=key)
-            row = next((row for row in rows if row.uuid == (uuid or key)), rows[0])
-            if uuid is None:
-                device_profiles.change(tx, row.id, change)
-                entry = events.Entry(_NOUN, row.uuid, _UPDATED)
-                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
-            changed = device_profiles.show(tx, row.uuid, row.name)
-        assert changed is not None
-        return changed
-
-    def _stored_before(self, request_key: str, profile: DeviceProfile) -> DeviceProfile:
-        """Return the profile that an earlier attempt of this request stored.
-
-        Raises Duplicate when another request stored it.
-        """
-        with self._db.reader() as tx:
-            if events.subjects_of(tx, request_key, _CREATED, [profile.uuid]):
-                return device_profiles.show(tx, profile.uuid, profile.name) or profile
-            taken = device_profiles.uuid_of(tx, profile.name)
-        if taken is not None and taken != profile.uuid:
-            raise exception.Duplicate(noun="Device profile", field="name", value=profile.name)
-        raise exception.Duplicate(noun="Device profile", field="uuid", value=profile.uuid)
-
-    @retried
-    def _delete(self, caller: Caller, request_key: str, keys: Sequence[str]) -> None:
-        with self._db.writer() as tx:
+        keys = list(dict.fromkeys(keys))
+        with self.db.writer() as tx:
             rows = device_profiles.lock(tx, keys)
             existing = {key for row in rows for key in (row.uuid, row.name)}
             missing = [key for key in keys if key not in existing]
@@ -109,4 +89,11 @@ class Profiles:
                     raise exception.ProfileInUse(name=row.name, count=users[row.id])
             device_profiles.remove(tx, [row.id for row in rows])
             entries = [events.Entry(_NOUN, row.uuid, _DELETED) for row in rows]
-            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+            events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
+
+    @retried
+    def _store(self, caller: Caller, request_key: str, profile: DeviceProfile) -> None:
+        with self.db.writer() as tx:
+            device_profiles.insert(tx, profile)
+            entry = events.Entry(_NOUN, profile.uuid, _CREATED)
+            events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)

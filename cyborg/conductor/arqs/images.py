@@ -9,6 +9,7 @@ functions here that change or decide something lock the deployable.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import sqlalchemy as sa
 
@@ -45,29 +46,31 @@ def admit(
     Return True when the binds need work before they are Bound: an image is to be loaded, or is
     being loaded. Raises DeviceUnavailable.
     """
+    unavailable = partial(
+        exception.DeviceUnavailable, uuid=deployable.device_uuid, provider=deployable.rp_uuid
+    )
     with_image = {arq: image for arq, image in requested.items() if image is not None}
     if not deployable.programmable:
         for arq, image in with_image.items():
-            reason = f"driver {deployable.driver} cannot load images"
-            raise _unavailable(
-                deployable,
-                f"not fit for accelerator request {arq}, which asks for {image}: {reason}",
+            raise unavailable(
+                status=f"not fit for accelerator request {arq}, which asks for {image}: "
+                f"driver {deployable.driver} cannot load images"
             )
         return False
     loaded = deployables.lock_image(tx, deployable.id)
     users = deployables.image_users(tx, deployable.id) if with_image else ()
+    used = {_parsed(wishes(user.group_spec or {})) for user in users}
     for arq, image in with_image.items():
         if _holds(loaded, image):
             continue
         others = [uuid for uuid, other in with_image.items() if other != image]
-        if not any(_stored_image(user.group_spec) == image for user in users):
+        if image not in used:
             others += [user.uuid for user in users]
         if others:
-            raise _unavailable(
-                deployable,
-                f"used by accelerator requests {', '.join(others)} with "
+            raise unavailable(
+                status=f"used by accelerator requests {', '.join(others)} with "
                 f"{f'image {loaded}' if loaded else 'an unknown image'}, and accelerator request "
-                f"{arq} asks for {image}",
+                f"{arq} asks for {image}"
             )
     if any(not _holds(loaded, image) for image in with_image.values()):
         return True
@@ -119,7 +122,8 @@ def clear_after_release(tx: sa.Connection, handle: Record) -> None:
 
 def may_be_loading(arq: Record) -> bool:
     """Return whether the image of an ARQ, whose handle is released now, may still be loading."""
-    return bool(arq.state == State.BIND_STARTED) and _stored_image(arq.group_spec) is not None
+    image = _parsed(wishes(arq.group_spec or {}))
+    return bool(arq.state == State.BIND_STARTED) and image is not None
 
 
 def check_unused(tx: sa.Connection, deployable: Record) -> None:
@@ -129,12 +133,6 @@ def check_unused(tx: sa.Connection, deployable: Record) -> None:
     if users:
         arqs = ", ".join(user.uuid for user in users)
         raise exception.DeviceInUse(uuid=deployable.device_uuid, arqs=arqs)
-
-
-def _unavailable(deployable: Record, status: str) -> exception.DeviceUnavailable:
-    return exception.DeviceUnavailable(
-        uuid=deployable.device_uuid, provider=deployable.rp_uuid, status=status
-    )
 
 
 def _holds(loaded: str | None, image: RequestedImage) -> bool:
@@ -153,10 +151,6 @@ def _is_loading(row: Record) -> bool:
     if row.kind == WorkKind.RELEASE:
         return LOADING in spec
     return _parsed(spec) is not None
-
-
-def _stored_image(group: Group | None) -> RequestedImage | None:
-    return _parsed(accel_requirements(group or {}))
 
 
 def _parsed(spec: Mapping[str, str]) -> RequestedImage | None:

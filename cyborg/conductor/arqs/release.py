@@ -8,6 +8,7 @@ transaction.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,40 +28,22 @@ LOG = logging.getLogger(__name__)
 _DELETED = "deleted"
 
 
+@dataclass(frozen=True, kw_only=True)
 class ArqReleaser:
     """Deletes ARQs; it calls ``wake`` when a commit has added work."""
 
-    def __init__(self, *, db: Database, wake: Callable[[], None]) -> None:
-        self._db = db
-        self._wake = wake
+    db: Database
+    wake: Callable[[], None]
 
+    @retried
     def by_uuid(self, caller: Caller, request_key: str, uuids: Sequence[str]) -> None:
         """Delete the ARQs that exist and may be deleted, then raise for the others.
 
         Raises BoundArqs for bound ARQs without a service token, else NotFound naming those that
         do not exist and that an earlier attempt of this request did not delete.
         """
-        bound, missing, waiting = self._by_uuid(caller, request_key, list(dict.fromkeys(uuids)))
-        if waiting:
-            self._wake()
-        if bound:
-            raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
-        if missing:
-            raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
-
-    def by_instance(self, caller: Caller, request_key: str, instance_uuid: str) -> None:
-        """Delete all ARQs of an instance that are in the caller's scope, if there are any.
-
-        A repeated request does not delete ARQs that were bound after its first attempt.
-        """
-        if self._by_instance(caller, request_key, instance_uuid):
-            self._wake()
-
-    @retried
-    def _by_uuid(
-        self, caller: Caller, request_key: str, uuids: Sequence[str]
-    ) -> tuple[set[str], set[str], bool]:
-        with self._db.writer() as tx:
+        uuids = list(dict.fromkeys(uuids))
+        with self.db.writer() as tx:
             rows = _lock(tx, caller, uuids)
             missing = set(uuids) - {row.uuid for row in rows}
             if missing:
@@ -68,28 +51,47 @@ class ArqReleaser:
             bound = {row.uuid for row in rows if row.instance_uuid and not caller.service}
             deletable = [row for row in rows if row.uuid not in bound]
             waiting = self._delete(tx, caller, request_key, deletable)
-            instances.release(tx, self._db.now, _instances(deletable))
-        return bound, missing, waiting
+            instances.release(tx, self.db.now, _instances(deletable))
+        if waiting:
+            self.wake()
+        if bound:
+            raise exception.BoundArqs(uuids=", ".join(sorted(bound)))
+        if missing:
+            raise exception.NotFound(noun="Accelerator request", key=", ".join(sorted(missing)))
 
     @retried
-    def _by_instance(self, caller: Caller, request_key: str, instance_uuid: str) -> bool:
-        with self._db.writer() as tx:
+    def by_instance(self, caller: Caller, request_key: str, instance_uuid: str) -> None:
+        """Delete all ARQs of an instance that are in the caller's scope, if there are any.
+
+        A repeated request does not delete ARQs that were bound after its first attempt.
+        """
+        with self.db.writer() as tx:
             scope = [*arqs.of_caller(caller), ~events.has_operation(request_key)]
             # This comes first because it also locks the instance against a bind.
-            opened = instances.release(tx, self._db.now, [instance_uuid], removing=scope)
+            opened = instances.release(tx, self.db.now, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
             waiting = self._delete(tx, caller, request_key, rows)
-            entries = _attached_entries(instance_uuid, rows)
-            events.record(tx, self._db.now, entries, caller=caller)
+            attached = sum(1 for row in rows if row.origin == attaching.ATTACHED)
+            if attached:
+                # The instance may go on (evacuated, offloaded), without these accelerators.
+                LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, attached)
+                reason = (
+                    f"{attached} attached accelerator(s) were deleted with all others of the "
+                    "instance; Nova creates only those of its flavor again"
+                )
+                action = "attached ones deleted"
+                entry = events.Entry("instance", instance_uuid, action, reason=reason)
+                events.record(tx, self.db.now, [entry], caller=caller)
             if rows and not opened:
                 # There was no row to lock: the first bind of the instance committed afterwards.
-                instances.release(tx, self._db.now, [instance_uuid])
+                instances.release(tx, self.db.now, [instance_uuid])
             if not rows and not events.is_repeated(tx, request_key):
                 # This entry marks the request as done, so that a late repetition does not delete
                 # what was bound since.
                 entry = events.Entry("instance", instance_uuid, _DELETED)
-                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
-            return waiting
+                events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)
+        if waiting:
+            self.wake()
 
     def _delete(
         self, tx: sa.Connection, caller: Caller, request_key: str, rows: Sequence[Record]
@@ -97,10 +99,10 @@ class ArqReleaser:
         """Delete locked ARQs; return True when an agent has work to do now."""
         if not rows:
             return False
-        cancel_and_release(tx, self._db.now, rows, request_key=request_key)
+        cancel_and_release(tx, self.db.now, rows, request_key=request_key)
         arqs.remove(tx, [row.id for row in rows])
         entries = [_entry(row, _DELETED) for row in rows]
-        events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+        events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
         return any(row.prepared for row in rows)
 
 
@@ -180,23 +182,6 @@ def release_work(row: Record, request_key: str | None) -> dict[str, Any]:
         "operation_id": request_key,
         "spec": {images.LOADING: True} if images.may_be_loading(row) else None,
     }
-
-
-def _attached_entries(instance_uuid: str, rows: Sequence[Record]) -> list[events.Entry]:
-    """Log the attached ARQs among deleted ones, and return the instance's history entry for them.
-
-    The instance may go on (evacuated, offloaded), and does not get these accelerators back.
-    """
-    count = sum(1 for row in rows if row.origin == attachments.ATTACHED)
-    if not count:
-        return []
-    LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, count)
-    reason = (
-        f"{count} attached accelerator(s) were deleted with all others of the instance; Nova "
-        "creates only those of its flavor again"
-    )
-    action = "attached ones deleted"
-    return [events.Entry("instance", instance_uuid, action, instance_uuid, reason=reason)]
 
 
 def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:

@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -18,6 +19,7 @@ from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Deployable, Device
 from cyborg.model import device as facts
+from cyborg.model import health
 from cyborg.model.attribute import Origin
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import Acknowledged, DriverState, Report
@@ -25,6 +27,7 @@ from cyborg.model.report import Acknowledged, DriverState, Report
 LOG = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ReportApplier:
     """Apply what agents report of their hosts.
 
@@ -33,28 +36,18 @@ class ReportApplier:
     again, are set up. ``wake`` is called when work waits after a commit.
     """
 
-    def __init__(
-        self, *, db: Database, auto_enable: frozenset[str], wake: Callable[[], None]
-    ) -> None:
-        self._db = db
-        self._auto_enable = auto_enable
-        self._wake = wake
+    db: Database
+    auto_enable: frozenset[str]
+    wake: Callable[[], None]
 
+    @retried
     def report(self, service_host: str, epoch: int, report: Report) -> Acknowledged:
         """Store what the report changes; raises NotFound (no hello yet), StaleEpoch.
 
         Deployables that cannot be kept, because another device has their name, are refused with
         the reason. The rest of the report is stored.
         """
-        acknowledged, work_waits = self._report(service_host, epoch, report)
-        if work_waits:
-            self._wake()
-        return acknowledged
-
-    @retried
-    def _report(self, service_host: str, epoch: int, report: Report) -> tuple[Acknowledged, bool]:
-        """Return the answer to the agent, and whether there are devices to be set up."""
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             host = hosts.lock_for_report(tx, service_host)
             check_epoch(host, service_host, epoch)
             # A host without devices or drivers has no rows to read.
@@ -62,32 +55,37 @@ class ReportApplier:
             inventory = (
                 DriverInventory.read(tx, host.id) if host.has_drivers else DriverInventory(host.id)
             )
-            diff = DeviceDiff(host.id, host.name, self._auto_enable)
+            diff = DeviceDiff(host.id, host.name, self.auto_enable)
             keepers: dict[str, str] = {}
             refused = self._compare(tx, report, stored, diff, inventory=inventory, keepers=keepers)
-            changed = inventory.note_drivers(tx, self._db.now, report)
-            uuids = _uuids(stored, diff)
+            changed = inventory.note_drivers(tx, self.db.now, report)
+            uuids = diff.uuids(stored)
             health_changes = device_health.of_report(report, uuids, stored.devices)
-            changed |= any(change.moves_offer for change in health_changes)
-            device_diff.write(tx, self._db.now, diff)
-            device_health.write(tx, self._db.now, health_changes)
-            unready = inventory.note_hardware(tx, self._db.now, report, uuids)
-            begun = self._set_up(tx, diff, unready) if _is_unready(report) else []
+            changed |= any(
+                health.offered(change.before) is not health.offered(change.health)
+                for change in health_changes
+            )
+            device_diff.write(tx, self.db.now, diff)
+            device_health.write(tx, self.db.now, health_changes)
+            unready = inventory.note_hardware(tx, self.db.now, report, uuids)
+            begun = self._set_up(tx, report, diff, unready)
             entries = [
                 events.Entry("device", uuid, action, hostname=host.name, state=state)
                 for uuid, action, state in diff.history
             ]
             entries += device_health.entries(health_changes, host.name)
-            events.record(tx, self._db.now, entries)
+            events.record(tx, self.db.now, entries)
             generation = hosts.acknowledge(
-                tx, self._db.now, host, report.digest(), changed=bool(diff or begun) or changed
+                tx, self.db.now, host, report.digest(), changed=bool(diff or begun) or changed
             )
         for uuid, action, _ in diff.history:
             LOG.info("Device %s on %s: %s", uuid, host.name, action)
         device_health.log(health_changes, host.name)
         if diff.waiting:
             LOG.info("%d device(s) on %s wait to be enabled", diff.waiting, host.name)
-        return Acknowledged(generation, refused, keepers), bool(begun)
+        if begun:
+            self.wake()
+        return Acknowledged(generation, refused, keepers)
 
     def _compare(
         self,
@@ -112,7 +110,14 @@ class ReportApplier:
         names = {deployable.name for _, device in reported for deployable in device.deployables}
         taken = host_inventory.taken_names(tx, names)
         matched = _match(reported, stored.devices)
-        ordered = self._ordered(tx, stored, diff.host_id, reported)
+        ordered: dict[tuple[str, str], Ordered] = {}
+        keys = {(row.driver, row.device_key) for row in stored.devices}
+        if any(device.made and (driver, device.key) not in keys for driver, device in reported):
+            # A created device is reported for the first time: its facts are the operator's.
+            ordered = {
+                (order.driver, order.facts.key): order
+                for order in created_accelerators.ordered(tx, diff.host_id)
+            }
         refused: dict[str, str] = {}
         used: dict[object, str] = {}
         taken_uuids = {row.uuid for row in stored.devices}
@@ -149,38 +154,23 @@ class ReportApplier:
                 diff.lose_device(row)
         return refused
 
-    def _ordered(
-        self,
-        tx: sa.Connection,
-        stored: StoredDevices,
-        host_id: int,
-        reported: Sequence[tuple[str, facts.Device]],
-    ) -> dict[tuple[str, str], Request]:
-        """Return the accelerators that operators ordered on this host, by driver and key.
-
-        Empty when the report shows no created device for the first time.
-        """
-        keys = {(row.driver, row.device_key) for row in stored.devices}
-        if all((driver, device.key) in keys for driver, device in reported if device.made):
-            return {}
-        return {
-            (order.driver, order.facts.key): order
-            for order in created_accelerators.requests(tx, host_id)
-        }
-
-    def _set_up(self, tx: sa.Connection, diff: DeviceDiff, unready: set[str]) -> list[str]:
+    def _set_up(
+        self, tx: sa.Connection, report: Report, diff: DeviceDiff, unready: set[str]
+    ) -> list[str]:
         """Begin the set-up of the enabled devices that need it; return their uuids.
 
         These are the new devices, and those in ``unready``, which did not need a set-up when they
         were last reported. A device that needed it before is left out: its set-up may have ended
         after this report was made.
         """
+        entries = [entry for driver in report.drivers for entry in driver.hardware or ()]
+        if not any(entry.setup_required for entry in entries):
+            return []
         enabled = DeviceStatus.ENABLED.value
         candidates = unready | {row["uuid"] for row in diff.devices if row["status"] == enabled}
         if not candidates:
             return []
-        which = Device.uuid.in_(sorted(candidates))
-        uuids = set_up.repeat(tx, self._db.now, which, None)
+        uuids = set_up.repeat(tx, self.db.now, Device.uuid.in_(sorted(candidates)), None)
         diff.history += [(uuid, DeviceStatus.INSTALLING.value, None) for uuid in uuids]
         return uuids
 
@@ -190,7 +180,7 @@ class ReportApplier:
 
         Raises NotFound, StaleEpoch.
         """
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
             for row in host_inventory.deployables(tx, host.id):
@@ -261,16 +251,3 @@ def _refusal(
                 f"{holder.hostname}; disable one of the two drivers there"
             )
     return None
-
-
-def _uuids(stored: StoredDevices, diff: DeviceDiff) -> dict[tuple[str, str], str]:
-    """Return the uuids of all devices of a host by driver and key, with those of the report."""
-    before = {(row.driver, row.device_key): row.uuid for row in stored.devices}
-    added = {(row["driver"], row["device_key"]): row["uuid"] for row in diff.devices}
-    moved = {uuid for key, uuid in diff.moved.items() if before.get(key) != uuid}
-    return {key: uuid for key, uuid in before.items() if uuid not in moved} | added | diff.moved
-
-
-def _is_unready(report: Report) -> bool:
-    """Return whether any hardware has to be set up before it can be used."""
-    return any(entry.setup_required for driver in report.drivers for entry in driver.hardware or ())

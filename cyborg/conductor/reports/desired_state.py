@@ -4,6 +4,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -30,6 +31,7 @@ from cyborg.model.report import Desired, Made, RequestedDriver, Retired
 from cyborg.model.work import HandleTask, Holding, Holdings, Use
 
 
+@dataclass(frozen=True, kw_only=True)
 class DesiredStates:
     """Compute the desired states of hosts.
 
@@ -38,9 +40,8 @@ class DesiredStates:
     their driver was uninstalled.
     """
 
-    def __init__(self, *, db: Database, lost_retention: int = 0) -> None:
-        self._db = db
-        self._lost_retention = lost_retention
+    db: Database
+    lost_retention: int = 0
 
     def desired(self, service_host: str, epoch: int) -> Desired:
         """Return the provider tree and the drivers of an agent's host; raises NotFound, StaleEpoch.
@@ -50,24 +51,32 @@ class DesiredStates:
         enabled, is lost, is not healthy or has a driver that is not ready; of other devices the
         units that are lost or in quarantine.
         """
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
             devices = {row.id: row for row in host_inventory.devices(tx, host.id)}
             deployables = host_inventory.deployables(tx, host.id)
-            handles = _by_deployable(host_inventory.handles(tx, host.id))
-            traits = _traits(host_inventory.attributes(tx, host.id))
+            handle_rows = host_inventory.handles(tx, host.id)
+            attributes = host_inventory.attributes(tx, host.id)
             driver_rows = drivers.of_host(tx, host.id)
             ordered = created_accelerators.requests(tx, host.id)
             removed = self._removed(tx, host.id, devices.values(), deployables)
+        # Deployable id → its handles, and its traits.
+        handles = defaultdict(list)
+        for handle in handle_rows:
+            handles[handle.deployable_id].append(handle)
+        traits = defaultdict(set)
+        for attribute in attributes:
+            if attribute.key.startswith("trait"):
+                traits[attribute.deployable_id].add(attribute.value)
         providers = tuple(
             _provider(
                 row,
+                devices[row.device_id],
                 handles[row.id],
                 traits[row.id],
-                standing=_standing(
-                    row, devices[row.device_id], driver_rows, disabled=host.disabled
-                ),
+                driver=driver_rows.get(devices[row.device_id].driver),
+                disabled=host.disabled,
             )
             for row in sorted(deployables, key=lambda row: str(row.name))
             if row.id not in removed
@@ -105,29 +114,13 @@ class DesiredStates:
         """Return the ids of the deployables to be removed, alone or with their devices."""
         removed: set[int] = set()
         if any(row.lost_ms is not None for row in devices):
-            due = lost_devices.due_devices(tx, self._db.now, host_id, self._lost_retention)
+            due = lost_devices.due_devices(tx, self.db.now, host_id, self.lost_retention)
             device_ids = {row.id for row in due}
             removed |= {row.id for row in deployables if row.device_id in device_ids}
         if any(row.lost_ms is not None for row in deployables):
-            due = lost_devices.due_deployables(tx, self._db.now, host_id, self._lost_retention)
+            due = lost_devices.due_deployables(tx, self.db.now, host_id, self.lost_retention)
             removed |= {row.id for row in due}
         return removed
-
-
-def _by_deployable(rows: Iterable[Record]) -> Mapping[int, list[Record]]:
-    groups = defaultdict(list)
-    for row in rows:
-        groups[row.deployable_id].append(row)
-    return groups
-
-
-def _traits(attributes: Iterable[Record]) -> Mapping[int, set[str]]:
-    """Return the traits of deployables by deployable id."""
-    traits = defaultdict(set)
-    for row in attributes:
-        if row.key.startswith("trait"):
-            traits[row.deployable_id].add(row.value)
-    return traits
 
 
 def _facts(
@@ -193,8 +186,21 @@ def children_first(deployables: Iterable[Record]) -> list[Record]:
 
 
 def _provider(
-    deployable: Record, handles: Sequence[Record], traits: Collection[str], *, standing: Standing
+    deployable: Record,
+    device: Record,
+    handles: Sequence[Record],
+    traits: Collection[str],
+    *,
+    driver: Record | None,
+    disabled: bool,
 ) -> Provider:
+    standing = Standing(
+        device.status,
+        lost=device.lost_ms is not None or deployable.lost_ms is not None,
+        driver=driver.state if driver is not None else None,
+        disabled=disabled,
+        health=device.health,
+    )
     return Provider(
         uuid=deployable.rp_uuid,
         name=deployable.name,
@@ -205,53 +211,36 @@ def _provider(
     )
 
 
-def _standing(
-    deployable: Record, device: Record, driver_rows: Mapping[str, Record], *, disabled: bool
-) -> Standing:
-    driver = driver_rows.get(device.driver)
-    return Standing(
-        device.status,
-        lost=device.lost_ms is not None or deployable.lost_ms is not None,
-        driver=driver.state if driver is not None else None,
-        disabled=disabled,
-        health=device.health,
-    )
-
-
+@dataclass(frozen=True, kw_only=True)
 class PreparedUnits:
     """Tell agents what the units of their hosts are used for."""
 
-    def __init__(self, *, db: Database) -> None:
-        self._db = db
+    db: Database
 
     @retried
     def holdings(self, service_host: str, epoch: int) -> Holdings:
         """Return all units of a host that are prepared for a bind; raises NotFound, StaleEpoch."""
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
             rows = host_inventory.prepared_units(tx, host.id)
-        return Holdings(tuple(Holding(_task(row), _use(row)) for row in rows))
-
-
-def _use(row: Record) -> Use:
-    """Return IN_TRANSITION unless the unit is clearly prepared or free: its work decides then."""
-    if row.lost:
-        return Use.IN_TRANSITION
-    if row.holder_state == State.BOUND and row.state == HandleState.HELD and row.prepared:
-        return Use.PREPARED
-    if row.holder_state is None and row.state == HandleState.FREE:
-        return Use.FREE
-    return Use.IN_TRANSITION
-
-
-def _task(row: Record) -> HandleTask:
-    return HandleTask(
-        operation=str(uuid4()),
-        driver=row.driver,
-        device_key=row.device_key,
-        deployable=row.name,
-        handle_key=row.handle_key,
-        handle_uuid=row.uuid,
-        spec=device_profile.accel_requirements(row.group_spec or {}),
-    )
+        units = []
+        for row in rows:
+            # Unless the unit is clearly prepared or free, its work decides.
+            use = Use.IN_TRANSITION
+            bound = row.holder_state == State.BOUND and row.state == HandleState.HELD
+            if not row.lost and bound and row.prepared:
+                use = Use.PREPARED
+            elif not row.lost and row.holder_state is None and row.state == HandleState.FREE:
+                use = Use.FREE
+            task = HandleTask(
+                operation=str(uuid4()),
+                driver=row.driver,
+                device_key=row.device_key,
+                deployable=row.name,
+                handle_key=row.handle_key,
+                handle_uuid=row.uuid,
+                spec=device_profile.accel_requirements(row.group_spec or {}),
+            )
+            units.append(Holding(task, use))
+        return Holdings(tuple(units))

@@ -89,6 +89,13 @@ class DeviceDiff:
         """How many of the new devices wait to be enabled."""
         return sum(row["status"] == DeviceStatus.INACTIVE.value for row in self.devices)
 
+    def uuids(self, stored: StoredDevices) -> dict[tuple[str, str], str]:
+        """Return the uuids of all devices of the host by driver and key, with those it gets."""
+        before = {(row.driver, row.device_key): row.uuid for row in stored.devices}
+        added = {(row["driver"], row["device_key"]): row["uuid"] for row in self.devices}
+        moved = {uuid for key, uuid in self.moved.items() if before.get(key) != uuid}
+        return {key: uuid for key, uuid in before.items() if uuid not in moved} | added | self.moved
+
     def add_device(
         self, driver: str, device: facts.Device, uuid: str, labels: Labels | None = None
     ) -> None:
@@ -191,7 +198,13 @@ class DeviceDiff:
         self._compare(Deployable, old, _deployable_columns(deployable))
         if old.lost_ms is not None:
             self.returned.setdefault(Deployable, set()).add(old.id)
-        self._compare_attributes(old, deployable, stored)
+        attributes = {
+            (row.key, row.value): row.id for row in stored.attributes if row.deployable_id == old.id
+        }
+        for attribute in deployable.attributes:
+            if attributes.pop((attribute.key, attribute.value), None) is None:
+                self._add_attribute(attribute, {"deployable_id": old.id})
+        self.gone_attributes |= set(attributes.values())
         missing = {row.handle_key: row for row in stored.handles if row.deployable_id == old.id}
         for handle in deployable.handles:
             row = missing.pop(handle.key, None)
@@ -202,17 +215,6 @@ class DeviceDiff:
             if row.lost_ms is not None:
                 self.returned.setdefault(AttachHandle, set()).add(row.id)
         self._lose(AttachHandle, missing.values())
-
-    def _compare_attributes(
-        self, old: Record, deployable: facts.Deployable, stored: StoredDevices
-    ) -> None:
-        missing = {
-            (row.key, row.value): row.id for row in stored.attributes if row.deployable_id == old.id
-        }
-        for attribute in deployable.attributes:
-            if missing.pop((attribute.key, attribute.value), None) is None:
-                self._add_attribute(attribute, {"deployable_id": old.id})
-        self.gone_attributes |= set(missing.values())
 
     def _add_attribute(self, attribute: facts.Attribute, owner: Row) -> None:
         self.attributes.append(

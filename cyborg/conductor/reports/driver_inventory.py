@@ -19,7 +19,6 @@ from cyborg.db import base, host_inventory
 from cyborg.db import drivers as drivers_db
 from cyborg.db.base import Record
 from cyborg.db.models import Backend, Driver, Hardware
-from cyborg.model import device as facts
 from cyborg.model.report import DriverHello, DriverReport, DriverState, Report
 
 LOG = logging.getLogger(__name__)
@@ -116,7 +115,25 @@ class DriverInventory:
                 uuid = old.uuid if keeps else str(uuid4())
             if entry.setup_required and not (old is not None and old.setup_required):
                 unready.add(uuid)
-            columns = {"uuid": uuid, **_hardware_columns(entry)}
+            kind = {"device_type": entry.kind}
+            status = {
+                "setup_required": entry.setup_required,
+                "reboot_required": entry.reboot_required,
+                "reason": entry.reason,
+            }
+            columns = {
+                "uuid": uuid,
+                "offered": entry.offered,
+                **kind,
+                **status,
+                "acc_specs": {
+                    **kind,
+                    "num": entry.num,
+                    "remote": entry.remote,
+                    "acc_capability": entry.capability,
+                },
+                "acc_status": status,
+            }
             if old is None:
                 added.append({"driver": key[0], "hardware_key": key[1], **columns})
             else:
@@ -155,7 +172,15 @@ class DriverInventory:
             left = dict(self.backends[driver_id])
             backends = _valid(driver.driver, "Backend", driver.backends, "name")
             for name, backend in backends.items():
-                columns = _backend_columns(backend)
+                services = sorted(backend.services, key=lambda service: service.name)
+                columns = {
+                    "state": backend.state,
+                    "services": [
+                        {"name": service.name, "state": service.state} for service in services
+                    ],
+                    "capabilities": backend.capabilities,
+                    "creates": None if backend.creates is None else backend.creates.value,
+                }
                 old = left.pop(name, None)
                 if old is None:
                     added.append(
@@ -238,34 +263,3 @@ def _driver_columns(driver: DriverReport) -> Row:
 def _enabled(row: Record, state: DriverState) -> Row:
     """Return the column that follows the host until an operator has enabled or disabled it."""
     return {} if row.wanted is not None else {"enabled": state is not DriverState.STOPPED}
-
-
-def _backend_columns(backend: facts.Backend) -> Row:
-    services = sorted(backend.services, key=lambda service: service.name)
-    return {
-        "state": backend.state,
-        "services": [{"name": service.name, "state": service.state} for service in services],
-        "capabilities": backend.capabilities,
-        "creates": None if backend.creates is None else backend.creates.value,
-    }
-
-
-def _hardware_columns(entry: facts.Hardware) -> Row:
-    return {
-        "device_type": entry.kind,
-        "offered": entry.offered,
-        "setup_required": entry.setup_required,
-        "reboot_required": entry.reboot_required,
-        "reason": entry.reason,
-        "acc_specs": {
-            "device_type": entry.kind,
-            "num": entry.num,
-            "remote": entry.remote,
-            "acc_capability": entry.capability,
-        },
-        "acc_status": {
-            "setup_required": entry.setup_required,
-            "reboot_required": entry.reboot_required,
-            "reason": entry.reason,
-        },
-    }

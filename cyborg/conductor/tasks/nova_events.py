@@ -7,6 +7,7 @@ yet, the event needs no repetition: Nova reads the state when it reads the ARQs.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cyborg import exception
 from cyborg.clients.nova import BindEvent, EventVerdict, Nova
@@ -23,13 +24,13 @@ LOG = logging.getLogger(__name__)
 _NOVA_WAITS_MS = 300_000
 
 
+@dataclass(frozen=True, kw_only=True)
 class NovaEvents:
     """The handler of ``notify`` work; each call gets the rows of one instance."""
 
-    def __init__(self, *, db: Database, queue: WorkQueue, nova: Nova) -> None:
-        self._db = db
-        self._queue = queue
-        self._nova = nova
+    db: Database
+    queue: WorkQueue
+    nova: Nova
 
     def notify(self, rows: Sequence[Record]) -> None:
         """Send the current states of the ARQs; raises Unavailable to be called again later.
@@ -37,7 +38,7 @@ class NovaEvents:
         Deleted ARQs need no event. A row for which Nova has stopped waiting is given up, and the
         history of the ARQ says so; the other rows of the instance are kept.
         """
-        with self._db.reader() as tx:
+        with self.db.reader() as tx:
             states = arqs.states(tx, [row.arq_uuid for row in rows])
         events = [
             BindEvent(
@@ -47,7 +48,7 @@ class NovaEvents:
             if states.get(row.arq_uuid) in RESOLVED
         ]
         try:
-            verdicts = self._nova.send_events(events) if events else []
+            verdicts = self.nova.send_events(events) if events else []
         except exception.Unavailable as error:
             if expired := [row for row in rows if row.age_ms >= _NOVA_WAITS_MS]:
                 uuids = {row.arq_uuid for row in expired}
@@ -55,8 +56,18 @@ class NovaEvents:
                     "Nova was not notified of ARQ(s) %s of instance %s, and no longer waits: %s",
                     *(", ".join(sorted(uuids)), rows[0].instance_uuid, error),
                 )
-                given_up = [event for event in events if event.arq_uuid in uuids]
-                self._finish(expired, [_given_up(event, error) for event in given_up])
+                entries = [
+                    history.Entry(
+                        "arq",
+                        event.arq_uuid,
+                        "nova not told",
+                        instance_uuid=event.instance_uuid,
+                        reason=str(error),
+                    )
+                    for event in events
+                    if event.arq_uuid in uuids
+                ]
+                self._finish(expired, entries)
             if len(expired) < len(rows):
                 raise
             return
@@ -71,15 +82,5 @@ class NovaEvents:
     @retried
     def _finish(self, rows: Sequence[Record], entries: Sequence[history.Entry] = ()) -> None:
         # This has its own retry: after a deadlock here, Nova does not get the events again.
-        with self._queue.complete(rows) as tx:
-            history.record(tx, self._db.now, entries, ordered_by=work.origin(rows[0]))
-
-
-def _given_up(event: BindEvent, error: Exception) -> history.Entry:
-    return history.Entry(
-        "arq",
-        event.arq_uuid,
-        "nova not told",
-        instance_uuid=event.instance_uuid,
-        reason=str(error),
-    )
+        with self.queue.complete(rows) as tx:
+            history.record(tx, self.db.now, entries, ordered_by=work.origin(rows[0]))

@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
@@ -45,19 +46,19 @@ class Fenced(Exception):
     """Another conductor has taken the work over: this transaction must be rolled back."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class WorkQueue:
     """Ends, continues or reschedules the work of handlers.
 
     It locks the rows of work last, after ARQs and handles, as all transactions do.
     """
 
-    def __init__(self, *, db: Database) -> None:
-        self._db = db
+    db: Database
 
     @contextmanager
     def complete(self, rows: Sequence[Record]) -> Iterator[sa.Connection]:
         """Yield a transaction that also ends the work; raises Fenced and rolls all back."""
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             yield tx
             if not work.finish(tx, rows):
                 raise Fenced
@@ -68,7 +69,7 @@ class WorkQueue:
 
         Raises Fenced when the work belongs to another conductor.
         """
-        with self._db.writer() as tx:
+        with self.db.writer() as tx:
             yield tx
             if not work.lock_owned(tx, rows):
                 raise Fenced
@@ -79,8 +80,8 @@ class WorkQueue:
         tries = max(row.attempts for row in rows)
         growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))
         pause = pause_ms or int(growing * random.uniform(0.5, 1.0))
-        with self._db.writer() as tx:
-            work.postpone(tx, self._db.now, rows, delay_ms=pause, error=error)
+        with self.db.writer() as tx:
+            work.postpone(tx, self.db.now, rows, delay_ms=pause, error=error)
 
 
 class Worker:
@@ -134,7 +135,10 @@ class Worker:
         owner = self._lease.owner
         if owner is None:
             return 0
-        self._reschedule_unreturned()
+        # The database did not accept these before. This raises when it still does not.
+        while self._unreturned:
+            self._queue.reschedule(*self._unreturned[0])
+            self._unreturned.popleft()
         rows = self._claim(owner)
         groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
         for row in rows:
@@ -170,20 +174,19 @@ class Worker:
         """Run the handler with the request ids of the first row's origin."""
         origin = work.origin(rows[0])
         with working_for(origin), tracing.span(f"work {rows[0].kind}", origin=origin):
-            self._handle(rows)
-
-    def _handle(self, rows: Sequence[Record]) -> None:
-        kind = WorkKind(rows[0].kind)
-        try:
-            self._handlers[kind](rows)
-        except Fenced:
-            LOG.info("Another conductor has taken over work %s (%s)", rows[0].uuid, kind.value)
-        except exception.CyborgError as error:
-            self._reschedule(rows, error)
-        except Exception as error:
-            # An error in our code must not lose the row: it is tried again, and stays visible.
-            LOG.exception("Work %s (%s) failed with an unexpected error", rows[0].uuid, kind.value)
-            self._reschedule(rows, error)
+            kind = WorkKind(rows[0].kind)
+            try:
+                self._handlers[kind](rows)
+            except Fenced:
+                LOG.info("Another conductor has taken over work %s (%s)", rows[0].uuid, kind.value)
+            except exception.CyborgError as error:
+                self._reschedule(rows, error)
+            except Exception as error:
+                # An error in our code must not lose the row: it is tried again, and stays visible.
+                LOG.exception(
+                    "Work %s (%s) failed with an unexpected error", rows[0].uuid, kind.value
+                )
+                self._reschedule(rows, error)
 
     def _reschedule(self, rows: Sequence[Record], error: Exception) -> None:
         try:
@@ -195,10 +198,3 @@ class Worker:
                 *(rows[0].uuid, rows[0].kind, fault),
             )
             self._unreturned.append((rows, str(error)))
-
-    def _reschedule_unreturned(self) -> None:
-        """Reschedule what the database did not accept before; raises when it still does not."""
-        while self._unreturned:
-            rows, error = self._unreturned[0]
-            self._queue.reschedule(rows, error)
-            self._unreturned.popleft()

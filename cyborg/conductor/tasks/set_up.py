@@ -10,6 +10,7 @@ for the result. A device that an operator disables in the meantime stays disable
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -83,52 +84,51 @@ def repeat(
     return [row.uuid for row in unready]
 
 
+@dataclass(frozen=True, kw_only=True)
 class DeviceSetUp:
     """The handler of ``install`` work."""
 
-    def __init__(self, *, db: Database, queue: WorkQueue, agents: AgentClient) -> None:
-        self._db = db
-        self._queue = queue
-        self._agents = agents
+    db: Database
+    queue: WorkQueue
+    agents: AgentClient
 
     def install(self, rows: Sequence[Record]) -> None:
-        """Bring a device from installing to enabled, or to failed with the reason."""
+        """Bring a device from installing to enabled, or to failed with the reason.
+
+        A device that is set up again waits until no ARQ has a unit of it.
+        """
         (row,) = rows
-        with self._db.reader() as tx:
+        with self.db.reader() as tx:
             device = devices.with_agent(tx, row.spec["device"])
         if device is None or device.status != DeviceStatus.INSTALLING:
-            with self._queue.complete(rows):
+            with self.queue.complete(rows):
                 return
         if row.spec.get(_AGAIN):
-            self._wait_for_arqs(row, device)
+            if not device.unready:
+                self._end(row, device, DeviceEvent.FINISH, None)
+                return
+            with self.db.reader() as tx:
+                held = devices.arqs_of(tx, device.id)
+            if held:
+                self._wait(row, device, held)
+            else:
+                self._begin_unused(row, device)
             return
         if row.overdue or device.service_host is None:
             self._end(row, device, DeviceEvent.FAIL, _TIMED_OUT)
             return
         task = InstallTask(row.uuid, device.driver, device.device_key, device.agent_epoch or 0)
         try:
-            outcome = self._agents.install(device.service_host, task)
+            outcome = self.agents.install(device.service_host, task)
         except exception.UnknownVerb as fault:
             self._end(row, device, DeviceEvent.FAIL, str(fault))
             return
         if not outcome.done:
-            self._queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
+            self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
         elif outcome.fault is not None:
             self._end(row, device, DeviceEvent.FAIL, outcome.fault)
         else:
             self._end(row, device, DeviceEvent.FINISH, outcome.note, reported=outcome.health)
-
-    def _wait_for_arqs(self, row: Record, device: Record) -> None:
-        """Set a device up as soon as no ARQ has a unit; a device that became ready is enabled."""
-        if not device.unready:
-            self._end(row, device, DeviceEvent.FINISH, None)
-            return
-        with self._db.reader() as tx:
-            held = devices.arqs_of(tx, device.id)
-        if held:
-            self._wait(row, device, held)
-        else:
-            self._begin_unused(row, device)
 
     @retried
     def _wait(self, row: Record, device: Record, held: Sequence[str]) -> None:
@@ -138,18 +138,18 @@ class DeviceSetUp:
             f"{', '.join(held[:_NAMED])}{more}. It waits for them to be deleted."
         )
         if device.status_reason != reason:
-            with self._queue.checkpoint([row]) as tx:
+            with self.queue.checkpoint([row]) as tx:
                 devices.set_reason(tx, device.id, reason)
             LOG.warning("Device %s on host %s: %s", device.uuid, device.hostname, reason)
-        self._queue.reschedule([row], reason, pause_ms=_ARQ_POLL_MS)
+        self.queue.reschedule([row], reason, pause_ms=_ARQ_POLL_MS)
 
     @retried
     def _begin_unused(self, row: Record, device: Record) -> None:
         """Replace this work by work that does not wait, unless a bind is faster."""
-        with self._queue.complete([row]) as tx:
+        with self.queue.complete([row]) as tx:
             lost_devices.lock_handles_of_device(tx, device.id)
             taken = bool(devices.arqs_of(tx, device.id))
-            begin(tx, self._db.now, [device], row.operation_id, wait=taken)
+            begin(tx, self.db.now, [device], row.operation_id, wait=taken)
 
     @retried
     def _end(
@@ -167,17 +167,17 @@ class DeviceSetUp:
             device_health.of_device(device.uuid, device, reported) if reported is not None else None
         )
         changes = [change] if change is not None else []
-        with self._queue.complete([row]) as tx:
-            hosts.bump_desired_generation(tx, self._db.now, device.host_id)
+        with self.queue.complete([row]) as tx:
+            hosts.bump_desired_generation(tx, self.db.now, device.host_id)
             if devices.move(tx, device.id, event, reason):
                 entry = events.Entry(
                     "device", device.uuid, status, hostname=device.hostname, reason=reason
                 )
                 # In the same transaction, so that a faulty device is never offered in between.
-                device_health.write(tx, self._db.now, changes)
+                device_health.write(tx, self.db.now, changes)
                 events.record(
                     tx,
-                    self._db.now,
+                    self.db.now,
                     [entry, *device_health.entries(changes, device.hostname)],
                     operation=row.operation_id,
                     ordered_by=work.origin(row),
@@ -190,4 +190,4 @@ class DeviceSetUp:
             f": {reason}" if reason else "",
         )
         if device.service_host is not None:
-            self._agents.poke(device.service_host)
+            self.agents.poke(device.service_host)

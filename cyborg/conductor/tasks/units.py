@@ -9,6 +9,7 @@ has answered; no transaction is open during a call.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -41,6 +42,7 @@ def ignore(outcome: State, seconds: float) -> None:
     """Do not record the durations of binds."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class UnitTasks:
     """The handlers of ``prepare``, ``release`` and ``program`` work.
 
@@ -48,20 +50,11 @@ class UnitTasks:
     after each commit that may have made work due.
     """
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        queue: WorkQueue,
-        agents: AgentClient,
-        wake: Callable[[], None],
-        bound: Callable[[State, float], None] = ignore,
-    ) -> None:
-        self._bound = bound
-        self._db = db
-        self._queue = queue
-        self._agents = agents
-        self._wake = wake
+    db: Database
+    queue: WorkQueue
+    agents: AgentClient
+    wake: Callable[[], None]
+    bound: Callable[[State, float], None] = ignore
 
     def prepare(self, rows: Sequence[Record]) -> None:
         """Bring a started bind to Bound, or to BindFailed at its deadline or on a fault."""
@@ -71,10 +64,11 @@ class UnitTasks:
             # The last error of the work is the better answer, if there is one.
             self._fail(row, f"{_TIMED_OUT}: {row.error}" if row.error else _TIMED_OUT, begun)
             return
-        handle = self._handle(row)
+        with self.db.reader() as tx:
+            handle = deployables.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
         if handle is not None and handle.state in UNRELEASED:
             reason = "the release of its attach handle after the last instance is going on"
-            self._queue.reschedule(rows, reason, pause_ms=AGENT_POLL_MS)
+            self.queue.reschedule(rows, reason, pause_ms=AGENT_POLL_MS)
             return
         if handle is None or handle.state != HandleState.HELD:
             self._fail(row, "its attach handle is gone", begun)
@@ -85,12 +79,12 @@ class UnitTasks:
         decision = self._decide(row, handle)
         if decision.waits:
             reason = f"other work on {handle.name} may be loading an image"
-            self._queue.reschedule(rows, reason, pause_ms=AGENT_POLL_MS)
+            self.queue.reschedule(rows, reason, pause_ms=AGENT_POLL_MS)
             return
         outcome = Outcome(row.uuid)
         if handle.prepare or decision.image is not None:
             try:
-                outcome = self._agents.prepare(
+                outcome = self.agents.prepare(
                     _agent_of(handle),
                     _task(row, handle, row.spec or {}),
                     image=decision.image,
@@ -102,20 +96,20 @@ class UnitTasks:
                 self._fail(row, f"no image can be loaded for a bind yet: {error}", begun)
                 return
             if not outcome.done:
-                self._queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
+                self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
                 return
             if outcome.fault is not None:
                 self._fail(row, outcome.fault, begun)
                 return
         self._resolve(row, Event.FINISH, None, image=outcome.image, clean=not handle.prepare)
-        self._bound(State.BOUND, time.monotonic() - begun)
+        self.bound(State.BOUND, time.monotonic() - begun)
 
     @retried
     def _decide(self, row: Record, handle: Record) -> images.ImageDecision:
         """Decide what to do now, and mark the ARQ as prepared before its agent is called."""
         decision = images.ImageDecision()
         if handle.prepare or handle.programmable:
-            with self._queue.checkpoint([row]) as tx:
+            with self.queue.checkpoint([row]) as tx:
                 locked = arqs.lock(tx, Arq.uuid == row.arq_uuid)
                 if handle.programmable:
                     decision = images.decide(tx, row, handle)
@@ -129,7 +123,7 @@ class UnitTasks:
             "Bind of ARQ %s to instance %s failed: %s", row.arq_uuid, row.instance_uuid, fault
         )
         self._resolve(row, Event.FAIL, fault)
-        self._bound(State.BIND_FAILED, time.monotonic() - begun)
+        self.bound(State.BIND_FAILED, time.monotonic() - begun)
 
     @retried
     def _resolve(
@@ -147,7 +141,7 @@ class UnitTasks:
         undo for this bind. Raises Fenced for an ARQ that has been unbound or deleted in the
         meantime: its work row is gone.
         """
-        with self._queue.complete([row]) as tx:
+        with self.queue.complete([row]) as tx:
             locked = arqs.lock(tx, Arq.uuid == row.arq_uuid)
             if image is not None:
                 set_image(tx, row.deployable_id, image)
@@ -157,7 +151,7 @@ class UnitTasks:
                         arqs.mark_prepared(tx, arq.id, prepared=False)
             bind.resolve(
                 tx,
-                self._db.now,
+                self.db.now,
                 locked,
                 event,
                 fault=fault,
@@ -173,7 +167,7 @@ class UnitTasks:
                     *(arq.uuid, action, arq.instance_uuid, arq.hostname),
                     *(arq.device_uuid, arq.attach_handle_id),
                 )
-        self._wake()
+        self.wake()
 
     def release(self, rows: Sequence[Record]) -> None:
         """Have the agent clean up a unit; then its handle is free, or its next ARQ's.
@@ -181,11 +175,12 @@ class UnitTasks:
         A handle that the host refuses to release goes into quarantine; the work is tried again.
         """
         (row,) = rows
-        handle = self._handle(row)
+        with self.db.reader() as tx:
+            handle = deployables.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
         if handle is not None and handle.state in UNRELEASED:
-            outcome = self._agents.release(_agent_of(handle), _task(row, handle, {}))
+            outcome = self.agents.release(_agent_of(handle), _task(row, handle, {}))
             if not outcome.done:
-                self._queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
+                self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
                 return
             if outcome.fault is not None:
                 self._count_refusal(row, handle, outcome.fault)
@@ -197,29 +192,29 @@ class UnitTasks:
     @retried
     def _end_release(self, row: Record, handle: Record) -> None:
         quarantined = handle is not None and handle.state == HandleState.QUARANTINED
-        with self._queue.complete([row]) as tx:
+        with self.queue.complete([row]) as tx:
             if quarantined:
-                hosts.bump_desired_generation(tx, self._db.now, handle.host_id)
+                hosts.bump_desired_generation(tx, self.db.now, handle.host_id)
             if handle is not None:
                 images.clear_after_release(tx, handle)
             attach_handles.finish_release(tx, row.attach_handle_id)
-            work.make_due(tx, self._db.now, row.attach_handle_id)
+            work.make_due(tx, self.db.now, row.attach_handle_id)
             if quarantined:
-                self._record(tx, row, _entry(handle, "out of quarantine"))
+                self._record(tx, row, handle, "out of quarantine")
         if quarantined:
             LOG.info("%s released: it has left quarantine", _described(handle))
-        self._wake()
+        self.wake()
 
     @retried
     def _count_refusal(self, row: Record, handle: Record, fault: str) -> None:
         """Count a refused release; the last that is tolerated puts the handle into quarantine."""
         refusals = int((row.spec or {}).get(_REFUSALS, 0)) + 1
         quarantines = refusals == _MAX_REFUSALS and handle.state == HandleState.RELEASING
-        with self._queue.checkpoint([row]) as tx:
+        with self.queue.checkpoint([row]) as tx:
             if quarantines:
-                hosts.bump_desired_generation(tx, self._db.now, handle.host_id)
+                hosts.bump_desired_generation(tx, self.db.now, handle.host_id)
                 if attach_handles.quarantine(tx, handle.id):
-                    self._record(tx, row, _entry(handle, "quarantined", fault))
+                    self._record(tx, row, handle, "quarantined", reason=fault)
             work.set_spec(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
         if quarantines:
             LOG.warning(
@@ -230,7 +225,7 @@ class UnitTasks:
     def program(self, rows: Sequence[Record]) -> None:
         """Load an operator's image into a deployable, and store which image it holds."""
         (row,) = rows
-        with self._db.reader() as tx:
+        with self.db.reader() as tx:
             deployable = deployables.by_uuid(tx, row.spec["deployable"])
         fault: str | None = "the deployable is gone"
         if row.overdue:
@@ -239,7 +234,7 @@ class UnitTasks:
         elif deployable is not None:
             if deployable.bitstream_id is not None:
                 # The loaded image is unknown until the agent has answered.
-                with self._queue.checkpoint(rows) as tx:
+                with self.queue.checkpoint(rows) as tx:
                     set_image(tx, row.deployable_id, None)
             task = ProgramTask(
                 row.uuid,
@@ -251,12 +246,12 @@ class UnitTasks:
                 order=row.id,
                 issued_ms=row.created_ms,
             )
-            outcome = self._agents.program(_agent_of(deployable), task)
+            outcome = self.agents.program(_agent_of(deployable), task)
             if not outcome.done:
-                self._queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
+                self.queue.reschedule(rows, None, pause_ms=AGENT_POLL_MS)
                 return
             fault = outcome.fault
-        with self._queue.complete(rows) as tx:
+        with self.queue.complete(rows) as tx:
             entry = events.Entry(
                 "deployable",
                 row.spec["deployable"],
@@ -265,20 +260,35 @@ class UnitTasks:
                 reason=fault,
                 device_uuid=deployable and deployable.device_uuid,
             )
-            self._record(tx, row, entry, request_key=row.operation_id)
+            events.record(
+                tx,
+                self.db.now,
+                [entry],
+                operation=row.operation_id,
+                ordered_by=work.origin(row),
+            )
             if fault is None:
                 set_image(tx, row.deployable_id, row.spec["image_uuid"])
 
-    def _handle(self, row: Record) -> Record:
-        with self._db.reader() as tx:
-            return deployables.tasks(tx, [row.attach_handle_id]).get(row.attach_handle_id)
-
     def _record(
-        self, tx: sa.Connection, row: Record, entry: events.Entry, *, request_key: str | None = None
+        self,
+        tx: sa.Connection,
+        row: Record,
+        handle: Record,
+        action: str,
+        *,
+        reason: str | None = None,
     ) -> None:
-        """Record one event with the ids of the request that ordered the work."""
-        ordered_by = work.origin(row)
-        events.record(tx, self._db.now, [entry], operation=request_key, ordered_by=ordered_by)
+        """Record what happened to a handle, with the ids of the request that ordered the work."""
+        entry = events.Entry(
+            "handle",
+            handle.uuid,
+            action,
+            hostname=handle.hostname,
+            reason=reason,
+            device_uuid=handle.device_uuid,
+        )
+        events.record(tx, self.db.now, [entry], ordered_by=work.origin(row))
 
 
 def _agent_of(row: Record) -> str:
@@ -303,17 +313,6 @@ def _task(row: Record, handle: Record, spec: dict[str, str]) -> HandleTask:
         order=row.id,
         issued_ms=row.created_ms,
         agent_epoch=handle.agent_epoch or 0,
-    )
-
-
-def _entry(handle: Record, action: str, reason: str | None = None) -> events.Entry:
-    return events.Entry(
-        "handle",
-        handle.uuid,
-        action,
-        hostname=handle.hostname,
-        reason=reason,
-        device_uuid=handle.device_uuid,
     )
 
 
