@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.allocations import Allocations, Consumer
-from cyborg.clients.nova import Nova, Server
+from cyborg.clients.nova import Nova
 from cyborg.clients.placement import CONCURRENT_UPDATE
 from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
@@ -180,7 +180,8 @@ class AttachWork:
         if server is None or server.node != plan.node:
             return self._roll_back(row, plan, "the server is not there any more")
         if server.status not in ("ACTIVE", _AT_REST) or server.task is not None:
-            return self._roll_back(row, plan, f"the server has become {_state(server)}")
+            task = f" ({server.task})" if server.task is not None else ""
+            return self._roll_back(row, plan, f"the server has become {server.status}{task}")
         return self._list(row, plan)
 
     @retried
@@ -366,7 +367,3 @@ def _entry(row: Record, arq: Record, action: str) -> events.Entry:
         hostname=arq.hostname,
         device_uuid=arq.device_uuid,
     )
-
-
-def _state(server: Server) -> str:
-    return server.status if server.task is None else f"{server.status} ({server.task})"

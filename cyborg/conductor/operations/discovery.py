@@ -64,8 +64,8 @@ class DiscoveryAPI:
             if driver is not None and not drivers.on_hosts(tx, driver, [row.id for row in chosen]):
                 raise exception.NotFound(noun="Driver", key=driver)
             spec = {"driver": driver, "setup": setup}
-            about = {"driver": driver} if driver else {}
-            return [Task(row, WorkKind.DISCOVER, spec, about=about) for row in chosen]
+            subject = {"driver": driver} if driver else {}
+            return [Task(row, WorkKind.DISCOVER, spec, subject=subject) for row in chosen]
 
         return self._operations.begin(order, plan)
 
@@ -93,7 +93,10 @@ class AgentQuery:
 
     @retried
     def _end_discovery(self, row: Record, answer: Discovered) -> None:
-        """End a discovery; begin the set-up of enabled devices that need one again."""
+        """End a discovery; begin the set-up of enabled devices that need one again.
+
+        With ``setup`` in its spec, devices that are inactive and need a set-up get one as well.
+        """
         ready = [driver.name for driver in answer.drivers if driver.state is DriverState.READY]
         which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(ready))
         result = host_result(row, answer)
@@ -103,23 +106,20 @@ class AgentQuery:
                 self._record_set_up(
                     tx, row, set_up.repeat(tx, self._db.now, which, row.operation_id)
                 )
-            if row.spec.get("setup"):
-                self._set_up_inactive(tx, row, which)
+            inactive = (
+                devices.unready(tx, which, status=DeviceStatus.INACTIVE)
+                if row.spec.get("setup")
+                else []
+            )
+            if inactive:
+                hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+                devices.move_all(tx, [device.id for device in inactive], DeviceEvent.INSTALL)
+                set_up.begin(tx, self._db.now, inactive, row.operation_id)
+                self._record_set_up(tx, row, [device.uuid for device in inactive])
             installing = devices.being_set_up(tx, row.host_id, ready)
             result = replace(result, result={**(result.result or {}), "installing": installing})
             operations.end(tx, self._db.now, row.operation_id, result)
         _log(row, result)
-
-    def _set_up_inactive(
-        self, tx: sa.Connection, row: Record, which: sa.ColumnElement[bool]
-    ) -> None:
-        """Begin the set-up of the devices that are not enabled yet and need one."""
-        inactive = devices.unready(tx, which, status=DeviceStatus.INACTIVE)
-        if inactive:
-            hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            devices.move_all(tx, [device.id for device in inactive], DeviceEvent.INSTALL)
-            set_up.begin(tx, self._db.now, inactive, row.operation_id)
-            self._record_set_up(tx, row, [device.uuid for device in inactive])
 
     def _record_set_up(self, tx: sa.Connection, row: Record, uuids: Sequence[str]) -> None:
         status, hostname = DeviceStatus.INSTALLING.value, row.spec["host"]

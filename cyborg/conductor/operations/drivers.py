@@ -150,11 +150,11 @@ class Drivers:
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
             entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
             events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
-            patient = drain or order.wait
+            unlimited = drain or order.wait
             spec = {"driver": name, "served": served}
-            about = {"driver": name}
+            subject = {"driver": name}
             return [
-                Task(host, WorkKind.UNINSTALL, spec, patient=patient, about=about)
+                Task(host, WorkKind.UNINSTALL, spec, unlimited=unlimited, subject=subject)
                 for host in chosen
             ]
 
@@ -180,11 +180,13 @@ class Drivers:
         rows = drivers.named(tx, name)
         if not rows:
             raise exception.NotFound(noun="Driver", key=key)
-        host_ids = {
-            row.host_id
-            for row in rows
-            if _is_installed(row) and only_host_id in (None, row.host_id)
-        }
+        host_ids = set()
+        for row in rows:
+            # Without a request a driver is installed where it is loaded.
+            loaded = row.state != DriverState.STOPPED.value
+            installed = loaded if row.wanted is None else row.wanted
+            if installed and only_host_id in (None, row.host_id):
+                host_ids.add(row.host_id)
         if not host_ids:
             raise exception.Conflict(reason=f"Driver {key} is not installed there.")
         chosen = [host for host in self._operations.all_hosts(tx) if host.id in host_ids]
@@ -222,7 +224,7 @@ class Drivers:
                 host,
                 WorkKind.DRIVER,
                 {**spec, "epoch": host.epoch, "enabled": enabled[host.id]},
-                about={"driver": name},
+                subject={"driver": name},
             )
             for host in chosen
         ]
@@ -257,7 +259,7 @@ class Drivers:
                         "before": before,
                         "enabled": settings.get("enabled", row is None or row.enabled),
                     },
-                    about={"driver": name},
+                    subject={"driver": name},
                 )
             )
         self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
@@ -278,13 +280,6 @@ class Drivers:
             for row in rows
         ]
         events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
-
-
-def _is_installed(row: Record) -> bool:
-    """Return whether a driver is loaded on its host, or would be if it were enabled."""
-    if row.wanted is None:
-        return bool(row.state != DriverState.STOPPED.value)
-    return bool(row.wanted)
 
 
 def _device_entries(rows: Collection[Record], action: str) -> list[events.Entry]:
@@ -316,14 +311,23 @@ class DriverWork:
         if phase == _RELOAD:
             self._reload(row)
             return
-        answer = self._query.ask(row, phase, lambda tx: self._restore(tx, row))
+
+        def undo(tx: sa.Connection) -> None:
+            self._restore_settings(tx, row)
+            if row.spec["before"] is None:
+                self._remove_row(tx, row)
+
+        answer = self._query.ask(row, phase, undo)
         if answer is None:
             return
         if phase == _UNDO:
             self._end_rollback(row)
             return
-        result = _configured(row, answer)
-        if row.spec["wish"] and any(not driver.accepted for driver in answer.drivers):
+        refused = any(not driver.accepted for driver in answer.drivers)
+        # A driver that is disabled need not be ready.
+        checked = row.spec["enabled"] or refused
+        result = host_result(row, answer if checked else Discovered(answer.operation))
+        if row.spec["wish"] and refused:
             self._roll_back(row, result)
         else:
             self._query.end(row, result)
@@ -353,7 +357,8 @@ class DriverWork:
         with self._queue.checkpoint([row]) as tx:
             self._restore_settings(tx, row)
             work.note(tx, row, spec)
-        self._run_again(row)
+        self._queue.reschedule([row], None, pause_ms=1)
+        self._wake()
 
     def _restore_settings(self, tx: sa.Connection, row: Record) -> None:
         """Request the earlier settings again, unless a later request has changed them."""
@@ -363,12 +368,6 @@ class DriverWork:
         for driver in drivers.on_hosts(tx, name, [row.host_id]):
             if all(getattr(driver, key) == value for key, value in settings.items()):
                 drivers.set_requested(tx, row.host_id, name, {key: before[key] for key in settings})
-
-    def _restore(self, tx: sa.Connection, row: Record) -> None:
-        """Undo a request that the agent does not understand."""
-        self._restore_settings(tx, row)
-        if row.spec["before"] is None:
-            self._remove_row(tx, row)
 
     @retried
     def _end_rollback(self, row: Record) -> None:
@@ -391,19 +390,6 @@ class DriverWork:
         """Remove a driver from one host, as far as that is possible now."""
         (row,) = rows
         phase = row.spec.get(_PHASE, _GREET)
-        if phase == _GREET:
-            self._greet(row)
-        elif phase == _DRAIN:
-            self._drain(row)
-        elif phase == _UNLOAD:
-            answer = self._query.ask(row, phase)
-            if answer is not None:
-                self._next_phase(row, _REMOVE)
-        else:
-            self._remove(row)
-
-    def _greet(self, row: Record) -> None:
-        """Continue if the agent can unload a driver; if not, enable its devices again."""
 
         def undo(tx: sa.Connection) -> None:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
@@ -412,8 +398,16 @@ class DriverWork:
             )
             work.record(tx, self._db.now, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
 
-        if self._query.ask(row, _GREET, undo) is not None:
-            self._next_phase(row, _DRAIN)
+        if phase == _GREET:
+            if self._query.ask(row, phase, undo) is not None:
+                self._next_phase(row, _DRAIN)
+        elif phase == _DRAIN:
+            self._drain(row)
+        elif phase == _UNLOAD:
+            if self._query.ask(row, phase) is not None:
+                self._next_phase(row, _REMOVE)
+        else:
+            self._remove(row)
 
     @retried
     def _drain(self, row: Record) -> None:
@@ -464,15 +458,5 @@ class DriverWork:
             if step is not None:
                 operations.reach(tx, self._db.now, row.operation_id, step)
             work.note(tx, row, {**row.spec, _PHASE: phase})
-        self._run_again(row)
-
-    def _run_again(self, row: Record) -> None:
         self._queue.reschedule([row], None, pause_ms=1)
         self._wake()
-
-
-def _configured(row: Record, answer: Discovered) -> HostResult:
-    """Return the result of one host; a driver that is disabled need not be ready."""
-    if row.spec["enabled"] or any(not driver.accepted for driver in answer.drivers):
-        return host_result(row, answer)
-    return host_result(row, Discovered(answer.operation))
