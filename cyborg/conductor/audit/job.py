@@ -2,13 +2,13 @@
 """The periodic audit: one conductor audits the cloud and repairs findings."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from cyborg import exception
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.repairs import Repairs
 from cyborg.conductor.leases import ConductorLease
-from cyborg.model.audit_findings import Finding, Kind, Severity
+from cyborg.model.audit_findings import Kind, Severity
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,19 @@ class AuditJob:
         if self._auditor is None:
             self._auditor = self._make_auditor()
         verdict = self._auditor.look()
-        self._log(verdict.findings)
+        findings = {
+            finding.identity: finding
+            for finding in verdict.findings
+            if finding.severity > Severity.INFO
+        }
+        # Each finding is logged once, for as long as it stays.
+        for identity in findings.keys() - self._logged:
+            finding = findings[identity]
+            LOG.warning(
+                "Audit finding %s: %s %s: %s %s",
+                *(finding.kind, finding.noun, finding.key, finding.cause, finding.remedy),
+            )
+        self._logged = set(findings)
         if verdict.unasked:
             raise exception.Unavailable(
                 peer="A service that the audit reads", reason=" ".join(verdict.unasked)
@@ -61,16 +73,3 @@ class AuditJob:
                     "Audit finding on %s %s is not repaired: %s",
                     *(answer.finding.noun, answer.finding.key, answer.reason),
                 )
-
-    def _log(self, findings: Iterable[Finding]) -> None:
-        """Log each finding once, for as long as it stays."""
-        current = {
-            finding.identity: finding for finding in findings if finding.severity > Severity.INFO
-        }
-        for identity in current.keys() - self._logged:
-            finding = current[identity]
-            LOG.warning(
-                "Audit finding %s: %s %s: %s %s",
-                *(finding.kind, finding.noun, finding.key, finding.cause, finding.remedy),
-            )
-        self._logged = set(current)

@@ -203,7 +203,10 @@ def fail_bind(db: Database, arq_uuid: str) -> bool:
         instances.lock(tx, [uuid for uuid in uuids if uuid is not None])
         rows = arqs.lock(tx, Arq.uuid == arq_uuid)
         preparing = sa.and_(Work.arq_uuid == arq_uuid, Work.kind == WorkKind.PREPARE.value)
-        if _is_any(tx, preparing) or any(_is_being_attached(tx, row) for row in rows):
+        if _is_any(tx, preparing):
+            return False
+        # An attach in progress ends its own ARQs, which are hidden.
+        if any(row.hidden and attaching.busy(tx, row.instance_uuid) is not None for row in rows):
             return False
         return bind.resolve(tx, db.now, rows, Event.FAIL, fault=_NO_WORK)
 
@@ -213,7 +216,9 @@ def open_instance(db: Database, uuid: str) -> bool:
     """Let an instance that counts as bound, but has no ARQ, be bound again."""
     with db.writer() as tx:
         existing = instances.lock(tx, [uuid])
-        if uuid not in existing or not existing[uuid].bound or _lock_arqs_of(tx, uuid):
+        if uuid not in existing or not existing[uuid].bound:
+            return False
+        if arqs.lock(tx, Arq.instance_uuid == uuid):
             return False
         instances.release(tx, db.now, [uuid])
         entry = events.Entry("instance", uuid, "opened by audit", instance_uuid=uuid)
@@ -229,7 +234,7 @@ def guard_instance(db: Database, uuid: str) -> bool:
     """
     with db.writer() as tx:
         existing = instances.lock(tx, [uuid])
-        rows = _lock_arqs_of(tx, uuid)
+        rows = arqs.lock(tx, Arq.instance_uuid == uuid)
         if not rows or (uuid in existing and existing[uuid].bound):
             return False
         values = {
@@ -274,18 +279,10 @@ def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
     ).one_or_none()
 
 
-def _lock_arqs_of(tx: sa.Connection, instance: str) -> list[Record]:
-    return list(arqs.lock(tx, Arq.instance_uuid == instance))
-
-
 def _is_being_released(tx: sa.Connection, handle_id: int) -> bool:
     return _is_any(
         tx, sa.and_(Work.attach_handle_id == handle_id, Work.kind == WorkKind.RELEASE.value)
     )
-
-
-def _is_being_attached(tx: sa.Connection, arq: Record) -> bool:
-    return bool(arq.hidden) and attaching.busy(tx, arq.instance_uuid) is not None
 
 
 def _is_any(tx: sa.Connection, term: sa.ColumnElement[bool]) -> bool:
