@@ -66,7 +66,16 @@ class Auditor:
             vanished = self._servers.vanished(instances | consumers)
         except exception.CyborgError as error:
             unasked.append(str(error))
-        evidence = AuditViews(views, vanished, self._consumer_ages(first, consumers))
+        # Milliseconds, at least, for which the consumers have had no ARQ. The database knows since
+        # when an instance is not bound. Of a consumer that never was an instance with ARQs, only
+        # the time since the auditor first saw it is known.
+        ages = {
+            consumer: first.taken_ms - since
+            for consumer, since in self._first_seen.items()
+            if consumer in consumers
+        }
+        ages |= snapshot.open_since(self._db, consumers)
+        evidence = AuditViews(views, vanished, ages)
         second = snapshot.take(self._db)
         self._first_seen = {
             consumer: self._first_seen.get(consumer, second.taken_ms)
@@ -95,19 +104,6 @@ class Auditor:
             # For instance, a wrong endpoint answers 404 to everything.
             return {}, [str(error)]
         return views, []
-
-    def _consumer_ages(self, cloud: Snapshot, consumers: Collection[str]) -> dict[str, int]:
-        """Return for how many milliseconds, at least, these consumers have had no ARQ.
-
-        The database knows since when an instance is not bound. Of a consumer that never was an
-        instance with ARQs, only the time since the auditor first saw it is known.
-        """
-        ages = {
-            consumer: cloud.taken_ms - since
-            for consumer, since in self._first_seen.items()
-            if consumer in consumers
-        }
-        return ages | snapshot.open_since(self._db, consumers)
 
 
 class PlacementView:
