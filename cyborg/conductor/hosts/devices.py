@@ -48,6 +48,7 @@ class DeviceAdmin:
         self._lost_devices = lost_devices
         self._wake = wake
 
+    @retried
     def update(
         self,
         caller: Caller,
@@ -71,34 +72,6 @@ class DeviceAdmin:
         Raises NotFound, Forbidden, Invalid (too many labels), Conflict (facts of a discovered
         device) and DeviceInUse (a set-up while instances use the device).
         """
-        agent = self._update(
-            caller,
-            request_key,
-            uuid,
-            status=status,
-            labels=labels,
-            project=project,
-            facts=facts,
-            reason=reason,
-        )
-        self._wake()
-        if agent is not None:
-            self._agents.poke(agent)
-
-    @retried
-    def _update(
-        self,
-        caller: Caller,
-        request_key: str,
-        uuid: str,
-        *,
-        status: DeviceStatus | None,
-        labels: Mapping[str, str | None],
-        project: str | None,
-        facts: Mapping[str, Any],
-        reason: str | None,
-    ) -> str | None:
-        """Return the agent to poke; None when its desired state has not changed."""
         with self._db.writer() as tx:
             row = devices.of_operator(tx, uuid)
             if row is None or (project and not devices.holds(tx, project, row.id)):
@@ -107,7 +80,8 @@ class DeviceAdmin:
                 what = ", ".join([*(["status"] if status else []), *facts])
                 raise exception.Forbidden(reason=f"Only operators change the {what} of a device.")
             if events.operation_known(tx, request_key):
-                return None
+                # A repeated request changes nothing more.
+                status, labels, facts = None, {}, {}
             if facts:
                 if row.origin != Origin.OPERATOR:
                     raise exception.Conflict(
@@ -138,10 +112,11 @@ class DeviceAdmin:
                 for action in actions
             ]
             events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
-            agent: str | None = row.service_host
         for action in actions:
             LOG.info("Device %s on host %s: %s by an operator", uuid, row.hostname, action)
-        return agent if new_status or facts else None
+        self._wake()
+        if row.service_host is not None and (new_status or facts):
+            self._agents.poke(row.service_host)
 
     def _set_status(
         self,

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 VERB: Final = "forget"
 #: The step of an operation after all providers of the host have been deleted in Placement.
 _UNPUBLISHED: Final = "unpublished"
-_DISABLED_REASON: Final = "It is being forgotten."
+_DISABLED_REASON: Final = "It is being removed."
 _ENABLED: Final = "enabled"
 _DISABLED: Final = "disabled"
 
@@ -106,7 +106,7 @@ class Processes:
                 other = services.removal_operation(tx, row.host_id)
                 if other is not None:
                     raise exception.Conflict(
-                        reason=f"{row.host} is being forgotten already: see operation {other}."
+                        reason=f"{row.host} is being removed already: see operation {other}."
                     )
                 services.disable(tx, row.id, disabled=True, reason=_DISABLED_REASON)
             entry = events.Entry("service", row.uuid, "forgotten", hostname=row.host)
@@ -201,7 +201,7 @@ class HostRemover:
             _check_unused(tx, row.host_id, name)
             device_rows = services.devices(tx, row.host_id)
             operations.reach(tx, self._db.now, row.operation_id, _UNPUBLISHED)
-            ended = HostResult(name, ResultState.FAILED, error="the host was forgotten")
+            ended = HostResult(name, ResultState.FAILED, error="the host was removed")
             for uuid in operations.open_on(tx, name):
                 if uuid != row.operation_id:
                     operations.end(tx, self._db.now, uuid, ended)
@@ -210,7 +210,7 @@ class HostRemover:
             services.remove_host(tx, row.host_id)
             if agent is not None:
                 services.remove(tx, agent.id)
-            reason = "its host was forgotten"
+            reason = "its host was removed"
             entries = [
                 events.Entry("device", device.uuid, "retired", hostname=name, reason=reason)
                 for device in device_rows
