@@ -35,9 +35,9 @@ Undo = Callable[[sa.Connection], None]
 #: Precedes the error when an agent and this conductor do not understand each other's arguments.
 _OTHER_RELEASE = "the agent is of another release. "
 #: Milliseconds before an agent that is still looking is asked again.
-_ASK_AGAIN_MS = 500
+_ANSWER_POLL_MS = 500
 #: Milliseconds before it is checked again whether an agent that is down is back.
-_LOOK_AGAIN_MS = 1000
+_AGENT_POLL_MS = 1000
 #: A discovery fails when an agent has left so many queries in a row unanswered.
 _UNANSWERED = 2
 #: The key in the spec of work for the number of queries in a row without an answer.
@@ -155,7 +155,7 @@ class AgentQuery:
             raise
         self._note_silence(row, 0)
         if not answer.done:
-            self._queue.reschedule([row], None, pause_ms=_ASK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_ANSWER_POLL_MS)
             return None
         return answer
 
@@ -195,7 +195,7 @@ class AgentQuery:
             return None
         if not agent.up:
             self.pause(row, ResultState.WAITING, "its agent is down")
-            self._queue.reschedule([row], "its agent is down", pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], "its agent is down", pause_ms=_AGENT_POLL_MS)
             return None
         self.pause(row, ResultState.RUNNING, None)
         return agent

@@ -48,7 +48,7 @@ _APPLY, _UNDO = "apply", "undo"
 #: agent unloads the driver (UNLOAD), and its devices leave Placement (REMOVE).
 _GREET, _DRAIN, _UNLOAD, _REMOVE = "greet", "drain", "unload", "remove"
 #: Milliseconds before it is checked again whether a driver is unused, or its devices removed.
-_LOOK_AGAIN_MS = 1000
+_POLL_MS = 1000
 
 
 class Drivers:
@@ -109,7 +109,19 @@ class Drivers:
             name, chosen = self._installed(tx, driver, wait=order.wait)
             self._check_not_leaving(tx, chosen, name)
             if options is None and enabled is None:
-                return self._reload(tx, order, chosen, name)
+                rows = drivers.on_hosts(tx, name, [host.id for host in chosen])
+                stays_enabled = {row.host_id: row.enabled for row in rows}
+                self._record(tx, order, chosen, rows)
+                spec = {"driver": name, "wish": {}, _PHASE: _RELOAD, "before": {}}
+                return [
+                    Task(
+                        host,
+                        WorkKind.DRIVER,
+                        {**spec, "epoch": host.epoch, "enabled": stays_enabled[host.id]},
+                        subject={"driver": name},
+                    )
+                    for host in chosen
+                ]
             if enabled is False:
                 self._check_unused(tx, chosen, name, _DISABLED)
 
@@ -211,23 +223,6 @@ class Drivers:
                 f"{', '.join(arqs[:_NAMED])}{more}. Delete their instances or detach them first"
                 f"{advice}."
             )
-
-    def _reload(
-        self, tx: sa.Connection, order: Order, chosen: Sequence[Record], name: str
-    ) -> list[Task]:
-        rows = drivers.on_hosts(tx, name, [host.id for host in chosen])
-        enabled = {row.host_id: row.enabled for row in rows}
-        self._record(tx, order, chosen, rows)
-        spec = {"driver": name, "wish": {}, _PHASE: _RELOAD, "before": {}}
-        return [
-            Task(
-                host,
-                WorkKind.DRIVER,
-                {**spec, "epoch": host.epoch, "enabled": enabled[host.id]},
-                subject={"driver": name},
-            )
-            for host in chosen
-        ]
 
     def _request(
         self,
@@ -348,7 +343,7 @@ class DriverWork:
         except exception.UnknownVerb as error:
             self._query.refused(row, error)
             return
-        self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+        self._queue.reschedule([row], None, pause_ms=_POLL_MS)
 
     @retried
     def _roll_back(self, row: Record, result: HostResult) -> None:
@@ -428,7 +423,7 @@ class DriverWork:
         elif remaining:
             what = "accelerator request(s) that use it" if users else "unit(s) to be released"
             self._query.pause(row, ResultState.RUNNING, f"it waits for {remaining} {what}")
-            self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
         else:
             self._next_phase(row, _UNLOAD, step="free")
 
@@ -449,7 +444,7 @@ class DriverWork:
             self._query.pause(row, ResultState.RUNNING, reason)
             if agent is not None:
                 self._agents.poke(agent.service_host)
-            self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
 
     @retried
     def _next_phase(self, row: Record, phase: str, *, step: str | None = None) -> None:
