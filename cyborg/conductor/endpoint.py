@@ -258,8 +258,8 @@ class Endpoint:
     def set_device_status(
         self, context: Context, *, caller: Any, operation: str, uuid: str, status: str
     ) -> None:
-        self._cases.device_admin.set_status(
-            wire.load(Caller, caller), operation, uuid, DeviceStatus(status)
+        self._cases.device_admin.update(
+            wire.load(Caller, caller), operation, uuid, status=DeviceStatus(status)
         )
 
     @_request

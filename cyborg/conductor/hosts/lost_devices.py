@@ -120,7 +120,14 @@ class LostDevices:
             name = hosts.name_of(tx, host_id)
             # A device without deployables has no provider that must be deleted first.
             removed, _ = self._remove(tx, host_id, frozenset())
-            removed += self._remove_units(tx, host_id)
+            # The lock of the host keeps single units lost, no bind claims a lost unit, and a held
+            # unit is not due. So the units that are due stay so until the commit.
+            units = lost_devices.handles(
+                tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
+            )
+            if units:
+                lost_devices.remove_handles(tx, [row.id for row in units])
+            removed += _removed("handle", units)
             self._record(tx, removed, name)
         _log(removed, name)
 
@@ -166,19 +173,6 @@ class LostDevices:
         removed = [*_removed("device", due_devices), *_removed("deployable", due_parts)]
         return removed, not names <= due_names
 
-    def _remove_units(self, tx: sa.Connection, host_id: int) -> list[Removed]:
-        """Remove the single units that are due; the caller locks the host.
-
-        That lock keeps them lost. No bind claims a lost unit, and a unit that is held is not due.
-        So what is read here stays true until the commit.
-        """
-        due = lost_devices.due_handles(
-            tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
-        )
-        if due:
-            lost_devices.remove_handles(tx, [row.id for row in due])
-        return _removed("handle", due)
-
     def _record(self, tx: sa.Connection, removed: list[Removed], host: str) -> None:
         entries = [
             events.Entry(
@@ -206,18 +200,16 @@ def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Rec
 
 
 def _removed(noun: str, rows: Iterable[Record]) -> list[Removed]:
-    return [
-        Removed(noun, row.uuid, row.device_uuid, _why(row), noun == "device" and row.made)
-        for row in rows
-    ]
-
-
-def _why(row: Record) -> str:
-    if row.leaving:
-        return "an operator ordered its removal"
-    if row.uninstalled:
-        return "its driver was uninstalled"
-    return f"it had been lost for {row.lost_for // _DAY_MS} days"
+    removed = []
+    for row in rows:
+        reason = f"it had been lost for {row.lost_for // _DAY_MS} days"
+        if row.leaving:
+            reason = "an operator ordered its removal"
+        elif row.uninstalled:
+            reason = "its driver was uninstalled"
+        created = noun == "device" and row.made
+        removed.append(Removed(noun, row.uuid, row.device_uuid, reason, created))
+    return removed
 
 
 def _log(removed: list[Removed], host: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.nova import Nova, Server
+from cyborg.clients.nova import Nova
 from cyborg.clients.placement import CONCURRENT_UPDATE, Allocations, Consumer
 from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
@@ -31,16 +31,16 @@ LOG = logging.getLogger(__name__)
 #: How often an allocation is read again that another client has just changed.
 _ATTEMPTS = 5
 #: Milliseconds before the host or Nova, at work, is checked again.
-_LOOK_AGAIN_MS = 1000
+_POLL_MS = 1000
 #: Milliseconds for which an attach waits for Nova or Placement to answer, for another task of Nova,
 #: or for a reboot; then it is rolled back.
-_PATIENCE_MS = 600_000
+_WAIT_LIMIT_MS = 600_000
 #: How often a server is rebooted for an attach, and for a detach. Then it is its operator's turn.
 _REBOOTS = 2
 #: A server in this state takes on or loses accelerators without a reboot.
-_AT_REST = "SHUTOFF"
-_BROKEN = "ERROR"
-_REBOOTABLE = frozenset({"ACTIVE", _BROKEN})
+_SHUT_OFF = "SHUTOFF"
+_ERROR = "ERROR"
+_REBOOTABLE = frozenset({"ACTIVE", _ERROR})
 _FAILED = "the reboot failed"
 _GONE = "its accelerator requests were deleted together with those of the instance"
 
@@ -161,7 +161,7 @@ class AttachWork:
         if State.BIND_FAILED in states.values():
             return self._roll_back(row, plan, "its host could not prepare the accelerators")
         if waits:
-            self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
             return None
         return self._continue(row, replace(plan, step=Step.ALLOCATE))
 
@@ -171,15 +171,16 @@ class AttachWork:
             self._allocation.grow(row.instance_uuid, plan.providers)
             server = self._nova.server(row.instance_uuid)
         except exception.Unavailable as error:
-            if row.age_ms < _PATIENCE_MS:
+            if row.age_ms < _WAIT_LIMIT_MS:
                 raise
             return self._roll_back(row, plan, str(error))
         except (exception.NotFound, exception.Conflict, exception.Invalid) as error:
             return self._roll_back(row, plan, f"Placement refuses it: {error}")
         if server is None or server.node != plan.node:
             return self._roll_back(row, plan, "the server is not there any more")
-        if server.status not in ("ACTIVE", _AT_REST) or server.task is not None:
-            return self._roll_back(row, plan, f"the server has become {_state(server)}")
+        if server.status not in ("ACTIVE", _SHUT_OFF) or server.task is not None:
+            task = f" ({server.task})" if server.task is not None else ""
+            return self._roll_back(row, plan, f"the server has become {server.status}{task}")
         return self._list(row, plan)
 
     @retried
@@ -207,9 +208,9 @@ class AttachWork:
             return self._guest_updated(row, plan)
         if server.task is not None:
             return self._wait(row, plan, f"Nova is busy with the server ({server.task})")
-        if server.status == _AT_REST:
+        if server.status == _SHUT_OFF:
             return self._guest_updated(row, plan)
-        if server.status == _BROKEN and not plan.leaving:
+        if server.status == _ERROR and not plan.leaving:
             # A conductor may have rebooted it and ended before it stored that.
             return self._roll_back(row, plan, _FAILED)
         if server.status not in _REBOOTABLE:
@@ -228,7 +229,7 @@ class AttachWork:
             return self._server_gone(row, plan)
         if server.task is not None:
             return self._wait(row, plan, f"the reboot does not end ({server.task})")
-        if server.status != _BROKEN:
+        if server.status != _ERROR:
             return self._guest_updated(row, plan)
         if not plan.leaving:
             return self._roll_back(row, plan, _FAILED)
@@ -279,9 +280,9 @@ class AttachWork:
 
     def _wait(self, row: Record, plan: Plan, reason: str) -> Plan | None:
         """Check again later; roll an attach back that has waited for too long."""
-        if not plan.leaving and row.age_ms - plan.rebooted_at > _PATIENCE_MS:
+        if not plan.leaving and row.age_ms - plan.rebooted_at > _WAIT_LIMIT_MS:
             return self._roll_back(row, plan, reason)
-        self._queue.reschedule([row], reason, pause_ms=_LOOK_AGAIN_MS)
+        self._queue.reschedule([row], reason, pause_ms=_POLL_MS)
         return None
 
     @retried
@@ -365,7 +366,3 @@ def _entry(row: Record, arq: Record, action: str) -> events.Entry:
         hostname=arq.hostname,
         device_uuid=arq.device_uuid,
     )
-
-
-def _state(server: Server) -> str:
-    return server.status if server.task is None else f"{server.status} ({server.task})"

@@ -53,15 +53,29 @@ class AcceleratorCreator:
             hosts.bump_desired_generation(tx, self._db.now, host.id)
             backends = created_accelerators.backends(tx, host.id, request.driver)
             attach_type = _attach_type(backends, request)
-            ordered = _ordered(tx, host, order, request, attach_type=attach_type)
+            pending = [ordered.facts for ordered in created_accelerators.ordered(tx, host.id)]
+            keys = {*created_accelerators.keys(tx, host.id), *(device.key for device in pending)}
+            handles = creation.handles(request, attach_type, keys)
+            device = creation.device(request, handles, host.service_host)
+            names = {deployable.name for deployable in device.deployables}
+            reserved = {deployable.name for other in pending for deployable in other.deployables}
+            if device.key in keys or names & (
+                reserved | host_inventory.taken_names(tx, names).keys()
+            ):
+                raise exception.Conflict(
+                    reason=f"There is an accelerator {device.key} on {host.name} already, or there "
+                    "will be one soon."
+                )
+            uuid = str(uuid5(UUID(order.operation), "device"))
+            ordered = Ordered(uuid, request.driver, device, request.labels)
             entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
             events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
-            about = {
+            subject = {
                 "device": ordered.uuid,
                 "driver": request.driver,
                 "backend": request.backend,
             }
-            return [Task(host, WorkKind.CREATE, ordered.spec(), about=about)]
+            return [Task(host, WorkKind.CREATE, ordered.spec(), subject=subject)]
 
         return self._operations.begin(order, plan)
 
@@ -91,30 +105,6 @@ def _attach_type(backends: Sequence[Record], request: Creation) -> AttachType:
                 )
             return AttachType(backend.creates)
     raise exception.NotFound(noun="Backend", key=request.backend)
-
-
-def _ordered(
-    tx: sa.Connection,
-    host: Record,
-    order: Order,
-    request: Creation,
-    *,
-    attach_type: AttachType,
-) -> Request:
-    """Return the order for the host; raises Conflict when its key or a name is in use."""
-    pending = [ordered.facts for ordered in created_accelerators.requests(tx, host.id)]
-    keys = {*created_accelerators.drivers_by_key(tx, host.id), *(device.key for device in pending)}
-    handles = creation.handles(request, attach_type, keys)
-    device = creation.device(request, handles, host.service_host)
-    names = {deployable.name for deployable in device.deployables}
-    reserved = {deployable.name for other in pending for deployable in other.deployables}
-    if device.key in keys or names & (reserved | host_inventory.taken_names(tx, names).keys()):
-        raise exception.Conflict(
-            reason=f"There is an accelerator {device.key} on {host.name} already, or there will "
-            "be one soon."
-        )
-    uuid = str(uuid5(UUID(order.operation), "device"))
-    return Request(uuid, request.driver, device, request.labels)
 
 
 class CreationWork:

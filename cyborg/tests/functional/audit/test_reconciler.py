@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.audit.job import AuditJob
+from cyborg.conductor.audit.repairs import AuditJob
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process

@@ -195,7 +195,7 @@ def test_what_waits_for_a_host_ends_when_it_is_forgotten(
     assert over["state"] == "succeeded"
     assert operator.get(path)["state"] == "failed"
     (result,) = operator.get(path)["results"]
-    assert (result["state"], result["error"]) == ("failed", "the host was forgotten")
+    assert (result["state"], result["error"]) == ("failed", "the host was removed")
     assert rows(database, Host) == rows(database, Work) == 0
 
 

@@ -201,7 +201,8 @@ def test_devices_and_attributes(house: House, operation: str):
         device = tx.execute(sa.select(METADATA.tables["devices"].c.uuid)).scalar_one()
         deployable = tx.execute(sa.select(METADATA.tables["deployables"].c.uuid)).scalar_one()
     status = DeviceStatus.MAINTAINING
-    house.losing(lambda: house.cases.device_admin.set_status(CALLER, operation, device, status))
+    device_admin = house.cases.device_admin
+    house.losing(lambda: device_admin.update(CALLER, operation, device, status=status))
     assert house.count("events", action="maintaining") == 1
     once, again = str(uuid4()), str(uuid4())
     attributes = house.cases.attributes

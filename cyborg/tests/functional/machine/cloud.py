@@ -20,8 +20,7 @@ from cyborg.clients.nova import Nova, Servers
 from cyborg.clients.placement import Allocations, Placement
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.conductor.audit.job import AuditJob
-from cyborg.conductor.audit.repairs import Repairs
+from cyborg.conductor.audit.repairs import AuditJob, Repairs
 from cyborg.conductor.endpoint import Endpoint
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database

@@ -198,7 +198,7 @@ def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
 
 def order(conductor: Conductor, device: str, status: DeviceStatus) -> None:
     """An operator's."""
-    conductor.cases.device_admin.set_status(NOVA, str(uuid4()), device, status)
+    conductor.cases.device_admin.update(NOVA, str(uuid4()), device, status=status)
 
 
 def generation(arena: Arena) -> int:
