@@ -17,6 +17,7 @@ import wsme
 import wsme.types
 from wsme.rest import args, json
 
+from cyborg.api.framework import set_order
 from cyborg.api.microversion import BASE, LATEST
 
 #: The largest value of an INT column.
@@ -285,14 +286,13 @@ class Declared(wsme.types.Base):
         for name, value in vars(cls).items():
             if not (name.startswith("_") or isinstance(value, (Strict, wsme.wsattr))):
                 raise TypeError(f"{cls.__name__}.{name} has no type of {__name__}")
-        cls._wsme_attr_order = [
-            *dict.fromkeys(
-                name
-                for base in cls.__mro__
-                for name, value in vars(base).items()
-                if isinstance(value, (Strict, wsme.wsattr))
-            )
-        ]
+        members = (
+            name
+            for base in cls.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, (Strict, wsme.wsattr))
+        )
+        set_order(cls, dict.fromkeys(members))
 
 
 class Object(Strict):

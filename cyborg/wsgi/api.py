@@ -21,6 +21,7 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg import exception, tracing
 from cyborg.api import app, expose
+from cyborg.api.framework import WsgiApp
 from cyborg.model.names import API
 
 LOG = logging.getLogger(__name__)
@@ -44,13 +45,13 @@ class LazyApplication:
 
     def __init__(
         self,
-        make: Callable[[Mapping[str, Any]], app.WsgiApp],
+        make: Callable[[Mapping[str, Any]], WsgiApp],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make = make
         self._clock = clock
         self._lock = threading.Lock()
-        self._app: app.WsgiApp | None = None
+        self._app: WsgiApp | None = None
         self._reason = ""
         self._logged = 0.0
 
@@ -144,7 +145,7 @@ def _uwsgi(option: str) -> list[str]:
     return [item.decode() if isinstance(item, bytes) else str(item) for item in values]
 
 
-def make(environ: Mapping[str, Any]) -> app.WsgiApp:
+def make(environ: Mapping[str, Any]) -> WsgiApp:
     """Configure this process and return its application; raises ConfigError."""
     conf = configuration.prepare(arguments(environ), prog=API)
     with configuration.checked(conf):

@@ -10,9 +10,9 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, rendering, types
-from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.expose import Call, Controller, Rules, expose
+from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, since
-from cyborg.api.routing import Noun, Routes
 from cyborg.db import host_drivers, services
 from cyborg.db.base import Record
 from cyborg.db.engine import Reader
@@ -20,10 +20,8 @@ from cyborg.db.listing import Page
 from cyborg.model import health_view
 from cyborg.model.names import API, CONDUCTOR
 from cyborg.model.operation import Operation
-from cyborg.policies import services as policies
 from cyborg.rpc.conductor import ConductorClient
 
-COLLECTION = "services"
 PROCESS: Final = "process"
 BACKEND: Final = "backend"
 ENABLED: Final = "enabled"
@@ -57,12 +55,13 @@ class ServicePatch(types.Declared):
     disabled_reason = wsme.wsattr(types.NAME)
 
 
-class Services(Noun):
+class Services(Controller):
     """``/v2/services``.
 
     ``down_after`` has for each binary the milliseconds without a heartbeat after which it is down.
     """
 
+    collection = "services"
     routes: ClassVar[Routes] = {
         "": {"GET": "index"},
         "discover": {"POST": "discover"},
@@ -77,25 +76,23 @@ class Services(Noun):
         *,
         down_after: Mapping[str, int],
     ) -> None:
-        self.rules = rules
-        self._reader = reader
-        self._conductor = conductor
+        super().__init__(rules, reader, conductor)
         self._down_after = down_after
 
-    @expose(policies.GET_ALL, query=ServiceQuery, since=microversion.OPERATORS)
+    @expose("cyborg:service:get_all", query=ServiceQuery, since=microversion.OPERATORS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of services of both kinds, processes first."""
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             documents = self._processes(tx, query, call.minor) + _on_backends(tx, query)
-        return {COLLECTION: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
+        return {self.collection: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
 
-    @expose(policies.GET_ONE, types.UUID_TYPE, since=microversion.OPERATORS)
+    @expose("cyborg:service:get_one", types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a service of either kind."""
         return self._show(uuid, call.minor)
 
     @expose(
-        policies.UPDATE,
+        "cyborg:service:update",
         types.UUID_TYPE,
         body=types.Object(ServicePatch, closed=True),
         since=microversion.OPERATORS,
@@ -107,19 +104,19 @@ class Services(Noun):
             raise exception.Invalid(
                 field="disabled_reason", reason=f"it goes with status {DISABLED} only"
             )
-        self._conductor.set_service_status(
-            call.caller, call.operation, uuid, disabled=disabled, reason=reason
+        self.conductor.set_service_status(
+            call.caller, call.request_key, uuid, disabled=disabled, reason=reason
         )
         return self._show(uuid, call.minor)
 
-    @expose(policies.DELETE, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
+    @expose("cyborg:service:delete", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def forget(self, call: Call, uuid: str) -> Operation:
         """Remove a process that is down and, for an agent, its host with all its devices."""
-        return self._conductor.forget_service(call.caller, call.operation, uuid)
+        return self.conductor.forget_service(call.caller, call.request_key, uuid)
 
     def _show(self, uuid: str, minor: int) -> dict[str, Any]:
-        with self._reader.reader() as tx:
-            rows = services.processes(tx, self._reader.now, uuid=uuid)
+        with self.reader.reader() as tx:
+            rows = services.processes(tx, self.reader.now, uuid=uuid)
             documents = self._documents(tx, rows, minor) or _on_backends(tx, {})
         for document in documents:
             if document["uuid"] == uuid:
@@ -127,7 +124,7 @@ class Services(Noun):
         raise exception.NotFound(noun="Service", key=uuid)
 
     @expose(
-        policies.DISCOVER,
+        "cyborg:service:discover",
         query=types.WaitQuery,
         body=types.Object(DiscoverBody, closed=True),
         since=microversion.OPERATORS,
@@ -138,9 +135,9 @@ class Services(Noun):
         setup = body.get("setup", False)
         if setup and "driver" not in body:
             raise exception.Invalid(field="setup", reason="it needs a driver")
-        return self._conductor.discover_services(
+        return self.conductor.discover_services(
             call.caller,
-            call.operation,
+            call.request_key,
             hosts=body.get("hosts"),
             driver=body.get("driver"),
             wait=query.get("wait", False),
@@ -153,7 +150,7 @@ class Services(Noun):
         """Return the processes that match the filters; a process has no driver and no backend."""
         if query.get("kind") == BACKEND or "driver" in query or "backend" in query:
             return []
-        rows = services.processes(tx, self._reader.now, host=query.get("host"))
+        rows = services.processes(tx, self.reader.now, host=query.get("host"))
         return self._documents(tx, rows, minor)
 
     def _documents(
@@ -164,7 +161,7 @@ class Services(Noun):
         if minor < microversion.OPERATOR_VIEWS or not rows:
             return documents
         # The health view needs all conductors to judge a process without heartbeats.
-        others = services.processes(tx, self._reader.now, binary=CONDUCTOR)
+        others = services.processes(tx, self.reader.now, binary=CONDUCTOR)
         cloud = health_view.Cloud([services.health(row) for row in others], self._down_after)
         return [
             document | _health_members(cloud, services.health(row))
