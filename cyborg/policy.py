@@ -56,7 +56,9 @@ class Policy:
         now = self._clock()
         if now - self._since > _CACHE_SECONDS:
             self._decisions, self._since = {}, now
-        key = (rule, *((name, _hashable(creds[name])) for name in sorted(creds)))
+        # oslo.context gives roles as a list.
+        values = (tuple(value) if isinstance(value, list) else value for value in creds.values())
+        key = (rule, *creds, *values)
         # Another thread can replace the cache meanwhile.
         decisions = self._decisions
         if key not in decisions:
@@ -75,11 +77,6 @@ class Policy:
             self.enforcer.authorize(rule, _OTHER_PROJECT, creds)
             or self.enforcer.authorize(_ALL_PROJECTS, own, creds)
         )
-
-
-def _hashable(value: Any) -> Any:
-    """Return a list (of roles) as a tuple, and any other value as it is."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def get_enforcer() -> policy.Enforcer:

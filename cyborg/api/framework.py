@@ -101,8 +101,11 @@ class Request(pecan.Request):
         return minor
 
     def identity(self) -> RequestContext:
-        """Return the caller's identity as the authentication middleware set it."""
-        return RequestContext.of_request(self.environ, self.request_id)
+        """Return the caller's identity from the headers of the authentication middleware.
+
+        The middleware removes the same headers of clients.
+        """
+        return RequestContext.from_environ(self.environ, request_id=self.request_id)
 
 
 class Routed(Protocol):

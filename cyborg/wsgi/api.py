@@ -104,7 +104,7 @@ def arguments(environ: Mapping[str, Any]) -> list[str]:
     if files:
         place = directory or _DEFAULT_DIRECTORY
         names = filter(None, map(str.strip, files.split(";")))
-        return [word for name in names for word in ("--config-file", _below(place, name))]
+        return [word for name in names for word in ("--config-file", str(Path(place) / name))]
     if directory:
         return _in_directory(Path(directory))
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -132,10 +132,6 @@ def _in_directory(directory: Path) -> list[str]:
     if not files and not options:
         files = [directory / f"{configuration.PROJECT}.conf"]
     return [word for file in files for word in ("--config-file", str(file))] + options
-
-
-def _below(directory: str, name: str) -> str:
-    return str(Path(directory) / name)
 
 
 def _uwsgi(option: str) -> list[str]:

@@ -113,8 +113,14 @@ class Arqs(Controller):
     @expose("cyborg:arq:get_all", query=ArqQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of ARQs; 423 with ``bind_state`` while the instance has unresolved ARQs."""
-        instance = query.get("instance")
-        project = _scope(call, query)
+        caller, instance = call.caller, query.get("instance")
+        project: str | None = caller.project_id
+        if caller.everywhere or (caller.service and instance):
+            project = None
+        elif query.get("project_id", project) != project:
+            raise exception.Forbidden(
+                reason="Only administrators may list another project's requests."
+            )
         resolved = query.get("bind_state") == _RESOLVED
         equal = {name: query[name] for name in arqs.FILTERS if name in query}
         with self.reader.reader() as tx:
@@ -226,16 +232,6 @@ def _bind(uuid: str, ops: Sequence[Mapping[str, Any]]) -> Binding:
         instance_uuid=values["/instance_uuid"],
         project_id=values.get(_PROJECT),
     )
-
-
-def _scope(call: Call, query: Mapping[str, Any]) -> str | None:
-    """Return the project whose ARQs the caller may list; None: all projects."""
-    caller = call.caller
-    if caller.everywhere or (caller.service and "instance" in query):
-        return None
-    if query.get("project_id", caller.project_id) != caller.project_id:
-        raise exception.Forbidden(reason="Only administrators may list another project's requests.")
-    return caller.project_id
 
 
 def _need_service(call: Call, action: str) -> None:

@@ -81,7 +81,7 @@ class Deployables(Controller):
 def render_all(records: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
     """Return the JSON of deployables; clients expect ``attributes_list`` as JSON in a string."""
     prefix = call.links.self_of(Deployables.collection)
-    bookmark = call.links.bookmark_of(Deployables.collection)
+    bookmark = f"{call.links.base}/{Deployables.collection}/"
     return [
         {
             "uuid": record.row.uuid,

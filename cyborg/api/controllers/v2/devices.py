@@ -98,16 +98,6 @@ class View:
     holders: Sequence[devices.Holder]
     parts: Sequence[devices.Part]
 
-    @property
-    def users(self) -> list[devices.User]:
-        """The instances that hold units, without repetitions."""
-        return list(dict.fromkeys(holder.instance for holder in self.holders if holder.instance))
-
-    @property
-    def words(self) -> Counter[str]:
-        """The number of units by their state."""
-        return sum((Counter(part.words) for part in self.parts), Counter())
-
 
 class Devices(Controller):
     """``/v2/devices``."""
@@ -277,22 +267,37 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
         served = _ENABLED if now == _ENABLED else _MAINTAINING
         rendered["status"] = now if call.minor >= microversion.OPERATORS else served
     if call.minor >= microversion.OPERATORS:
+        reason: str | None = row.status_reason
+        if reason is None and row.lost_ms is not None:
+            reason = f"Its host has not shown it since {instant(row.lost_ms)}."
+        users = dict.fromkeys(holder.instance for holder in view.holders if holder.instance)
         rendered |= {
-            "status_reason": _reason(row),
+            "status_reason": reason,
             "driver": row.driver,
             "backend": row.backend,
             "labels": row.labels or {},
             "in_use": bool(view.holders),
-            "instances": [_user(user) for user in view.users],
+            "instances": [_user(user) for user in users],
         }
     if call.minor >= microversion.OPERATOR_VIEWS:
+        units: Counter[str] = sum((Counter(part.words) for part in view.parts), Counter())
         rendered |= {
             "address": row.device_key,
             "numa_node": row.numa_node,
             "resource_classes": sorted({part.resource_class for part in view.parts}),
             "traits": sorted({trait for part in view.parts for trait in part.traits}),
-            "providers": [_provider(part) for part in view.parts],
-            "units": usage.counts(view.words),
+            "providers": [
+                {
+                    "uuid": part.rp_uuid,
+                    "name": part.name,
+                    "resource_class": part.resource_class,
+                    "total": part.total,
+                    "reserved": part.reserved,
+                    "error": part.error,
+                }
+                for part in view.parts
+            ],
+            "units": usage.counts(units),
             "holders": [_holder(holder) for holder in view.holders],
             "health": row.health,
             "health_reasons": [] if row.health_reason is None else [row.health_reason],
@@ -301,17 +306,6 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
     if call.own:
         return {name: rendered[name] for name in rendered if name not in _PLACE}
     return rendered
-
-
-def _provider(part: devices.Part) -> dict[str, Any]:
-    return {
-        "uuid": part.rp_uuid,
-        "name": part.name,
-        "resource_class": part.resource_class,
-        "total": part.total,
-        "reserved": part.reserved,
-        "error": part.error,
-    }
 
 
 def _holder(holder: devices.Holder) -> dict[str, Any]:
@@ -331,10 +325,3 @@ def _user(user: devices.User) -> dict[str, Any]:
         "status": _UNKNOWN if user.status is None else user.status,
         "seen_at": since(user.seen_ms),
     }
-
-
-def _reason(row: sa.Row[Any]) -> str | None:
-    reason: str | None = row.status_reason
-    if reason is None and row.lost_ms is not None:
-        return f"Its host has not shown it since {instant(row.lost_ms)}."
-    return reason

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services: Cyborg's processes, and the services that run on attached backends."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 from uuid import UUID, uuid5
 
@@ -83,7 +83,11 @@ class Services(Controller):
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of services of both kinds, processes first."""
         with self.reader.reader() as tx:
-            documents = self._processes(tx, query, call.minor) + _on_backends(tx, query)
+            documents = _on_backends(tx, query)
+            # A process has no driver and no backend.
+            if query.get("kind") != BACKEND and not {"driver", "backend"} & set(query):
+                rows = services.processes(tx, self.reader.now, host=query.get("host"))
+                documents = self._documents(tx, rows, call.minor) + documents
         return {self.collection: rendering.cut(documents, parsing.page(query), SORT_KEYS)}
 
     @expose("cyborg:service:get_one", types.UUID_TYPE, since=microversion.OPERATORS)
@@ -144,75 +148,57 @@ class Services(Controller):
             setup=setup,
         )
 
-    def _processes(
-        self, tx: sa.Connection, query: Mapping[str, Any], minor: int
-    ) -> list[dict[str, Any]]:
-        """Return the processes that match the filters; a process has no driver and no backend."""
-        if query.get("kind") == BACKEND or "driver" in query or "backend" in query:
-            return []
-        rows = services.processes(tx, self.reader.now, host=query.get("host"))
-        return self._documents(tx, rows, minor)
-
     def _documents(
         self, tx: sa.Connection, rows: Sequence[Record], minor: int
     ) -> list[dict[str, Any]]:
         """Return the JSON of processes; from 2.5 on with the members of the health view."""
-        documents = [self._process(row) for row in rows]
+        documents: list[dict[str, Any]] = [
+            {
+                "uuid": row.uuid,
+                "kind": PROCESS,
+                "host": row.host,
+                "binary": row.binary,
+                "state": "up" if row.silent_ms <= self._down_after[row.binary] else "down",
+                "status": DISABLED if row.disabled else ENABLED,
+                "disabled_reason": row.disabled_reason,
+                "version": row.version,
+                "endpoint": row.endpoint,
+                "last_seen_at": instant(row.last_seen_ms),
+            }
+            for row in rows
+        ]
         if minor < microversion.OPERATOR_VIEWS or not rows:
             return documents
         # The health view needs all conductors to judge a process without heartbeats.
         others = services.processes(tx, self.reader.now, binary=CONDUCTOR)
         cloud = health_view.Cloud([services.health(row) for row in others], self._down_after)
-        return [
-            document | _health_members(cloud, services.health(row))
-            for document, row in zip(documents, rows, strict=True)
-        ]
-
-    def _process(self, row: Record) -> dict[str, Any]:
-        """Return the JSON of a process."""
-        up = row.silent_ms <= self._down_after[row.binary]
-        return {
-            "uuid": row.uuid,
-            "kind": PROCESS,
-            "host": row.host,
-            "binary": row.binary,
-            "state": "up" if up else "down",
-            "status": DISABLED if row.disabled else ENABLED,
-            "disabled_reason": row.disabled_reason,
-            "version": row.version,
-            "endpoint": row.endpoint,
-            "last_seen_at": instant(row.last_seen_ms),
-        }
-
-
-def _health_members(cloud: health_view.Cloud, process: health_view.Process) -> dict[str, Any]:
-    """Return the members that microversion 2.5 adds to a process."""
-    component = cloud.process(process)
-    # Only conductors and agents receive requests from the bus; without heartbeats it is unknown.
-    answers_bus = process.binary != API and cloud.is_fresh(process)
-    return {
-        "listening": process.bus_error is None if answers_bus else None,
-        "bus_error": process.bus_error,
-        "bus_error_since": since(process.bus_error_ms),
-        "cause": component.cause or None,
-        "remedy": component.remedy or None,
-    }
+        for document, row in zip(documents, rows, strict=True):
+            process = services.health(row)
+            component = cloud.process(process)
+            # Only conductors and agents receive requests from the bus; without heartbeats it is
+            # unknown.
+            answers_bus = process.binary != API and cloud.is_fresh(process)
+            document |= {
+                "listening": process.bus_error is None if answers_bus else None,
+                "bus_error": process.bus_error,
+                "bus_error_since": since(process.bus_error_ms),
+                "cause": component.cause or None,
+                "remedy": component.remedy or None,
+            }
+        return documents
 
 
 def _on_backends(tx: sa.Connection, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the JSON of the services on backends that match the filters."""
     if query.get("kind") == PROCESS:
         return []
     equal = {name: query[name] for name in ("host", "driver") if name in query}
     if "backend" in query:
         equal["name"] = query["backend"]
     rows = host_drivers.page(tx, host_drivers.BACKENDS, Page(), equal)
-    return [document for row in rows for document in _of_backend(row)]
-
-
-def _of_backend(row: host_drivers.Row) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of a backend's services; its uuid and the name give the uuid of each."""
-    for service in row.services or ():
-        yield {
+    # The uuid of the backend and the name give the uuid of each service.
+    return [
+        {
             "uuid": str(uuid5(UUID(row.uuid), service["name"])),
             "kind": BACKEND,
             "host": row.host,
@@ -222,3 +208,6 @@ def _of_backend(row: host_drivers.Row) -> Iterator[dict[str, Any]]:
             "state": service["state"],
             "last_discovered_at": since(row.discovered_ms),
         }
+        for row in rows
+        for service in row.services or ()
+    ]
