@@ -111,9 +111,9 @@ DEFECTS = (
     Defect(
         "operators-program",
         "only administrators load images into deployables",
-        "cyborg/policies/deployables.py",
-        "name=PROGRAM,\n        check_str=base.ADMIN,",
-        "name=PROGRAM,\n        check_str=base.OPERATOR,",
+        "cyborg/policies/devices.py",
+        '"cyborg:deployable:program",\n        base.ADMIN,',
+        '"cyborg:deployable:program",\n        base.OPERATOR,',
         (f"{_UNIT}/policies/test_frozen.py",),
     ),
     Defect(

@@ -8,6 +8,7 @@ configured accounts, and one read-only request each to Placement and Nova.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Final, Protocol
 from uuid import uuid4
 
@@ -77,9 +78,12 @@ class Observer:
             accounts[KEYSTONE] = sessions.keystone
         futures: dict[str, Future[Look]] = {
             DATABASE: in_thread(self._database, name="health-database"),
-            PLACEMENT: in_thread(lambda: _placement(sessions.placement), name="health-placement"),
-            NOVA: in_thread(lambda: _nova(sessions.nova), name="health-nova"),
-            KEYSTONE: in_thread(lambda: _keystone(accounts), name="health-keystone"),
+            PLACEMENT: in_thread(
+                partial(_peer, PLACEMENT, sessions.placement, _ask_placement),
+                name="health-placement",
+            ),
+            NOVA: in_thread(partial(_peer, NOVA, sessions.nova, _ask_nova), name="health-nova"),
+            KEYSTONE: in_thread(partial(_keystone, accounts), name="health-keystone"),
         }
         processes = in_thread(self._processes, name="health-processes")
         bus = in_thread(self._bus, name="health-bus")
@@ -157,18 +161,12 @@ _GROUPS: Final = {
 }
 
 
-def _placement(make: Callable[[], Adapter]) -> Look:
-    def ask(adapter: Adapter) -> None:
-        Placement(adapter).find_by_uuid(str(uuid4()))
-
-    return _peer(PLACEMENT, make, ask)
+def _ask_placement(adapter: Adapter) -> None:
+    Placement(adapter).find_by_uuid(str(uuid4()))
 
 
-def _nova(make: Callable[[], Adapter]) -> Look:
-    def ask(adapter: Adapter) -> None:
-        Servers(adapter).vanished(())
-
-    return _peer(NOVA, make, ask)
+def _ask_nova(adapter: Adapter) -> None:
+    Servers(adapter).vanished(())
 
 
 def _peer(name: str, make: Callable[[], Adapter], ask: Callable[[Adapter], None]) -> Look:

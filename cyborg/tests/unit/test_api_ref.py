@@ -5,9 +5,8 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -15,24 +14,21 @@ import wsme.types
 
 from cyborg.api import types
 from cyborg.api.controllers.v2 import (
-    arq_patch,
     arqs,
     attributes,
-    backends,
     deployables,
     device_profiles,
     devices,
-    drivers,
     events,
-    hardware,
+    host_drivers,
     instances,
     operations,
     services,
     usage,
 )
+from cyborg.api.expose import Controller
 from cyborg.api.health import PATH as HEALTH
 from cyborg.api.microversion import BASE, LATEST
-from cyborg.api.routing import Noun
 from cyborg.cli.shell import COMMANDS
 from cyborg.db import arqs as db_arqs
 from cyborg.db import attributes as db_attributes
@@ -46,33 +42,33 @@ from cyborg.metrics.meters import PATH as METRICS
 from cyborg.tests.unit import api_reference
 from cyborg.tests.unit.api_reference import SAMPLES, SOURCE, Method, methods
 
-#: Every noun of the API, with the module that serves it.
-NOUNS: Final[Mapping[type[Noun], ModuleType]] = {
-    arqs.Arqs: arqs,
-    attributes.Attributes: attributes,
-    backends.Backends: backends,
-    deployables.Deployables: deployables,
-    device_profiles.DeviceProfiles: device_profiles,
-    devices.Devices: devices,
-    drivers.Drivers: drivers,
-    events.Events: events,
-    hardware.Hardware: hardware,
-    instances.Instances: instances,
-    operations.Operations: operations,
-    services.Services: services,
-    usage.Usage: usage,
-}
+#: Every noun of the API.
+NOUNS: Final[Sequence[type[Controller]]] = (
+    arqs.Arqs,
+    attributes.Attributes,
+    deployables.Deployables,
+    device_profiles.DeviceProfiles,
+    devices.Devices,
+    events.Events,
+    host_drivers.Backends,
+    host_drivers.Drivers,
+    host_drivers.Hardware,
+    instances.Instances,
+    operations.Operations,
+    services.Services,
+    usage.Usage,
+)
 #: What each list may be sorted by.
 SORTED: Final[Mapping[str, set[str]]] = {
     "accelerator_requests": set(db_arqs.SORTABLE.columns),
     "attributes": set(db_attributes.SORTABLE.columns),
-    "backends": set(db_drivers.BACKENDS.sortable.columns),
+    "backends": set(db_host_drivers.BACKENDS.sortable.columns),
     "deployables": set(db_deployables.SORTABLE.columns),
     "device_profiles": set(db_device_profiles.SORTABLE.columns),
     "devices": set(db_devices.SORTABLE.columns),
-    "drivers": set(db_drivers.DRIVERS.sortable.columns),
+    "drivers": set(db_host_drivers.DRIVERS.sortable.columns),
     "events": set(db_events.SORTABLE.columns),
-    "hardware": set(db_drivers.HARDWARE.sortable.columns),
+    "hardware": set(db_host_drivers.HARDWARE.sortable.columns),
     "operations": set(db_operations.SORTABLE.columns),
     "services": set(services.SORT_KEYS),
 }
@@ -90,8 +86,8 @@ def normal(url: str) -> str:
 def routes() -> dict[tuple[str, str], Callable[..., Any]]:
     """The handler of each method and path, but for that which only refuses."""
     return {
-        (method, "/".join(filter(None, ("/v2", module.COLLECTION, pattern)))): getattr(noun, name)
-        for noun, module in NOUNS.items()
+        (method, "/".join(filter(None, ("/v2", noun.collection, pattern)))): getattr(noun, name)
+        for noun in NOUNS
         for pattern, handlers in noun.routes.items()
         for method, name in handlers.items()
         if name != "delete_none"
@@ -132,8 +128,8 @@ def body_of(shape: types.Strict | None) -> set[str]:
     """The names of the members that a body may have."""
     if isinstance(shape, types.Items):
         return body_of(shape.item)
-    if isinstance(shape, arq_patch.PatchBody):
-        return attributes_of(arq_patch.ArqOp)
+    if isinstance(shape, arqs.PatchBody):
+        return attributes_of(arqs.ArqOp)
     return attributes_of(shape.declared) if isinstance(shape, types.Object) else set()
 
 
@@ -143,9 +139,13 @@ def test_every_route_is_in_the_reference_and_no_other() -> None:
 
 
 def test_every_noun_of_the_api_is_looked_at() -> None:
-    place = Path(inspect.getfile(Noun)).parent / "controllers/v2"
-    found = {file.stem for file in place.glob("*.py") if "(Noun):" in file.read_text()}
-    assert found == {module.__name__.rpartition(".")[2] for module in NOUNS.values()}
+    place = Path(inspect.getfile(Controller)).parent / "controllers/v2"
+    classes = [
+        name
+        for file in place.glob("*.py")
+        for name in re.findall(r"^class (\w+)\(Controller\):", file.read_text(), re.MULTILINE)
+    ]
+    assert sorted(classes) == sorted(noun.__name__ for noun in NOUNS)
 
 
 @EACH

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.api.middleware.noauth import PROJECT_ID, is_loopback
+from cyborg.api.middleware.auth_token import PROJECT_ID, is_loopback
 from cyborg.tests.unit.api.conductor import FakeConductor
 from cyborg.tests.unit.api.world import Client
 

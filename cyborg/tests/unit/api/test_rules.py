@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from oslo_policy import policy
 
-from cyborg.policies import arqs, list_rules
+from cyborg.policies import list_rules
 from cyborg.tests.unit.api.conductor import FakeConductor
 from cyborg.tests.unit.api.world import Client
 
@@ -16,7 +16,7 @@ V25 = "accelerator 2.5"
 #: The role of ``nobody``, who may do nothing by default.
 ROLE = "role:heat_stack_user"
 #: This one widens what the others allow, and refuses nothing.
-SCOPE = arqs.ALL_PROJECTS
+SCOPE = "cyborg:arq:all_projects"
 OPERATIONS = [
     pytest.param(
         rule.name, operation["method"], operation["path"], id=f"{rule.name}-{operation['path']}"

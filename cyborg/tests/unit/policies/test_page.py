@@ -7,7 +7,6 @@ from oslo_config import cfg
 from cyborg import exception
 from cyborg.cli.shell import COMMANDS
 from cyborg.context import RequestContext
-from cyborg.policies import devices
 from cyborg.policy import Policy
 from cyborg.tests.unit.policies.page import NO, OWN, PEOPLE, YES, table
 
@@ -20,9 +19,9 @@ ROLES = {
 }
 #: What lets people do it with the own project's, where the rule itself does not let them.
 INSTEAD = {
-    devices.GET_ALL: devices.GET_OWN,
-    devices.GET_ONE: devices.GET_OWN,
-    devices.UPDATE: devices.LABEL,
+    "cyborg:device:get_all": "cyborg:device:get_own",
+    "cyborg:device:get_one": "cyborg:device:get_own",
+    "cyborg:device:update": "cyborg:device:label",
 }
 TABLE = table()
 

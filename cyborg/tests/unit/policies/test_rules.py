@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules have the names that policy files use, and every one of them can be documented."""
 
+import re
 from pathlib import Path
 
 import pytest
 from oslo_config import cfg
 from oslo_policy import policy
 
+import cyborg
 from cyborg import exception, policies
 from cyborg.context import RequestContext
 from cyborg.policy import Policy
@@ -100,6 +102,13 @@ def test_every_rule_of_the_api_tells_what_it_is_for() -> None:
         assert rule.scope_types == ["project"]
         assert rule.description.endswith(".")
         assert all(one["path"].startswith("/v2/") for one in rule.operations)
+
+
+def test_each_rule_protects_a_handler_and_no_handler_names_another() -> None:
+    controllers = Path(cyborg.__file__).parent / "api/controllers/v2"
+    texts = [path.read_text() for path in controllers.glob("*.py")]
+    handlers = {name for text in texts for name in re.findall(r'"(cyborg:\w+:\w+)"', text)}
+    assert handlers == NAMES - {"cyborg:arq:all_projects"}
 
 
 def test_no_rule_refers_to_one_that_is_missing() -> None:
