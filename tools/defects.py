@@ -36,7 +36,7 @@ def _unlocked(locker: str, file: str, text: str, replacement: str) -> Defect:
         file=file,
         text=text,
         replacement=replacement,
-        tests=(f"{_RULES}/test_locks.py::test_the_statement_locks[{locker}]",),
+        tests=(f"{_RULES}/test_locks.py::test_statement_locks_its_rows[{locker}]",),
     )
 
 
@@ -154,7 +154,7 @@ DEFECTS = (
         "cyborg/clients/placement_sync.py",
         "if root is not None and node.root_uuid != root:",
         "if False:",
-        (f"{_CLIENTS}/test_publish.py::test_a_provider_of_another_compute_is_not_retired",),
+        (f"{_CLIENTS}/test_publish.py::test_provider_below_another_compute_is_not_retired",),
     ),
     *(
         Defect(
@@ -344,7 +344,7 @@ DEFECTS = (
         "cyborg/db/work.py",
         "        fence=Work.fence + 1,\n",
         "",
-        (f"{_LIFE}/test_takeover.py::test_what_is_taken_over_cannot_be_ended_by_the_former_owner",),
+        (f"{_LIFE}/test_takeover.py::test_former_owner_cannot_complete_taken_over_work",),
     ),
     Defect(
         "failing-driver-loses-devices",
@@ -352,7 +352,7 @@ DEFECTS = (
         "cyborg/conductor/reports/apply.py",
         "if row.id not in kept and row.driver not in failed:",
         "if row.id not in kept:",
-        (f"{_LIFE}/test_reports.py::test_one_failing_driver_stops_no_other",),
+        (f"{_LIFE}/test_reports.py::test_failing_driver_does_not_stop_the_others",),
     ),
     *(
         Defect(

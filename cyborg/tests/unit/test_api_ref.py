@@ -133,12 +133,12 @@ def body_of(shape: types.Strict | None) -> set[str]:
     return attributes_of(shape.declared) if isinstance(shape, types.Object) else set()
 
 
-def test_every_route_is_in_the_reference_and_no_other() -> None:
+def test_reference_has_every_route_and_no_other() -> None:
     assert DESCRIBED.keys() == HANDLERS.keys() | PUBLIC
     assert len(methods()) == len(DESCRIBED)
 
 
-def test_every_noun_of_the_api_is_looked_at() -> None:
+def test_reference_tests_cover_every_resource() -> None:
     place = Path(inspect.getfile(Controller)).parent / "controllers/v2"
     classes = [
         name
@@ -149,7 +149,7 @@ def test_every_noun_of_the_api_is_looked_at() -> None:
 
 
 @EACH
-def test_it_says_who_may(route: tuple[str, str]) -> None:
+def test_reference_has_policy_of_each_route(route: tuple[str, str]) -> None:
     said = declared(route)
     rules = {said["rule"], *([said["own"]] if said["own"] else [])}
     policy = re.search(r"Policy: (.+?)(?=Command: |\.\. rest_status_code)", DESCRIBED[route].flat)
@@ -158,7 +158,7 @@ def test_it_says_who_may(route: tuple[str, str]) -> None:
 
 
 @EACH
-def test_it_says_what_comes_back(route: tuple[str, str]) -> None:
+def test_reference_has_status_codes_of_each_route(route: tuple[str, str]) -> None:
     said, method = declared(route), DESCRIBED[route]
     success, *errors = method.codes
     assert success == (202 if said["long"] else said["status"])
@@ -175,7 +175,7 @@ def said_back(said: Mapping[str, Any]) -> bool:
 
 
 @EACH
-def test_it_has_the_parameters_of_the_code(route: tuple[str, str]) -> None:
+def test_reference_has_parameters_of_each_route(route: tuple[str, str]) -> None:
     said, method = declared(route), DESCRIBED[route]
     sent = {
         where: {one.name for one in method.request if one.where == where and "." not in one.name}
@@ -194,13 +194,13 @@ def test_it_has_the_parameters_of_the_code(route: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("collection", SORTED)
-def test_it_has_the_sort_keys_of_the_code(collection: str) -> None:
+def test_reference_has_sort_keys_of_each_list(collection: str) -> None:
     keys = re.search(r"Sort keys: ([^.]+)\.", DESCRIBED["GET", f"/v2/{collection}"].flat)
     assert keys is not None
     assert set(re.findall(r"``(\w+)``", keys[1])) == SORTED[collection]
 
 
-def test_commands_that_are_named_exist() -> None:
+def test_commands_in_reference_exist() -> None:
     known = {
         f"openstack {entry.name.replace('_', ' ')}"
         for group in ("openstack.accelerator.v2", "openstack.cyborg.v2")
@@ -213,7 +213,7 @@ def test_commands_that_are_named_exist() -> None:
             assert command in known, f"{method.method} {method.url}"
 
 
-def test_samples_are_those_that_are_shown() -> None:
+def test_samples_are_shown_in_reference() -> None:
     shown = [
         name
         for file in SOURCE.glob("*.inc")
@@ -251,7 +251,7 @@ def keys_of_request(content: Any) -> set[str]:
     return set(content)
 
 
-def test_parameters_are_all_used_and_complete() -> None:
+def test_parameters_are_used_and_complete() -> None:
     used = {
         key
         for file in SOURCE.glob("*.inc")
@@ -265,19 +265,19 @@ def test_parameters_are_all_used_and_complete() -> None:
         assert said.keys() <= {"description", "in", "required", "type", *versions}, key
 
 
-def test_every_class_of_errors_has_a_sample() -> None:
+def test_every_error_code_has_a_sample() -> None:
     codes = {code for method in methods() for code in method.codes if code >= 400}
     samples = {int(one.stem[:3]) for one in SAMPLES.glob("errors/*-resp.json")}
     assert codes <= samples
 
 
-def test_microversions_are_all_in_the_history() -> None:
+def test_microversion_history_is_complete() -> None:
     text = (SOURCE / "microversions.inc").read_text()
     found = re.findall(r"^2\.(\d+)\n---$", text, re.MULTILINE)
     assert [int(minor) for minor in found] == list(range(LATEST + 1))
 
 
-def test_the_tests_that_are_known_to_fail_are_in_the_plugin() -> None:
+def test_known_failing_tests_exist_in_the_plugin() -> None:
     spec = importlib.util.find_spec("cyborg_tempest_plugin")
     assert spec is not None
     assert spec.origin is not None

@@ -18,15 +18,13 @@ from cyborg.tests.fixtures.counting import Tally
 Statements = Callable[[], AbstractContextManager[Tally]]
 
 
-def test_a_scrape_of_a_conductor(house: CountedService, statements: Statements) -> None:
+def test_cost_of_a_scrape_of_a_conductor(house: CountedService, statements: Statements) -> None:
     with statements() as tally, house.db.reader() as tx:
         metrics.totals(tx, house.db.now)
     assert tally.costs == (9, 0, 0), str(tally)
 
 
-def test_a_look_at_a_history_in_which_nothing_happens(
-    house: CountedService, statements: Statements
-) -> None:
+def test_cost_of_reading_unchanged_history(house: CountedService, statements: Statements) -> None:
     with house.db.reader() as tx:
         position = Position(notifications.newest(tx), {}, frozenset())
     nobody = SimpleNamespace(id=0, fence=0)
@@ -40,7 +38,7 @@ def test_a_look_at_a_history_in_which_nothing_happens(
     assert tally.costs == (3, 0, 0), str(tally)
 
 
-def test_what_an_agent_measured(house: CountedService, statements: Statements) -> None:
+def test_cost_of_storing_readings(house: CountedService, statements: Statements) -> None:
     with statements() as tally, pytest.raises(exception.NotFound):
         Readings(db=house.db).store("nobody", 1, [])
     assert tally.costs == (1, 0, 0), str(tally)

@@ -33,7 +33,7 @@ def host() -> str:
     return f"api-{uuid4().hex[:12]}"
 
 
-def test_every_process_has_a_row_that_says_all(
+def test_every_process_has_a_complete_service_row(
     conductor: ConductorClient, compute: Callable[..., Compute], database: Database, host: str
 ) -> None:
     on = compute().name
@@ -50,7 +50,7 @@ def test_every_process_has_a_row_that_says_all(
     assert min(one.epoch for one in (agent, api, first)) >= 1
 
 
-def test_processes_of_an_api_share_the_row_of_their_host(
+def test_api_processes_share_the_row_of_their_host(
     conductor: ConductorClient, database: Database, host: str
 ) -> None:
     faults: list[Exception] = []
@@ -81,7 +81,7 @@ def test_processes_of_an_api_share_the_row_of_their_host(
 @pytest.mark.parametrize(
     ("now", "up"), [(1_000_000, True), (1_030_000, True), (1_030_001, False), (9_000_000, False)]
 )
-def test_up_and_down_follow_from_the_last_sign_of_life(
+def test_state_of_a_process_follows_from_its_heartbeat(
     conductor: ConductorClient, database: Database, host: str, now: int, up: bool
 ) -> None:
     conductor.alive(host, version="1", endpoint="somewhere")

@@ -355,7 +355,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("verb", "prepare"), REQUESTS)
-def test_what_nobody_waits_for_is_not_carried_out(
+def test_expired_request_is_not_executed(
     service: Service, verb: str, prepare: Callable[[Service], Request]
 ) -> None:
     request = prepare(service)

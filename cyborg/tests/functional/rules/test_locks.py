@@ -242,7 +242,7 @@ def locks(statement: Any, model: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", LOCKERS)
-def test_the_statement_locks(site: Site, name: str) -> None:
+def test_statement_locks_its_rows(site: Site, name: str) -> None:
     locker = LOCKERS[name]
     with site.db.writer() as tx, statements(tx) as seen:
         locker.call(tx, site)
@@ -250,7 +250,7 @@ def test_the_statement_locks(site: Site, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOCKERS)
-def test_the_rows_are_locked(site: Site, name: str) -> None:
+def test_locked_rows_refuse_a_second_transaction(site: Site, name: str) -> None:
     """A second transaction is refused; where SQLite has one writer at a time, nobody asks."""
     locker = LOCKERS[name]
     rows = sa.select(*locker.model.__table__.primary_key).where(locker.which(site))

@@ -41,13 +41,13 @@ def allows(rules: Policy, rule: str, who: str) -> bool:
     return True
 
 
-def test_every_command_is_there() -> None:
+def test_every_command_is_in_the_table() -> None:
     assert set(TABLE) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("who", PEOPLE)
 @pytest.mark.parametrize("command", TABLE)
-def test_a_cell(rules: Policy, command: str, who: str) -> None:
+def test_table_cell_equals_the_rule(rules: Policy, command: str, who: str) -> None:
     rule, promised = TABLE[command].rule, TABLE[command].people[who]
     assert rule in rules.enforcer.registered_rules
     assert promised in {YES, OWN, NO}
