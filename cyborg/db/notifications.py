@@ -124,7 +124,9 @@ def owned_now(tx: sa.Connection, now: sa.ColumnElement[int], row: Record) -> int
     return now_ms
 
 
-def next_events(tx: sa.Connection, position: Position, limit: int) -> tuple[list[HistoryEvent], bool]:
+def next_events(
+    tx: sa.Connection, position: Position, limit: int
+) -> tuple[list[HistoryEvent], bool]:
     """Return the events to publish next, in order, and whether there are more.
 
     Executes two statements, and two more when a transaction has committed late.

@@ -214,7 +214,7 @@ class ArqBinder:
                     "host_id": deployable.host_id,
                     "deployable_id": deployable.id,
                     "attach_handle_id": claim.handle_id,
-                    "spec": device_profile.wishes(claim.row.group_spec),
+                    "spec": device_profile.accel_requirements(claim.row.group_spec),
                     "deadline_in": self.bind_timeout,
                 }
             tasks.append(task)

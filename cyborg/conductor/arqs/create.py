@@ -42,7 +42,7 @@ class ArqCreator:
             except exception.Conflict as error:
                 conflict = error
         with self.db.reader() as tx:
-            created_at = arqs.made_at(tx, [arq.uuid for arq in new])
+            created_at = arqs.created_at(tx, [arq.uuid for arq in new])
         if created_at is not None:
             return [replace(arq, created_at=created_at) for arq in new]
         if conflict is not None:

@@ -34,7 +34,7 @@ class Profiles:
             return new
         except exception.Conflict:
             with self.db.reader() as tx:
-                if events.done_by(tx, request_key, _CREATED, [profile.uuid]):
+                if events.subjects_of(tx, request_key, _CREATED, [profile.uuid]):
                     # An earlier attempt of this request stored it.
                     return device_profiles.show(tx, profile.uuid, profile.name) or profile
                 taken = device_profiles.uuid_of(tx, profile.name)
@@ -54,7 +54,7 @@ class Profiles:
             with self.db.writer() as tx:
                 # The first attempt of a repeated request may have renamed the profile: its uuid
                 # still finds it.
-                uuid = events.treated_by(tx, request_key, _UPDATED)
+                uuid = events.subject_of(tx, request_key, _UPDATED)
                 rows = device_profiles.lock(tx, [uuid or key])
                 if not rows:
                     raise exception.NotFound(noun="Device profile", key=key)

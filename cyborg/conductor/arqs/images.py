@@ -59,7 +59,7 @@ def admit(
         return False
     loaded = deployables.lock_image(tx, deployable.id)
     users = deployables.image_users(tx, deployable.id) if with_image else ()
-    used = {_parsed(wishes(user.group_spec or {})) for user in users}
+    used = {_parsed(accel_requirements(user.group_spec or {})) for user in users}
     for arq, image in with_image.items():
         if _holds(loaded, image):
             continue
@@ -122,7 +122,7 @@ def clear_after_release(tx: sa.Connection, handle: Record) -> None:
 
 def may_be_loading(arq: Record) -> bool:
     """Return whether the image of an ARQ, whose handle is released now, may still be loading."""
-    image = _parsed(wishes(arq.group_spec or {}))
+    image = _parsed(accel_requirements(arq.group_spec or {}))
     return bool(arq.state == State.BIND_STARTED) and image is not None
 
 

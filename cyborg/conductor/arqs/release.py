@@ -71,7 +71,7 @@ class ArqReleaser:
             opened = instances.release(tx, self.db.now, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
             waiting = self._delete(tx, caller, request_key, rows)
-            attached = sum(1 for row in rows if row.origin == attaching.ATTACHED)
+            attached = sum(1 for row in rows if row.origin == attachments.ATTACHED)
             if attached:
                 # The instance may go on (evacuated, offloaded), without these accelerators.
                 LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, attached)

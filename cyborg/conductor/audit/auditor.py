@@ -73,7 +73,7 @@ class Auditor:
             for consumer, since in self._first_seen.items()
             if consumer in consumers
         }
-        ages |= snapshot.open_since(self._db, consumers)
+        ages |= snapshot.unbound_for(self._db, consumers)
         evidence = AuditViews(views, vanished, ages)
         second = snapshot.take(self._db)
         self._first_seen = {

@@ -209,7 +209,9 @@ def fail_bind(db: Database, arq_uuid: str) -> bool:
         if _is_any(tx, preparing):
             return False
         # An attach in progress ends its own ARQs, which are hidden.
-        if any(row.hidden and attaching.busy(tx, row.instance_uuid) is not None for row in rows):
+        if any(
+            row.hidden and attachments.work_of(tx, row.instance_uuid) is not None for row in rows
+        ):
             return False
         return bind.resolve(tx, db.now, rows, Event.FAIL, fault=_NO_WORK)
 

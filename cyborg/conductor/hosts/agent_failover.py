@@ -62,7 +62,7 @@ class AgentFailover:
             return
         absences: dict[int, _Absence] = {}
         with self._db.reader() as tx:
-            for row in hosts.without_agent(tx, self._db.now, self._grace):
+            for row in hosts.silent_providers(tx, self._db.now, self._grace):
                 absence = absences.setdefault(row.id, _Absence(row.name, row.last_seen_ms, []))
                 absence.providers.append(row.rp_uuid)
         silent_before = self._silent

@@ -95,7 +95,9 @@ class DeviceAdmin:
             if status is not None:
                 new_status = self._set_status(tx, row, status, request_key, reason=reason)
             if labels:
-                devices.set_labels(tx, row.id, changed_labels(devices.lock_labels(tx, row.id), labels))
+                devices.set_labels(
+                    tx, row.id, changed_labels(devices.lock_labels(tx, row.id), labels)
+                )
             actions = [new_status] if new_status else []
             actions += ["changed"] if facts else []
             actions += ["labelled"] if labels else []

@@ -122,7 +122,7 @@ class LostDevices:
             removed, _ = self._remove(tx, host_id, frozenset())
             # The lock of the host keeps single units lost, no bind claims a lost unit, and a held
             # unit is not due. So the units that are due stay so until the commit.
-            units = lost_devices.handles(
+            units = lost_devices.due_handles(
                 tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
             )
             if units:

@@ -101,9 +101,9 @@ class Processes:
                 )
             place = HostRef(row.host)
             if row.host_id is not None:
-                place = HostRef(services.lock_host(tx, row.host_id), row.host_id)
+                place = HostRef(hosts.lock_with_handles(tx, row.host_id), row.host_id)
                 _check_unused(tx, row.host_id, row.host)
-                other = services.removal_operation(tx, row.host_id)
+                other = hosts.removal_operation(tx, row.host_id)
                 if other is not None:
                     raise exception.Conflict(
                         reason=f"{row.host} is being removed already: see operation {other}."

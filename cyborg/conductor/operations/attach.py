@@ -147,13 +147,13 @@ class Attacher:
             rows = arqs.lock(tx, *terms)
             if arq_uuid is not None and not rows:
                 raise exception.NotFound(noun="Accelerator request", key=arq_uuid)
-            if arq_uuid is not None and rows[0].origin != attaching.ATTACHED:
+            if arq_uuid is not None and rows[0].origin != attachments.ATTACHED:
                 raise exception.CannotAttach(
                     instance=server.uuid,
                     reason=f"accelerator request {arq_uuid} came with its flavor or a port, and "
                     "only an attached accelerator can be detached",
                 )
-            rows = [row for row in rows if row.origin == attaching.ATTACHED]
+            rows = [row for row in rows if row.origin == attachments.ATTACHED]
             if not rows:
                 self._record(tx, caller, operation, server, action="nothing to detach")
                 host = HostRef(server.node or "")
@@ -163,7 +163,7 @@ class Attacher:
             arqs.hide(tx, [row.id for row in rows], hidden=True)
             self._record(tx, caller, operation, server, action="detach")
             uuids = tuple(row.uuid for row in rows)
-            providers = attaching.providers(tx, uuids)
+            providers = attachments.providers(tx, uuids)
             leaving = Plan(Step.REBOOT, uuids, server.node or "", providers, leaving=True)
             return [_task(server, WorkKind.DETACH, leaving)]
 
@@ -262,7 +262,7 @@ class Attacher:
                 # As with a bind: while the host still cleans up after the last guest, the work
                 # sets this.
                 "prepared": bool(unit.offer.prepare) and not unit.handle.waits,
-                "origin": attaching.ATTACHED,
+                "origin": attachments.ATTACHED,
                 "hidden": True,
                 "operation_id": request.operation,
                 "created_at": created_at,
@@ -371,8 +371,8 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
         offer = offers[placement[index]]
         units.append(Unit(uuid, index, offer, handles[offer.id].pop(0), loading[offer.id]))
     # Older releases of Nova drop all accelerators of a guest that has several attach types.
-    added = attaching.types_of(tx, [unit.handle.id for unit in units])
-    existing = attaching.attach_types(tx, request.server.uuid)
+    added = attachments.types_of_handles(tx, [unit.handle.id for unit in units])
+    existing = attachments.types_of_instance(tx, request.server.uuid)
     if len(existing | added) > 1:
         raise exception.CannotAttach(
             instance=request.server.uuid,

@@ -53,8 +53,11 @@ class AcceleratorCreator:
             hosts.bump_desired_generation(tx, self._db.now, host.id)
             backends = created_accelerators.backends(tx, host.id, request.driver)
             attach_type = _attach_type(backends, request)
-            pending = [ordered.facts for ordered in created_accelerators.ordered(tx, host.id)]
-            keys = {*created_accelerators.keys(tx, host.id), *(device.key for device in pending)}
+            pending = [ordered.facts for ordered in created_accelerators.requests(tx, host.id)]
+            keys = {
+                *created_accelerators.drivers_by_key(tx, host.id),
+                *(device.key for device in pending),
+            }
             handles = creation.handles(request, attach_type, keys)
             device = creation.device(request, handles, host.service_host)
             names = {deployable.name for deployable in device.deployables}
@@ -67,7 +70,7 @@ class AcceleratorCreator:
                     "will be one soon."
                 )
             uuid = str(uuid5(UUID(order.operation), "device"))
-            ordered = Ordered(uuid, request.driver, device, request.labels)
+            ordered = Request(uuid, request.driver, device, request.labels)
             entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
             events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
             subject = {

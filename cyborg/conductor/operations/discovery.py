@@ -106,7 +106,7 @@ class AgentQuery:
                     tx, row, set_up.repeat(tx, self._db.now, which, row.operation_id)
                 )
             inactive = (
-                devices.unready(tx, which, status=DeviceStatus.INACTIVE)
+                devices.needing_set_up(tx, which, status=DeviceStatus.INACTIVE)
                 if row.spec.get("setup")
                 else []
             )

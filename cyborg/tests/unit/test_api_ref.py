@@ -62,13 +62,13 @@ NOUNS: Final[Sequence[type[Controller]]] = (
 SORTED: Final[Mapping[str, set[str]]] = {
     "accelerator_requests": set(db_arqs.SORTABLE.columns),
     "attributes": set(db_attributes.SORTABLE.columns),
-    "backends": set(db_host_drivers.BACKENDS.sortable.columns),
+    "backends": set(db_drivers.BACKENDS.sortable.columns),
     "deployables": set(db_deployables.SORTABLE.columns),
     "device_profiles": set(db_device_profiles.SORTABLE.columns),
     "devices": set(db_devices.SORTABLE.columns),
-    "drivers": set(db_host_drivers.DRIVERS.sortable.columns),
+    "drivers": set(db_drivers.DRIVERS.sortable.columns),
     "events": set(db_events.SORTABLE.columns),
-    "hardware": set(db_host_drivers.HARDWARE.sortable.columns),
+    "hardware": set(db_drivers.HARDWARE.sortable.columns),
     "operations": set(db_operations.SORTABLE.columns),
     "services": set(services.SORT_KEYS),
 }

@@ -18,7 +18,7 @@ from cyborg.api.rendering import instant, link, moment, since
 from cyborg.db import devices
 from cyborg.db import events as history_db
 from cyborg.model import creation
-from cyborg.model.attribute import parse_label_change
+from cyborg.model.attribute import parse_label_change, parse_label_filter
 from cyborg.model.creation import parse_traits
 from cyborg.model.device import DEVICE_STATES, DeviceStatus, DeviceType, shown_state
 from cyborg.model.health import CONDITIONS
@@ -60,7 +60,7 @@ class DeviceQuery(types.Listing):
     hostname = wsme.wsattr(types.NAME)
     driver = types.Field(types.NAME, since=microversion.OPERATORS)
     backend = types.Field(types.NAME, since=microversion.OPERATORS)
-    status = wsme.wsattr(types.Word(*device_life.WORDS, "ready"))
+    status = wsme.wsattr(types.Word(*DEVICE_STATES, "ready"))
     in_use = types.Field(types.FLAG, since=microversion.OPERATORS)
     instance = types.Field(types.UUID_TYPE, since=microversion.OPERATORS)
     labels = types.Field(types.Text(4096, minimum=1), since=microversion.OPERATORS)
@@ -217,7 +217,7 @@ def _scope(call: Call) -> str | None:
     return call.caller.project_id if call.own else None
 
 
-def _selection(call: Call, query: Mapping[str, Any]) -> devices.Wanted:
+def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
     """Return what a checked query selects.
 
     Raises Invalid for a status that this microversion does not have, and Forbidden for a filter or
@@ -233,13 +233,13 @@ def _selection(call: Call, query: Mapping[str, Any]) -> devices.Wanted:
             names.append(query["sort_key"])
         if names:
             raise exception.Forbidden(reason=f"Only operators list devices by {names[0]}.")
-    return devices.Wanted(
+    return devices.Filters(
         equal={name: query[name] for name in _EQUAL if query.get(name)},
         in_service=status == _ENABLED if older and status is not None else None,
         status=None if older else {"ready": _ENABLED}.get(status or "", status),
         in_use=query.get("in_use"),
         instance=query.get("instance"),
-        labels=parse_filter(query["labels"]) if "labels" in query else {},
+        labels=parse_label_filter(query["labels"]) if "labels" in query else {},
         project_id=_scope(call),
     )
 

@@ -14,7 +14,7 @@ from cyborg.api import microversion, parsing, types
 from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import since
-from cyborg.db import host_drivers
+from cyborg.db import drivers
 from cyborg.model.operation import Operation
 from cyborg.model.report import DriverState
 
@@ -65,14 +65,14 @@ class Drivers(Controller):
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of drivers, with one row for each host that has the driver."""
         with self.reader.reader() as tx:
-            rows = host_drivers.page(tx, host_drivers.DRIVERS, parsing.page(query), query)
+            rows = drivers.page(tx, drivers.DRIVERS, parsing.page(query), query)
         return {self.collection: [_render_driver(row, call.minor) for row in rows]}
 
     @expose("cyborg:driver:get_one", types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a driver of a host."""
         with self.reader.reader() as tx:
-            row = host_drivers.show(tx, host_drivers.DRIVERS, uuid)
+            row = drivers.show(tx, drivers.DRIVERS, uuid)
         if row is None:
             raise exception.NotFound(noun="Driver", key=uuid)
         return _render_driver(row, call.minor)
@@ -134,7 +134,7 @@ class Drivers(Controller):
         )
 
 
-def _render_driver(row: host_drivers.Row, minor: int) -> dict[str, Any]:
+def _render_driver(row: drivers.Row, minor: int) -> dict[str, Any]:
     """Return the JSON of a driver on a host at microversion 2.``minor``."""
     rendered = {
         "uuid": row.uuid,
@@ -174,20 +174,20 @@ class Backends(Controller):
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of backends."""
         with self.reader.reader() as tx:
-            rows = host_drivers.page(tx, host_drivers.BACKENDS, parsing.page(query), query)
+            rows = drivers.page(tx, drivers.BACKENDS, parsing.page(query), query)
         return {self.collection: [_render_backend(row) for row in rows]}
 
     @expose("cyborg:backend:get_one", types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a backend."""
         with self.reader.reader() as tx:
-            row = host_drivers.show(tx, host_drivers.BACKENDS, uuid)
+            row = drivers.show(tx, drivers.BACKENDS, uuid)
         if row is None:
             raise exception.NotFound(noun="Backend", key=uuid)
         return _render_backend(row)
 
 
-def _render_backend(row: host_drivers.Row) -> dict[str, Any]:
+def _render_backend(row: drivers.Row) -> dict[str, Any]:
     """Return the JSON of a backend."""
     return {
         "uuid": row.uuid,
@@ -227,20 +227,20 @@ class Hardware(Controller):
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of hardware."""
         with self.reader.reader() as tx:
-            rows = host_drivers.page(tx, host_drivers.HARDWARE, parsing.page(query), query)
+            rows = drivers.page(tx, drivers.HARDWARE, parsing.page(query), query)
         return {self.collection: [_render_hardware(row) for row in rows]}
 
     @expose("cyborg:hardware:get_one", types.UUID_TYPE, since=microversion.OPERATORS)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a piece of hardware; if it becomes a device, the device has the same uuid."""
         with self.reader.reader() as tx:
-            row = host_drivers.show(tx, host_drivers.HARDWARE, uuid)
+            row = drivers.show(tx, drivers.HARDWARE, uuid)
         if row is None:
             raise exception.NotFound(noun="Hardware", key=uuid)
         return _render_hardware(row)
 
 
-def _render_hardware(row: host_drivers.Row) -> dict[str, Any]:
+def _render_hardware(row: drivers.Row) -> dict[str, Any]:
     """Return the JSON of a piece of hardware."""
     return {
         "uuid": row.uuid,
