@@ -25,11 +25,6 @@ GLOBAL_ID: Final = "global_request_id"
 class RequestContext(context.RequestContext):
     """The identity of a request; oslo.log uses the latest context of a thread in its log lines."""
 
-    @classmethod
-    def of_request(cls, environ: dict[str, Any], request_id: str) -> "RequestContext":
-        """Read the headers of the middleware, which removes the same headers of clients."""
-        return cls.from_environ(environ, request_id=request_id)
-
     def is_service(self, service_roles: Set[str]) -> bool:
         """Return whether the request has a valid service token with one of these roles."""
         return not service_roles.isdisjoint(self.service_roles)

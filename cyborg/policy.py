@@ -10,8 +10,8 @@ from oslo_policy import policy
 
 from cyborg import exception, policies
 from cyborg.context import RequestContext
-from cyborg.policies import arqs
 
+_ALL_PROJECTS: Final = "cyborg:arq:all_projects"
 #: A project and user other than the caller's; no Keystone ID contains this character.
 _OTHER_PROJECT: Final = {"project_id": "*", "user_id": "*"}
 #: How long decisions are cached, in seconds. Without the cache, oslo.policy checks its files and
@@ -56,7 +56,9 @@ class Policy:
         now = self._clock()
         if now - self._since > _CACHE_SECONDS:
             self._decisions, self._since = {}, now
-        key = (rule, *((name, _hashable(creds[name])) for name in sorted(creds)))
+        # oslo.context gives roles as a list.
+        values = (tuple(value) if isinstance(value, list) else value for value in creds.values())
+        key = (rule, *creds, *values)
         # Another thread can replace the cache meanwhile.
         decisions = self._decisions
         if key not in decisions:
@@ -73,13 +75,8 @@ class Policy:
             return None
         return bool(
             self.enforcer.authorize(rule, _OTHER_PROJECT, creds)
-            or self.enforcer.authorize(arqs.ALL_PROJECTS, own, creds)
+            or self.enforcer.authorize(_ALL_PROJECTS, own, creds)
         )
-
-
-def _hashable(value: Any) -> Any:
-    """Return a list (of roles) as a tuple, and any other value as it is."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def get_enforcer() -> policy.Enforcer:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from cyborg import exception
 from cyborg.context import ids, working_for
-from cyborg.model.trouble import Trouble
+from cyborg.model.process import BusFault
 from cyborg.systemd import Manager
 
 LOG = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class Daemon:
         self._tasks: list[PeriodicTask] = []
         self._cleanups: list[Callable[[], None]] = []
         self._alive_checks: list[Callable[[], bool]] = []
-        self._trouble_checks: list[Callable[[], Trouble | None]] = []
+        self._trouble_checks: list[Callable[[], BusFault | None]] = []
         self._stop_requested = threading.Event()
         self._restart_requested = threading.Event()
         self._starters: list[threading.Thread] = []
@@ -164,7 +164,7 @@ class Daemon:
         server: Server,
         *,
         alive: Callable[[], bool] | None = None,
-        trouble: Callable[[], Trouble | None] | None = None,
+        trouble: Callable[[], BusFault | None] | None = None,
     ) -> None:
         """Add a server; it starts in the background, because the broker may not be available.
 
@@ -262,7 +262,7 @@ class Daemon:
         return next((task.stuck for task in self._tasks if task.stuck), "")
 
     @property
-    def bus_trouble(self) -> Trouble | None:
+    def bus_trouble(self) -> BusFault | None:
         """Return why this process receives no requests over the bus, None while it listens."""
         troubles = (check() for check in self._trouble_checks)
         return next((trouble for trouble in troubles if trouble is not None), None)

@@ -29,10 +29,20 @@ class Manager:
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._address = _address(environment.get("NOTIFY_SOCKET", ""))
+        self._address = ""
+        name = environment.get("NOTIFY_SOCKET", "")
+        if name.startswith("@"):
+            # This name is in the abstract namespace.
+            self._address = f"\0{name[1:]}"
+        elif name.startswith("/"):
+            self._address = name
         self._status = ""
         #: Seconds without a message after which the watchdog acts; None: no watchdog.
-        self.watchdog = _seconds(environment) if self._address else None
+        self.watchdog: float | None = None
+        limit, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+        watched = process in ("", str(os.getpid()))
+        if self._address and watched and limit.isdecimal() and int(limit) > 0:
+            self.watchdog = int(limit) / 1_000_000
 
     def ready(self) -> None:
         """Report that the process is ready, at its start or after a reload."""
@@ -69,18 +79,3 @@ class Manager:
                 sender.sendto(message.encode(errors="replace"), self._address)
             except OSError as error:
                 LOG.debug("Cannot send %s to the service manager: %s", message, error)
-
-
-def _address(name: str) -> str:
-    """Return the address of the socket; a name with @ is in the abstract namespace."""
-    if name.startswith("@"):
-        return f"\0{name[1:]}"
-    return name if name.startswith("/") else ""
-
-
-def _seconds(environment: Mapping[str, str]) -> float | None:
-    """Return the time limit of the watchdog, if it watches this process."""
-    limit, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if not limit.isdecimal() or int(limit) == 0 or process not in ("", str(os.getpid())):
-        return None
-    return int(limit) / 1_000_000

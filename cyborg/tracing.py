@@ -9,7 +9,7 @@ has no trace. Processes pass the trace on as ``traceparent`` (W3C Trace Context)
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
 
@@ -30,28 +30,23 @@ class Kind(StrEnum):
     INTERNAL = "INTERNAL"
 
 
-class Span(Protocol):
-    """Methods to annotate a span. Add no secrets: the trace is stored outside of this service."""
+class Span:
+    """Methods to annotate a span; outside of a trace they record nothing.
 
-    def update_name(self, name: str) -> None: ...
-    def set_attribute(self, key: str, value: str) -> None: ...
-    def answered(self, status: int) -> None: ...
-
-
-class _NoSpan:
-    """A span that records nothing, for code outside of a trace."""
+    Add no secrets: the trace is stored outside of this service.
+    """
 
     def update_name(self, name: str) -> None:
-        """Record nothing."""
+        """Rename the span."""
 
     def set_attribute(self, key: str, value: str) -> None:
-        """Record nothing."""
+        """Set an attribute of the span."""
 
     def answered(self, status: int) -> None:
-        """Record nothing."""
+        """Record the HTTP status; 4xx marks a client span as an error, 5xx every span."""
 
 
-class _Span:
+class _Span(Span):
     """A span of OpenTelemetry, which follows its HTTP conventions for errors."""
 
     def __init__(self, span: Any, kind: Kind, error: Any) -> None:
@@ -59,15 +54,12 @@ class _Span:
         self._first_error = 500 if kind is Kind.SERVER else 400
 
     def update_name(self, name: str) -> None:
-        """Rename the span."""
         self._span.update_name(name)
 
     def set_attribute(self, key: str, value: str) -> None:
-        """Set an attribute of the span."""
         self._span.set_attribute(key, value)
 
     def answered(self, status: int) -> None:
-        """Record the HTTP status; 4xx marks a client span as an error, 5xx every span."""
         self._span.set_attribute("http.response.status_code", status)
         if status >= self._first_error:
             self.failed(str(status))
@@ -95,23 +87,25 @@ class _Live:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("cyborg")
 
-    def parent_of(self, origin: Mapping[str, Any] | None) -> Any:
-        """Return the trace context in ``origin``, or else the context of this thread."""
-        if not origin:
-            return self._context.get_current()
-        # Peers of any release send the values, and the library requires strings.
-        fields = {key: origin[key] for key in KEYS if isinstance(origin.get(key), str)}
-        return self._propagator.extract(fields)
-
-    def traced(self, parent: Any) -> bool:
-        """Return whether this context belongs to a trace."""
-        return bool(self._trace.get_current_span(parent).get_span_context().is_valid)
-
     @contextmanager
     def span(
-        self, name: str, kind: Kind, parent: Any, attributes: Mapping[str, str]
+        self,
+        name: str,
+        kind: Kind,
+        *,
+        origin: Mapping[str, Any] | None,
+        begins: bool,
+        attributes: Mapping[str, str],
     ) -> Iterator[Span]:
         """Record the block as a span; an exception marks it as an error, without its text."""
+        parent = self._context.get_current()
+        if origin:
+            # Peers of any release send the values, and the library requires strings.
+            fields = {key: origin[key] for key in KEYS if isinstance(origin.get(key), str)}
+            parent = self._propagator.extract(fields)
+        if not begins and not self._trace.get_current_span(parent).get_span_context().is_valid:
+            yield Span()
+            return
         with self._tracer.start_as_current_span(
             name,
             context=parent,
@@ -190,12 +184,9 @@ def span(
     stands for a dot.
     """
     if _live is None:
-        return nullcontext(_NoSpan())
-    parent = _live.parent_of(origin)
-    if not begins and not _live.traced(parent):
-        return nullcontext(_NoSpan())
+        return nullcontext(Span())
     named = {key.replace("__", "."): value for key, value in attributes.items()}
-    return _live.span(name, kind, parent, named)
+    return _live.span(name, kind, origin=origin, begins=begins, attributes=named)
 
 
 def carrier() -> dict[str, str]:

@@ -36,7 +36,7 @@ def _unlocked(locker: str, file: str, text: str, replacement: str) -> Defect:
         file=file,
         text=text,
         replacement=replacement,
-        tests=(f"{_RULES}/test_locks.py::test_the_statement_locks[{locker}]",),
+        tests=(f"{_RULES}/test_locks.py::test_statement_locks_its_rows[{locker}]",),
     )
 
 
@@ -111,9 +111,9 @@ DEFECTS = (
     Defect(
         "operators-program",
         "only administrators load images into deployables",
-        "cyborg/policies/deployables.py",
-        "name=PROGRAM,\n        check_str=base.ADMIN,",
-        "name=PROGRAM,\n        check_str=base.OPERATOR,",
+        "cyborg/policies/devices.py",
+        '"cyborg:deployable:program",\n        base.ADMIN,',
+        '"cyborg:deployable:program",\n        base.OPERATOR,',
         (f"{_UNIT}/policies/test_frozen.py",),
     ),
     Defect(
@@ -154,7 +154,7 @@ DEFECTS = (
         "cyborg/clients/placement_sync.py",
         "if root is not None and node.root_uuid != root:",
         "if False:",
-        (f"{_CLIENTS}/test_publish.py::test_a_provider_of_another_compute_is_not_retired",),
+        (f"{_CLIENTS}/test_publish.py::test_provider_below_another_compute_is_not_retired",),
     ),
     *(
         Defect(
@@ -344,7 +344,7 @@ DEFECTS = (
         "cyborg/db/work.py",
         "        fence=Work.fence + 1,\n",
         "",
-        (f"{_LIFE}/test_takeover.py::test_what_is_taken_over_cannot_be_ended_by_the_former_owner",),
+        (f"{_LIFE}/test_takeover.py::test_former_owner_cannot_complete_taken_over_work",),
     ),
     Defect(
         "failing-driver-loses-devices",
@@ -352,7 +352,7 @@ DEFECTS = (
         "cyborg/conductor/reports/apply.py",
         "if row.id not in kept and row.driver not in failed:",
         "if row.id not in kept:",
-        (f"{_LIFE}/test_reports.py::test_one_failing_driver_stops_no_other",),
+        (f"{_LIFE}/test_reports.py::test_failing_driver_does_not_stop_the_others",),
     ),
     *(
         Defect(
@@ -436,13 +436,13 @@ DEFECTS = (
         "        .where(Host.service_host == service_host)",
     ),
     _unlocked(
-        "services.lock_host",
-        "cyborg/db/services.py",
+        "hosts.lock_with_handles",
+        "cyborg/db/hosts.py",
         "locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()",
         "locked = sa.select(Host.name).where(Host.id == host_id)",
     ),
     _unlocked(
-        "devices.labels",
+        "devices.lock_labels",
         "cyborg/db/devices.py",
         "sa.select(Device.labels).where(Device.id == id_).with_for_update()",
         "sa.select(Device.labels).where(Device.id == id_)",
@@ -472,7 +472,7 @@ DEFECTS = (
         "        .limit(limit)",
     ),
     _unlocked(
-        "work.still_ours",
+        "work.lock_owned",
         "cyborg/db/work.py",
         "sa.select(Work.id).where(_fenced(len(rows))).with_for_update()",
         "sa.select(Work.id).where(_fenced(len(rows)))",

@@ -10,8 +10,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cyborg.agent.discovery_requests import DiscoveryRequests
-from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
-from cyborg.agent.driver_manager import DriverManager, Load, load_nothing
+from cyborg.agent.driver_manager import (
+    UNCOUNTED,
+    DriverCalls,
+    DriverManager,
+    Load,
+    load_nothing,
+)
 from cyborg.agent.endpoint import Endpoint
 from cyborg.agent.health import HealthChecks
 from cyborg.agent.loop import AgentLoop, Identity, Intervals
@@ -26,7 +31,7 @@ from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.loader import LoadResult
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import BusListening, Meters
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.report import DriverState
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier

@@ -90,27 +90,23 @@ class DiscoveryRequests:
             refused = findings.get(name, DriverFindings(name, DriverState.STOPPED))
             findings[name] = replace(refused, accepted=False, error=reason)
         for task in tasks:
+            if task.driver is None:
+                requested = tuple(findings.values())
+            else:
+                missing = DriverFindings(
+                    task.driver, DriverState.STOPPED, error="it is not loaded here"
+                )
+                requested = (findings.get(task.driver, missing),)
             with self._lock:
                 request = self._requests.get(task.operation)
             if request is not None and not request[1].done():
-                request[1].set_result(
-                    Discovered(task.operation, drivers=_requested(task, findings))
-                )
+                request[1].set_result(Discovered(task.operation, drivers=requested))
             for name in list(self._old_reports) if task.driver is None else [task.driver]:
                 self._old_reports.pop(name, None)
 
 
 def _by_driver(report: Report | None) -> dict[str, DriverReport]:
     return {} if report is None else {driver.driver: driver for driver in report.drivers}
-
-
-def _requested(
-    task: DiscoveryTask, findings: Mapping[str, DriverFindings]
-) -> tuple[DriverFindings, ...]:
-    if task.driver is None:
-        return tuple(findings.values())
-    missing = DriverFindings(task.driver, DriverState.STOPPED, error="it is not loaded here")
-    return (findings.get(task.driver, missing),)
 
 
 def _driver_findings(
@@ -120,37 +116,25 @@ def _driver_findings(
         # The driver reported nothing about its devices.
         return DriverFindings(after.driver, after.state, error=after.error)
     before = before or DriverReport(after.driver, DriverState.STOPPED)
+    current = {backend.name: backend for backend in after.backends or ()}
+    # A backend that the driver lost is STOPPED.
+    lost = {
+        backend.name: Backend(backend.name, DriverState.STOPPED)
+        for backend in before.backends or ()
+    }
+    backends = []
+    for name, backend in sorted((lost | current).items()):
+        old = [device for device in before.devices if device.backend == name]
+        new = [device for device in after.devices if device.backend == name]
+        counts = _counts(old, new, rejected)
+        backends.append(BackendFindings(name, backend.state, backend.services, **counts))
     return DriverFindings(
         after.driver,
         after.state,
         **_counts(before.devices, after.devices, rejected),
         error=after.error or "; ".join(sorted(set(rejected.values()))) or None,
-        backends=_backend_findings(before, after, rejected),
+        backends=tuple(backends),
     )
-
-
-def _backend_findings(
-    before: DriverReport, after: DriverReport, rejected: Mapping[str, str]
-) -> tuple[BackendFindings, ...]:
-    """Return the findings of each backend; a backend that the driver lost is STOPPED."""
-    current = {backend.name: backend for backend in after.backends or ()}
-    lost = {
-        backend.name: Backend(backend.name, DriverState.STOPPED)
-        for backend in before.backends or ()
-    }
-    return tuple(
-        BackendFindings(
-            name,
-            backend.state,
-            backend.services,
-            **_counts(_of_backend(name, before), _of_backend(name, after), rejected),
-        )
-        for name, backend in sorted((lost | current).items())
-    )
-
-
-def _of_backend(name: str, report: DriverReport) -> list[Device]:
-    return [device for device in report.devices if device.backend == name]
 
 
 def _counts(

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drivers of this host: from its configuration, and from later requests of operators."""
+"""Load the drivers of this host, as configured or requested by operators later, and call them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final, TypeVar
 
+from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.model.report import DriverState, Made, RequestedDriver
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: Loads an installed driver with an operator's options; the result says what went wrong.
 Load = Callable[[str, Mapping[str, str]], LoadResult]
@@ -128,3 +131,40 @@ class DriverManager:
 
 def _usable(loaded: Mapping[str, LoadResult]) -> dict[str, Driver]:
     return {name: result.driver for name, result in loaded.items() if result.driver is not None}
+
+
+def _ignore(driver: str, verb: str) -> None:
+    """Do not count a failure."""
+
+
+class DriverCalls:
+    """Call drivers; every error that a driver raises becomes DriverFailed or DriverCannot.
+
+    ``on_failure`` gets the driver and the verb of each call that failed.
+    """
+
+    def __init__(self, on_failure: Callable[[str, str], None] = _ignore) -> None:
+        self._on_failure = on_failure
+
+    def __call__(self, driver: str, verb: str, call: Callable[[], T]) -> T:
+        """Return the result of ``call``; raise DriverFailed or DriverCannot otherwise."""
+        try:
+            return call()
+        except exception.DriverCannot:
+            raise
+        except exception.DriverFailed:
+            self._on_failure(driver, verb)
+            raise
+        except exception.CyborgError as error:
+            self._on_failure(driver, verb)
+            raise exception.DriverFailed(driver=driver, verb=verb, reason=str(error)) from error
+        except Exception as error:
+            # Vendors' code may raise anything. It must not stop the agent or another driver.
+            LOG.exception("Driver %s failed in %s", driver, verb)
+            self._on_failure(driver, verb)
+            reason = f"{type(error).__name__}: {error}"
+            raise exception.DriverFailed(driver=driver, verb=verb, reason=reason) from error
+
+
+#: Driver calls whose failures are not counted.
+UNCOUNTED: Final = DriverCalls()

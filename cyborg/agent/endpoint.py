@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.agent.discovery_requests import DiscoveryRequests
 from cyborg.agent.operations import Operations
 from cyborg.model import wire
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.work import DiscoveryTask, HandleTask, ImageOrder, InstallTask, ProgramTask
 from cyborg.rpc import versions
 from cyborg.rpc.faults import answering

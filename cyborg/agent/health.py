@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
+from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver, Health
 from cyborg.model.device import Device
 from cyborg.model.health import Condition, DeviceHealth, legible
@@ -127,7 +127,10 @@ class HealthChecks:
         polls = []
         for driver in report.drivers:
             name = driver.driver
-            keys = [device.key for device in driver.devices if not self._was_polled(name, device)]
+            polled_driver, polled = self._polled.get(name, (None, set[str]()))
+            if polled_driver is not self._drivers.get(name):
+                polled = set()
+            keys = [device.key for device in driver.devices if device.key not in polled]
             poll = self._start_poll(name, keys) if keys else None
             if poll is not None:
                 polls.append((name, poll))
@@ -155,14 +158,15 @@ class HealthChecks:
             return Report(tuple(map(self._add_health, report.drivers)))
 
     def _add_health(self, report: DriverReport) -> DriverReport:
-        can_poll = self._can_poll(report.driver)
+        has_checks = self._has_checks(report.driver)
+        can_poll = has_checks and self._enabled
         health, faults = [], []
         for device in report.devices:
             place = report.driver, device.key
             answer = self._answers.get(place)
             if can_poll and answer is not None:
                 health.append(answer)
-            elif answer is not None or (self._has_checks(report.driver) and not self._enabled):
+            elif answer is not None or (has_checks and not self._enabled):
                 # There will be no newer answer: the last one must not stay valid for ever.
                 health.append(DeviceHealth(device.key))
             if can_poll and place in self._faults:
@@ -179,21 +183,11 @@ class HealthChecks:
         # A wrapper around a driver does not inherit Driver.health, and counts as one with checks.
         return driver is not None and getattr(driver.health, "__func__", None) is not Driver.health
 
-    def _can_poll(self, name: str) -> bool:
-        return self._enabled and self._has_checks(name)
-
-    def _was_polled(self, name: str, device: Device) -> bool:
-        """Return whether the loaded driver was polled for a device; True if it cannot be."""
-        if not self._can_poll(name):
-            return True
-        driver, keys = self._polled.get(name, (None, set[str]()))
-        return driver is self._drivers.get(name) and device.key in keys
-
     def _start_poll(self, name: str, keys: Sequence[str]) -> _Poll | None:
         """Start a poll; return None if the previous one is running or there is no check."""
         with self._lock:
             driver, previous = self._drivers.get(name), self._polls.get(name)
-            if driver is None or not self._can_poll(name):
+            if driver is None or not self._enabled or not self._has_checks(name):
                 return None
             # A driver with new options does not wait for the one that it replaces.
             if previous is not None and previous.thread.is_alive() and previous.driver is driver:

@@ -25,7 +25,7 @@ from cyborg.clients.placement import Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.base import DriverContext
 from cyborg.model.device import Device
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.report import Desired, DriverState, Hello, Report, Welcome
 from cyborg.rpc.conductor import ReportClient
 
@@ -157,7 +157,10 @@ class AgentLoop:
             raise
         except exception.CyborgError:
             self._disconnected = True
-            self._reserve_missing()
+            # Without a conductor, the agent itself reserves the providers that the host lost.
+            desired = self._desired or self._cache.desired
+            if desired is not None:
+                self._providers.reserve_missing(desired, self._scan().deployables())
             raise
         if self._disconnected:
             LOG.info(
@@ -189,7 +192,7 @@ class AgentLoop:
         sync_error = self._sync_units(welcome.epoch)
 
         # 6. Publish the desired providers.
-        if self._providers.located:
+        if self._providers.root is not None:
             placement_error = None
             if self._desired is not None:
                 self._desired = self._providers.publish(
@@ -305,12 +308,6 @@ class AgentLoop:
             changed = {name for name in before | after if before.get(name) is not after.get(name)}
             self._discoveries.drivers_changed(changed, self._report or self._cache.report)
 
-    def _reserve_missing(self) -> None:
-        """Reserve in Placement, without a conductor, the providers that the host lost."""
-        desired = self._desired or self._cache.desired
-        if desired is not None:
-            self._providers.reserve_missing(desired, self._scan().deployables())
-
     def _scan(self) -> Report:
         """Return the report of the host; call the drivers if the scan is due or requested."""
         last = self._report
@@ -334,7 +331,7 @@ class AgentLoop:
                 )
         self._checks.poll_new(report)
         self._report = report
-        self._end(_Step.SCAN)
+        self._ended_at[_Step.SCAN] = self._clock()
         return report
 
     def _send_report(self, welcome: Welcome, report: Report) -> None:
@@ -367,15 +364,12 @@ class AgentLoop:
             return unavailable
         except exception.CyborgError as failure:
             error = failure
-        self._end(_Step.SYNC_UNITS)
+        self._ended_at[_Step.SYNC_UNITS] = self._clock()
         return error
 
     def _is_due(self, step: _Step, interval: float) -> bool:
         ended_at = self._ended_at.get(step)
         return ended_at is None or self._clock() - ended_at >= interval
-
-    def _end(self, step: _Step) -> None:
-        self._ended_at[step] = self._clock()
 
     def _rerun(self, event: _Event) -> None:
         """Make the steps that an event affects due."""

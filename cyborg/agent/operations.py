@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 from cyborg import exception
-from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
+from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.agent.serial_executor import KeyedSerialExecutor
 from cyborg.agent.state_store import OperationJournal
 from cyborg.clients.glance import Glance
@@ -130,7 +130,21 @@ class Operations:
     def install(self, task: InstallTask) -> Outcome:
         """Set a device up; it succeeds only if the driver lists the device as ready afterwards."""
         driver = self._driver(task.driver)
-        return self._run(task, "install", lambda: self._install(driver, task))
+
+        def run() -> Outcome:
+            try:
+                self._call_driver(
+                    task, "install", lambda: driver.install(task.device_key, task.operation)
+                )
+                note = self._check_set_up(driver, task.device_key)
+                # Read it before the conductor enables the device, so that a faulty device is not
+                # offered until the next poll.
+                health = self._health(task.driver, task.device_key)
+                return Outcome(task.operation, note=note, health=health)
+            finally:
+                self._request_scan()
+
+        return self._run(task, "install", run)
 
     @property
     def change_count(self) -> int:
@@ -175,19 +189,15 @@ class Operations:
             return future.result(self._timeout)
         except FutureTimeout:
             return Outcome(task.operation, done=False)
-        except exception.Unavailable:
-            self._forget(task.operation)
-            raise
         except exception.CyborgError as error:
+            # The conductor may try the operation again under the same id.
+            with self._lock:
+                self._operations.pop(task.operation, None)
+            if isinstance(error, exception.Unavailable):
+                raise
             target = task.device_key if isinstance(task, InstallTask) else task.deployable
             LOG.warning("%s of %s failed (operation %s): %s", verb, target, task.operation, error)
-            self._forget(task.operation)
             return Outcome(task.operation, fault=str(error))
-
-    def _forget(self, operation: str) -> None:
-        """Allow the conductor to try a failed operation again under the same id."""
-        with self._lock:
-            self._operations.pop(operation, None)
 
     def _call_in_order(
         self, task: HandleTask | ProgramTask, verb: str, call: Callable[[], None]
@@ -258,19 +268,6 @@ class Operations:
             self._journal.end(task.operation, str(error))
             raise
         self._journal.end(task.operation)
-
-    def _install(self, driver: Driver, task: InstallTask) -> Outcome:
-        try:
-            self._call_driver(
-                task, "install", lambda: driver.install(task.device_key, task.operation)
-            )
-            note = self._check_set_up(driver, task.device_key)
-            # Read it before the conductor enables the device, so that a faulty device is not
-            # offered until the next poll.
-            health = self._health(task.driver, task.device_key)
-            return Outcome(task.operation, note=note, health=health)
-        finally:
-            self._request_scan()
 
     def _check_set_up(self, driver: Driver, device_key: str) -> str | None:
         """Return a note for the operator about a device that was set up, if there is any.

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from cyborg import exception
-from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
+from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal
 from cyborg.drivers.base import Driver
@@ -42,7 +42,14 @@ class PreparedUnitsSync:
         not called if no driver can list its prepared units and no operation was interrupted.
         """
         since = self._operations.change_count
-        prepared = self._prepared()
+        prepared = {}
+        for name, driver in self._drivers.items():
+            try:
+                prepared[name] = frozenset(self._driver_calls(name, "prepared", driver.prepared))
+            except exception.DriverCannot:
+                continue
+            except exception.DriverFailed as error:
+                LOG.warning("Driver %s did not list its prepared units: %s", name, error)
         if not prepared and not self._journal.has_interrupted:
             return
         interrupted = self._journal.interrupted_units
@@ -63,18 +70,6 @@ class PreparedUnitsSync:
                 unit.deployable,
             )
         self._logged = unrecorded
-
-    def _prepared(self) -> dict[str, frozenset[Unit]]:
-        """Return the prepared units of each driver that can list them."""
-        prepared = {}
-        for name, driver in self._drivers.items():
-            try:
-                prepared[name] = frozenset(self._driver_calls(name, "prepared", driver.prepared))
-            except exception.DriverCannot:
-                continue
-            except exception.DriverFailed as error:
-                LOG.warning("Driver %s did not list its prepared units: %s", name, error)
-        return prepared
 
 
 def _repair(

@@ -38,13 +38,15 @@ class Providers:
         clock: Callable[[], float],
     ) -> None:
         self._host = host
-        self._names = tuple(names)
+        #: The compute's name in Placement; all possible names until its provider was found.
+        self.names = tuple(names)
         self._full_check = full_check
         self._conductor = conductor
         self._placement = placement
         self._publisher = publisher
         self._clock = clock
-        self._root: tuple[str, str] | None = None
+        #: UUID and name of the compute's provider; None until it was found in Placement.
+        self.root: tuple[str, str] | None = None
         self._published_generation: int | None = None
         self._checked_at: float | None = None
         self._refused: dict[str, str] = {}
@@ -54,16 +56,6 @@ class Providers:
         #: The PCI addresses that Nova offers itself → the reason why a driver must not offer them.
         self.claims: dict[str, str] = {}
 
-    @property
-    def located(self) -> bool:
-        """Whether the compute's provider was found in Placement."""
-        return self._root is not None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The compute's name in Placement; all possible names until its provider was found."""
-        return (self._root[1],) if self._root else self._names
-
     def require_check(self) -> None:
         """Do a full check of Placement in the next run."""
         self._checked_at = None
@@ -72,12 +64,13 @@ class Providers:
         """Find the compute's provider, and Nova's claims below it; return the error, if any."""
         self._tree = None
         try:
-            if self._root is None:
-                self._root = self._publisher.find_root(self._names)
-                LOG.info("Compute of host %s found in Placement as %s", self._host, self._root[1])
+            if self.root is None:
+                self.root = self._publisher.find_root(self.names)
+                self.names = (self.root[1],)
+                LOG.info("Compute of host %s found in Placement as %s", self._host, self.root[1])
             if self._is_check_due():
-                self._tree = self._placement.tree(self._root[0])
-                self.claims = _claims(self._tree, self._root[1])
+                self._tree = self._placement.tree(self.root[0])
+                self.claims = _claims(self._tree, self.root[1])
         except exception.CyborgError as error:
             return error
         return None

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cyborg import exception
-from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
+from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.drivers.base import Driver
 from cyborg.model import notification
 from cyborg.model.device import Device
-from cyborg.model.reading import Reading, sound
+from cyborg.model.report import Reading, valid_figures
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.notifications import Notifier
 
@@ -60,7 +60,7 @@ class _Poll:
             self.readings.append(Reading(name, key, figures))
 
     def _figures(self, key: str) -> dict[str, float]:
-        return sound(self._driver.stats(key))
+        return valid_figures(self._driver.stats(key))
 
 
 class Readings:

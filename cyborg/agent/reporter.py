@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cyborg import exception
-from cyborg.agent.driver_calls import UNCOUNTED, DriverCalls
-from cyborg.agent.driver_manager import DriverManager
+from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls, DriverManager
 from cyborg.drivers.base import Driver, DriverContext
 from cyborg.model import wire
 from cyborg.model.device import Backend, Device, Hardware

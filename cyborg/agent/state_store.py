@@ -214,23 +214,21 @@ class OperationJournal:
 
     def begin(self, verb: str, task: HandleTask | InstallTask | ProgramTask) -> None:
         """Write a begin record, before the driver is called."""
-        handle = task.handle_key if isinstance(task, HandleTask) else None
-        record = {
-            "at": _now(),
+        values = {
             "verb": verb,
             "operation": task.operation,
             "driver": task.driver,
-            "deployable": (task.device_key if isinstance(task, InstallTask) else task.deployable),
-            "handle": handle,
+            "deployable": task.device_key if isinstance(task, InstallTask) else task.deployable,
+            "handle": task.handle_key if isinstance(task, HandleTask) else None,
         }
         with self._lock:
             # The conductor repeats the operation under its id: it is this process's own now.
             self._interrupted.pop(task.operation, None)
-        self._write_record(record)
+        self._write_record(values)
 
     def end(self, operation: str, fault: str | None = None) -> None:
         """Write an end record, after the driver's call; ``fault`` is the error of the call."""
-        self._write_record({"at": _now(), "ended": operation, "fault": fault})
+        self._write_record({"ended": operation, "fault": fault})
 
     def resolve_interrupted(self) -> None:
         """End all interrupted operations: their units were compared with the conductor's state."""
@@ -239,7 +237,8 @@ class OperationJournal:
         for operation in operations:
             self.end(operation, "interrupted by a stop of the agent")
 
-    def _write_record(self, record: dict[str, Any]) -> None:
+    def _write_record(self, values: dict[str, Any]) -> None:
+        record = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
         with self._lock:
             self._add(record)
             if self._can_append and self._lines < _MAX_LINES:
@@ -263,10 +262,6 @@ class OperationJournal:
         records = [*self._ended, *self._open.values()]
         self._lines = len(records)
         self._can_append = self._files.replace(self._name, records)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class DesiredStateCache:

@@ -5,31 +5,27 @@ Clients expect ``{"error_message": "<JSON text of faultcode, faultstring, debugi
 decodes the string a second time and shows ``faultstring``.
 """
 
-import inspect
 import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar
 from uuid import uuid4
 
-import pecan
 import webob
 import webob.exc
-from wsme.rest import args
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, rendering, types
+from cyborg.api.framework import JSON, Noun, Request, handler
 from cyborg.api.rendering import Links
-from cyborg.api.request import Request
-from cyborg.context import RequestContext
+from cyborg.db.engine import Reader
 from cyborg.model.caller import Caller
-from cyborg.model.operation import Operation
 from cyborg.policy import Policy
+from cyborg.rpc.conductor import ConductorClient
 
 LOG = logging.getLogger(__name__)
 
-JSON = "application/json"
 #: The header by which a client chooses the operation id of a long verb.
 IDEMPOTENCY_KEY = "Idempotency-Key"
 
@@ -38,12 +34,12 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 class Call:
     """What a handler gets from its request besides its validated arguments.
 
-    ``operation`` is the idempotency key of calls to the conductor; ``minor`` is the minor number of
-    the microversion.
+    ``request_key`` is the idempotency key of calls to the conductor; ``minor`` is the minor number
+    of the microversion.
     """
 
     caller: Caller
-    operation: str
+    request_key: str
     minor: int
     links: Links
     #: The caller may use only the devices that requests of its own project hold.
@@ -59,10 +55,16 @@ class Rules:
     public_endpoint: str | None
 
 
-class Controller(Protocol):
-    """What the decorator needs of the object whose method it decorates."""
+class Controller(Noun):
+    """A resource below /v2: its handlers read the database and call the conductor."""
 
-    rules: Rules
+    #: The first part of the path below /v2; also the name of the list in answers.
+    collection: ClassVar[str]
+
+    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
+        self.rules = rules
+        self.reader = reader
+        self.conductor = conductor
 
 
 def expose(
@@ -100,23 +102,28 @@ def expose(
                     f"There is no such resource below microversion 2.{since}."
                 )
             call = _call(self.rules, req, rule, own, long=long)
-            given = [_segment(kind, raw) for kind, raw in zip(path, segments, strict=False)]
+            arguments = [
+                _checked(kind.read, segment, "uuid")
+                for kind, segment in zip(path, segments, strict=False)
+            ]
             params = _checked(
                 lambda sent: types.query(query, sent, call.minor), parsing.read_query(req.GET)
             )
             if query is not types.NoQuery:
-                given.append(params)
+                arguments.append(params)
             if body is not None:
                 shape = strict if strict and call.minor >= microversion.STRICT_BODIES else body
-                given.append(_checked(shape.at(call.minor).read, parsing.read_body(req)))
-            result = method(self, call, *given)
-            return _accepted(call, result) if long else answer(status, result)
+                arguments.append(_checked(shape.at(call.minor).read, parsing.read_body(req)))
+            result = method(self, call, *arguments)
+            if not long:
+                return answer(status, result)
+            prefix = call.links.self_of(rendering.OPERATIONS)
+            response = answer(202, rendering.operation(result, prefix, call.minor))
+            response.headers["Location"] = prefix + result.uuid
+            return response
 
         handle.__name__ = method.__name__
-        exposed = pecan.expose(content_type=JSON)(handle)
-        # pecan would inspect the closure and use the signature of the method instead.
-        exposed._pecan["argspec"] = inspect.getfullargspec(handle)
-        return cast(Callable[..., webob.Response], exposed)
+        return handler(handle)
 
     return decorate
 
@@ -130,13 +137,6 @@ def answer(status: int, content: Any) -> webob.Response:
     return webob.Response(
         status=status, body=json.dumps(content).encode(), content_type=JSON, charset="UTF-8"
     )
-
-
-def _accepted(call: Call, operation: Operation) -> webob.Response:
-    prefix = call.links.self_of(rendering.OPERATIONS)
-    response = answer(202, rendering.operation(operation, prefix, call.minor))
-    response.headers["Location"] = prefix + operation.uuid
-    return response
 
 
 def fault(error: Exception, request_id: str) -> webob.Response:
@@ -178,7 +178,12 @@ def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool)
     except exception.Forbidden:
         if own is None or minor < microversion.OPERATORS:
             raise
-        _check_own(rules.policy, context, rule, own)
+        try:
+            rules.policy.authorize(context, own)
+        except exception.Forbidden:
+            raise exception.Forbidden(
+                reason=f"Policy does not allow {rule} to be performed, nor {own}."
+            ) from None
         everywhere, limited = False, True
     caller = Caller(
         project_id=context.project_id,
@@ -188,24 +193,10 @@ def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool)
         service=context.is_service(rules.service_roles),
     )
     key = req.headers.get(IDEMPOTENCY_KEY) if long else None
-    operation = (
+    request_key = (
         str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
     )
-    return Call(caller, operation, minor, Links.of(req, rules.public_endpoint), limited)
-
-
-def _check_own(policy: Policy, context: RequestContext, rule: str, own: str) -> None:
-    """Raise Forbidden, naming both rules, unless the rule ``own`` allows the request."""
-    try:
-        policy.authorize(context, own)
-    except exception.Forbidden:
-        raise exception.Forbidden(
-            reason=f"Policy does not allow {rule} to be performed, nor {own}."
-        ) from None
-
-
-def _segment(kind: types.Strict, raw: str) -> Any:
-    return _checked(lambda value: args.from_param(kind, value), raw, "uuid")
+    return Call(caller, request_key, minor, Links.of(req, rules.public_endpoint), limited)
 
 
 def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:

@@ -6,19 +6,17 @@ unreachable. ``/healthcheck`` is for operators and monitoring. With ``[healthche
 answer has the reasons and the health view: every process and peer with state, cause and remedy.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import SimpleNamespace
 from typing import Any, Final
 
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_middleware import healthcheck
 from oslo_middleware.healthcheck.pluginbase import HealthcheckResult
 
 from cyborg import exception
+from cyborg.api.framework import HealthPage, WsgiApp
 from cyborg.api.observing import Observer
 from cyborg.db.engine import Reader
 from cyborg.model.health_view import Component
@@ -62,54 +60,26 @@ class BusCheck:
         return HealthcheckResult(available=False, reason=reason, details=self._conductor.trouble)
 
 
-class Health(healthcheck.Healthcheck):
-    """oslo.middleware's health check: ``[healthcheck] backends`` and Cyborg's own checks."""
+class Health:
+    """Answers the health page; passes every other path to the application."""
 
     def __init__(
-        self,
-        app: Callable[..., Iterable[bytes]],
-        conf: cfg.ConfigOpts,
-        *,
-        reader: Reader,
-        conductor: ConductorClient,
+        self, app: WsgiApp, conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient
     ) -> None:
-        super().__init__(app, conf)
         self._app = app
+        checks = DatabaseCheck(reader), BusCheck(conductor)
+        self._page = HealthPage(app, conf, checks, self._components)
         self._observer = Observer(conf, reader=reader, conductor=conductor)
         self._observing = threading.Lock()
         self._observation: tuple[float, list[Component]] | None = None
-        # oslo.middleware loads checks by entry point and cannot pass them a reader or a client.
-        self._backends: Any = [
-            *self._backends,
-            *(SimpleNamespace(obj=check) for check in (DatabaseCheck(reader), BusCheck(conductor))),
-        ]
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        """Answer ``/healthcheck``; pass every other path to the application."""
-        if environ.get("PATH_INFO", "").rstrip("/") == PATH:
-            return super().__call__(environ, start_response)
-        return self._app(environ, start_response)
-
-    def _make_json_response(
-        self, results: list[HealthcheckResult], healthy: bool
-    ) -> tuple[str, str]:
-        """Add the health view to the details, in place of the stacks of all threads."""
-        if not self._show_details:
-            return super()._make_json_response(results, healthy)
-        document = {
-            "detailed": True,
-            "reasons": [result.reason for result in results],
-            "components": [component.document for component in self._components()],
-        }
-        return json.dumps(document, indent=4), "application/json"
-
-    def _make_text_response(
-        self, results: list[HealthcheckResult], healthy: bool
-    ) -> tuple[str, str]:
-        body, kind = super()._make_text_response(results, healthy)
-        if self._show_details:
-            body = "\n".join([body, *(component.sentence for component in self._components())])
-        return body, kind
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer ``/healthcheck``, or pass the request on."""
+        own = environ.get("PATH_INFO", "").rstrip("/") == PATH
+        app: WsgiApp = self._page if own else self._app
+        return app(environ, start_response)
 
     def _components(self) -> list[Component]:
         """Return the health view, at most ``_FRESH`` seconds old, as monitoring may poll often."""

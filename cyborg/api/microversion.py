@@ -45,7 +45,14 @@ def negotiate(header: str | None) -> int:
     """
     if header is None:
         return BASE
-    version = _requested(header)
+    version = ""
+    for part in header.lower().split(","):
+        words = part.split()
+        if len(words) == 2 and words[0] == SERVICE_TYPE:
+            version = words[1]
+            break
+        if len(words) == 1:
+            version = version or words[0]
     if version == "latest":
         return LATEST
     match = _NUMBER.fullmatch(version)
@@ -60,17 +67,6 @@ def negotiate(header: str | None) -> int:
             reason=f"Version {major}.{minor} is not supported; {MINIMUM} to {MAXIMUM} are."
         )
     return minor
-
-
-def _requested(header: str) -> str:
-    bare = ""
-    for part in header.lower().split(","):
-        words = part.split()
-        if len(words) == 2 and words[0] == SERVICE_TYPE:
-            return words[1]
-        if len(words) == 1:
-            bare = bare or words[0]
-    return bare
 
 
 def stamp(headers: MutableMapping[str, str], minor: int | None) -> None:

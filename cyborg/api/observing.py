@@ -8,6 +8,7 @@ configured accounts, and one read-only request each to Placement and Nova.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Final, Protocol
 from uuid import uuid4
 
@@ -19,15 +20,14 @@ from cyborg import exception
 from cyborg.api.middleware import auth_token
 from cyborg.api.middleware.heartbeat import INTERVAL
 from cyborg.clients import http
-from cyborg.clients.http import KEYSTONE
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import KEYSTONE, Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.db import schema, services
 from cyborg.db.engine import Reader
 from cyborg.model import health_view
 from cyborg.model.health_view import DATABASE, Component, Look
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.transport import in_thread
 
 PLACEMENT: Final = "Placement"
@@ -78,9 +78,12 @@ class Observer:
             accounts[KEYSTONE] = sessions.keystone
         futures: dict[str, Future[Look]] = {
             DATABASE: in_thread(self._database, name="health-database"),
-            PLACEMENT: in_thread(lambda: _placement(sessions.placement), name="health-placement"),
-            NOVA: in_thread(lambda: _nova(sessions.nova), name="health-nova"),
-            KEYSTONE: in_thread(lambda: _keystone(accounts), name="health-keystone"),
+            PLACEMENT: in_thread(
+                partial(_peer, PLACEMENT, sessions.placement, _ask_placement),
+                name="health-placement",
+            ),
+            NOVA: in_thread(partial(_peer, NOVA, sessions.nova, _ask_nova), name="health-nova"),
+            KEYSTONE: in_thread(partial(_keystone, accounts), name="health-keystone"),
         }
         processes = in_thread(self._processes, name="health-processes")
         bus = in_thread(self._bus, name="health-bus")
@@ -158,18 +161,12 @@ _GROUPS: Final = {
 }
 
 
-def _placement(make: Callable[[], Adapter]) -> Look:
-    def ask(adapter: Adapter) -> None:
-        Placement(adapter).find_by_uuid(str(uuid4()))
-
-    return _peer(PLACEMENT, make, ask)
+def _ask_placement(adapter: Adapter) -> None:
+    Placement(adapter).find_by_uuid(str(uuid4()))
 
 
-def _nova(make: Callable[[], Adapter]) -> Look:
-    def ask(adapter: Adapter) -> None:
-        Servers(adapter).vanished(())
-
-    return _peer(NOVA, make, ask)
+def _ask_nova(adapter: Adapter) -> None:
+    Servers(adapter).vanished(())
 
 
 def _peer(name: str, make: Callable[[], Adapter], ask: Callable[[Adapter], None]) -> Look:

@@ -46,17 +46,6 @@ def read_body(request: webob.Request) -> Any:
         value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise exception.Invalid(field="body", reason="it is not valid JSON in UTF-8") from None
-    _refuse_unfit(value)
-    return value
-
-
-def refuse_unfit_text(text: str, field: str) -> None:
-    """Raise Invalid for text that cannot be stored or compared in every database."""
-    if _UNFIT.search(text):
-        raise exception.Invalid(field=field, reason="it holds a NUL or a lone surrogate")
-
-
-def _refuse_unfit(value: Any) -> None:
     # An explicit stack: JSON may nest deeper than Python calls can.
     pending = [value]
     while pending:
@@ -68,6 +57,13 @@ def _refuse_unfit(value: Any) -> None:
             pending.extend(item.values())
         elif isinstance(item, list):
             pending.extend(item)
+    return value
+
+
+def refuse_unfit_text(text: str, field: str) -> None:
+    """Raise Invalid for text that cannot be stored or compared in every database."""
+    if _UNFIT.search(text):
+        raise exception.Invalid(field=field, reason="it holds a NUL or a lone surrogate")
 
 
 def _refuse_constant(word: str) -> NoReturn:

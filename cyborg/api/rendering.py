@@ -48,10 +48,6 @@ class Links:
         """Return the part of a self link before the uuid."""
         return f"{self.v2}/{collection}/"
 
-    def bookmark_of(self, collection: str) -> str:
-        """Return the part of a link without version before the uuid."""
-        return f"{self.base}/{collection}/"
-
 
 def path_of(public_endpoint: str | None) -> str:
     """Return the path of a public endpoint, for example ``/accelerator``, or an empty string."""

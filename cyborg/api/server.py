@@ -16,7 +16,7 @@ from cheroot.ssl.builtin import BuiltinSSLAdapter
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.api import app
+from cyborg.api.framework import WsgiApp
 
 LOG = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class HttpServer:
     Raises ConfigError if it cannot listen on the address or if the TLS settings are wrong.
     """
 
-    def __init__(self, application: app.WsgiApp, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, application: WsgiApp, conf: cfg.ConfigOpts) -> None:
         host, port = conf.api.host_ip, conf.api.port
         self._server = _Cheroot(
             (host, port),

@@ -6,9 +6,9 @@ refuse such values with ``ValidationError``, which has the place and the reason;
 ``cyborg.api.expose`` answers it with 400.
 """
 
-import copy
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import UUID
@@ -17,6 +17,7 @@ import wsme
 import wsme.types
 from wsme.rest import args, json
 
+from cyborg.api.framework import set_order
 from cyborg.api.microversion import BASE, LATEST
 
 #: The largest value of an INT column.
@@ -69,14 +70,13 @@ class Anything(Strict):
     """Any JSON; the caller validates it."""
 
 
+@dataclass(eq=False)
 class Text(Strict):
     """A string of bounded length, in characters."""
 
     name = "string"
-
-    def __init__(self, maximum: int, minimum: int = 0) -> None:
-        self.minimum = minimum
-        self.maximum = maximum
+    maximum: int
+    minimum: int = 0
 
     def read(self, value: Any) -> str:
         if not isinstance(value, str):
@@ -100,13 +100,12 @@ class Uuid(Strict):
         return uuid
 
 
+@dataclass(eq=False)
 class Integer(Strict):
     """A whole number from 0 to ``maximum``, or its decimal digits."""
 
     name = "integer"
-
-    def __init__(self, maximum: int = MAX_INT) -> None:
-        self.maximum = maximum
+    maximum: int = MAX_INT
 
     def read(self, value: Any) -> int:
         digits = len(str(max(self.maximum, MAX_INT)))
@@ -184,28 +183,26 @@ class Flag(Strict):
         raise ValidationError("it must be true or false")
 
 
+@dataclass(eq=False)
 class Commas(Strict):
     """Values separated by commas; blanks and repetitions are dropped, the order stays."""
 
     name = "list"
-
-    def __init__(self, item: Strict) -> None:
-        self.item = item
+    item: Strict
 
     def read(self, value: Any) -> list[Any]:
         items = [self.item.read(part.strip()) for part in str(value).split(",") if part.strip()]
         return list(dict.fromkeys(items))
 
 
+@dataclass(eq=False)
 class Items(Strict):
     """A JSON list of ``minimum`` to ``maximum`` items."""
 
     name = "array"
-
-    def __init__(self, item: Strict, minimum: int = 0, maximum: int = MAX_INT) -> None:
-        self.item = item
-        self.minimum = minimum
-        self.maximum = maximum
+    item: Strict
+    minimum: int = 0
+    maximum: int = MAX_INT
 
     def read(self, value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -217,9 +214,7 @@ class Items(Strict):
         return [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
 
     def at(self, minor: int) -> Self:
-        changed = copy.copy(self)
-        changed.item = self.item.at(minor)
-        return changed
+        return replace(self, item=self.item.at(minor))
 
 
 class Names(Items):
@@ -229,15 +224,14 @@ class Names(Items):
         return list(dict.fromkeys(super().read(value)))
 
 
+@dataclass(eq=False)
 class Members(Strict):
     """A JSON object whose members have any name and one type; or null, if ``nullable``."""
 
     name = "object"
-
-    def __init__(self, item: Strict, *, nullable: bool = False, maximum: int = 100) -> None:
-        self.item = item
-        self.nullable = nullable
-        self.maximum = maximum
+    item: Strict
+    nullable: bool = False
+    maximum: int = 100
 
     def read(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -252,9 +246,7 @@ class Members(Strict):
         return members
 
     def at(self, minor: int) -> Self:
-        changed = copy.copy(self)
-        changed.item = self.item.at(minor)
-        return changed
+        return replace(self, item=self.item.at(minor))
 
 
 class Field(wsme.wsattr):
@@ -285,16 +277,16 @@ class Declared(wsme.types.Base):
         for name, value in vars(cls).items():
             if not (name.startswith("_") or isinstance(value, (Strict, wsme.wsattr))):
                 raise TypeError(f"{cls.__name__}.{name} has no type of {__name__}")
-        cls._wsme_attr_order = [
-            *dict.fromkeys(
-                name
-                for base in cls.__mro__
-                for name, value in vars(base).items()
-                if isinstance(value, (Strict, wsme.wsattr))
-            )
-        ]
+        members = (
+            name
+            for base in cls.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, (Strict, wsme.wsattr))
+        )
+        set_order(cls, dict.fromkeys(members))
 
 
+@dataclass(eq=False)
 class Object(Strict):
     """A JSON object with the attributes of a wsme type; other keys are ignored.
 
@@ -302,31 +294,27 @@ class Object(Strict):
     """
 
     name = "object"
-    _minor = LATEST
-
-    def __init__(self, declared: type[Declared], *, closed: bool = False) -> None:
-        self.declared = declared
-        self.closed = closed
+    declared: type[Declared]
+    closed: bool = False
+    minor: int = LATEST
 
     def at(self, minor: int) -> Self:
-        changed = copy.copy(self)
-        changed._minor = minor
-        return changed
+        return replace(self, minor=minor)
 
     def read(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise ValidationError("an object is needed")
-        return members(self.declared, value, json.fromjson, self._minor, closed=self.closed)
+        return members(self.declared, value, json.fromjson, self.minor, closed=self.closed)
 
 
+@dataclass(eq=False)
 class Change(Object):
     """A JSON object that names at least one attribute of a wsme type, and no others.
 
     A null is kept: it removes the stored value, where the handler allows that.
     """
 
-    def __init__(self, declared: type[Declared]) -> None:
-        super().__init__(declared, closed=True)
+    closed: bool = True
 
     def read(self, value: Any) -> dict[str, Any]:
         changes = super().read(value)
@@ -336,7 +324,7 @@ class Change(Object):
                 sorted(
                     attribute.name
                     for attribute in wsme.types.list_attributes(self.declared)
-                    if first_version(attribute) <= self._minor
+                    if first_version(attribute) <= self.minor
                 )
             )
             raise ValidationError(f"at least one of {names} is needed")

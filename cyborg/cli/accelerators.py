@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from cyborg import exception
-from cyborg.cli import waiting
 from cyborg.cli.base import (
     DeleteCommand,
     KeyValueAction,
@@ -20,6 +19,7 @@ from cyborg.cli.base import (
     positive_integer,
     provided_values,
 )
+from cyborg.cli.client import FAILED, poll
 from cyborg.model.health import CONDITIONS
 
 #: The status of a device while its host sets it up.
@@ -125,10 +125,7 @@ class AcceleratorShow(ShowCommand):
     """Show one accelerator."""
 
     route = "accelerator-show"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the accelerator."""
-        parser.add_argument("key", metavar="<accelerator>", help="UUID of the accelerator.")
+    key_name, key_help = "accelerator", "UUID of the accelerator."
 
 
 class AcceleratorCreate(OperationCommand):
@@ -179,10 +176,6 @@ class AcceleratorCreate(OperationCommand):
             action=KeyValueAction,
             help="Label of the accelerator. Repeat the option for more labels.",
         )
-
-    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """Return no key: the body holds everything."""
-        return ()
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """Return the new accelerator, or the operation while or if there is none."""
@@ -303,13 +296,13 @@ class AcceleratorUpdate(MultipleTargets):
     ) -> dict[str, Mapping[str, Any]]:
         """Return the accelerators, with ``--wait`` after the end of their set-up."""
         for key in updated if parsed.wait else ():
-            updated[key] = waiting.poll(
+            updated[key] = poll(
                 partial(self.client.request, "accelerator-show", key),
                 lambda device: device.get("status") != _INSTALLING,
                 self.client.pause,
             )
         for key, device in updated.items():
-            if device.get("status") == waiting.FAILED:
+            if device.get("status") == FAILED:
                 self.report_error(f"{key}: {device.get('status_reason') or 'The set-up failed.'}")
         return updated
 
@@ -334,22 +327,20 @@ class AcceleratorUpdate(MultipleTargets):
                 reason=f"No accelerator matches {description}. Run cyborg accelerator-list to see "
                 "all accelerators."
             )
-        if not parsed.yes:
-            self._confirm(len(devices), description)
-        return [device["uuid"] for device in devices]
-
-    def _confirm(self, number: int, description: str) -> None:
-        """Ask the user whether to change so many accelerators; raises CommandFailed for a no."""
-        accelerators = f"{number} accelerator{'' if number == 1 else 's'}"
+        keys = [device["uuid"] for device in devices]
+        if parsed.yes:
+            return keys
+        accelerators = f"{len(keys)} accelerator{'' if len(keys) == 1 else 's'}"
         if not (self.app.stdin.isatty() and self.app.stdout.isatty()):
             raise exception.CommandFailed(
                 reason=f"{accelerators} with {description} would change. Give --yes to change "
                 "them without a question."
             )
-        self.app.stderr.write(f"Change {accelerators} with {description}? [y/N or {number}] ")
+        self.app.stderr.write(f"Change {accelerators} with {description}? [y/N or {len(keys)}] ")
         self.app.stderr.flush()
-        if self.app.stdin.readline().strip().lower() not in ("y", "yes", str(number)):
+        if self.app.stdin.readline().strip().lower() not in ("y", "yes", str(len(keys))):
             raise exception.CommandFailed(reason="Nothing was changed.")
+        return keys
 
 
 class AcceleratorDelete(DeleteCommand):

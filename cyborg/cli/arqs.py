@@ -63,10 +63,7 @@ class ArqShow(ShowCommand):
     """Show one accelerator request."""
 
     route = "arq-show"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the request."""
-        parser.add_argument("key", metavar="<arq>", help="UUID of the request.")
+    key_name, key_help = "arq", "UUID of the request."
 
 
 class InstanceAttach(OperationCommand):

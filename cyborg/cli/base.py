@@ -11,8 +11,8 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from cyborg import exception
-from cyborg.cli import terminal, waiting
-from cyborg.cli.client import Client
+from cyborg.cli import terminal
+from cyborg.cli.client import Client, failures, follow
 from cyborg.cli.layout import FittedTable
 from cyborg.cli.routes import PAGING, ROUTES
 
@@ -92,6 +92,8 @@ class ListCommand(BaseCommand, Lister):
 
     columns: ClassVar[Mapping[str, str]]
     long_columns: ClassVar[Mapping[str, str]] = {}
+    #: The form of the identifier that ``--marker`` takes.
+    marker: ClassVar[str] = "UUID"
     #: Columns that stay columns on a narrow terminal; others move below the first column.
     essential: ClassVar[Sequence[str]] = ()
     #: What to print when the service has no such object: that there is none, and what to do next.
@@ -110,7 +112,7 @@ class ListCommand(BaseCommand, Lister):
             )
             parser.add_argument(
                 "--marker",
-                metavar="UUID",
+                metavar=self.marker,
                 help="Start after the row with this identifier: the last row of the page before.",
             )
         if self.long_columns:
@@ -121,7 +123,13 @@ class ListCommand(BaseCommand, Lister):
         """Request the list; return the columns and the rows."""
         objects = self.client.request(self.route, values=vars(parsed_args))
         if not objects:
-            self.print_note(self._describe_empty(parsed_args))
+            filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir"}
+            if getattr(parsed_args, "marker", None):
+                self.print_note("There are no more rows.")
+            elif any(getattr(parsed_args, name, None) is not None for name in filters):
+                self.print_note("Nothing matches the filters. Remove filters to see more.")
+            else:
+                self.print_note(self.empty_message)
         long_format = getattr(parsed_args, "long", False)
         columns = {**self.columns, **(self.long_columns if long_format else {})}
         rows = [
@@ -143,18 +151,19 @@ class ListCommand(BaseCommand, Lister):
             self.formatter = FittedTable(self.essential)
         return super().produce_output(parsed_args, column_names, data)
 
-    def _describe_empty(self, parsed: argparse.Namespace) -> str:
-        """Return why the list is empty: the last page, a filter, or no object at all."""
-        if getattr(parsed, "marker", None):
-            return "There are no more rows."
-        filters = set(ROUTES[self.route].query) - {*PAGING, "sort_key", "sort_dir"}
-        if any(getattr(parsed, name, None) is not None for name in filters):
-            return "Nothing matches the filters. Remove filters to see more."
-        return self.empty_message
-
 
 class ShowCommand(BaseCommand, ShowOne):
-    """One object with all fields that the service returns."""
+    """One object with all fields that the service returns.
+
+    ``key_name`` and ``key_help`` describe the key of the object on the command line.
+    """
+
+    key_name: ClassVar[str]
+    key_help: ClassVar[str]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the key of the object."""
+        parser.add_argument("key", metavar=f"<{self.key_name}>", help=self.key_help)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Request or change the object; return its names and values without the API's links."""
@@ -265,8 +274,8 @@ class OperationCommand(ShowCommand):
         return parser
 
     def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """Return the keys in the path of the request."""
-        return (parsed.key,)
+        """Return the keys in the path: that of the object, if the command takes one."""
+        return (parsed.key,) if "key" in parsed else ()
 
     def route_and_values(self, parsed: argparse.Namespace) -> tuple[str, Mapping[str, Any]]:
         """Return the key of the route, and the values for query and body."""
@@ -280,11 +289,11 @@ class OperationCommand(ShowCommand):
         )
         if not parsed.wait:
             try:
-                operation = waiting.follow(self.client, operation, self.print_result)
+                operation = follow(self.client, operation, self.print_result)
             except KeyboardInterrupt:
                 self.print_note(f"The operation continues: see operation {operation['uuid']}.")
                 raise
-        for message in waiting.failures(operation):
+        for message in failures(operation):
             self.report_error(message)
         return operation
 

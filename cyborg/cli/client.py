@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of the accelerator service: one adapter, one microversion, errors as CommandFailed.
+"""The client of the accelerator service: requests with one microversion, waiting for operations.
+
+Errors are raised as CommandFailed.
 
 Requests are sent with microversion 2.5, or with the newest one of an older service. A microversion
 that the user selected is sent as it is; a request that needs a later one is refused by the client.
@@ -30,6 +32,17 @@ _VERSION: Final = re.compile(r"2\.(0|[1-9][0-9]{0,3})")
 #: Values of the option that leave the choice of the microversion to the client.
 _NO_SELECTION: Final = ("", "2")
 _LATEST: Final = "latest"
+
+#: An object as the service returns it.
+Resource = Mapping[str, Any]
+
+RUNNING: Final = "running"
+FAILED: Final = "failed"
+#: The interval between two polls, in seconds: at first, and at most.
+_FIRST_INTERVAL: Final = 0.25
+_LONGEST_INTERVAL: Final = 3.0
+#: How many polls in a row may fail; a conductor may be restarting.
+_MAX_FAILED_POLLS: Final = 10
 
 
 def requested_microversion(region: CloudRegion) -> str:
@@ -164,7 +177,16 @@ class Client:
             ) as error:
                 raise faults.unusable_credentials(error) from error
             if version not in _NO_SELECTION:
-                self._minor, self._user_selected = _minor_version(version), True
+                minor = _VERSION.fullmatch(version)
+                if version != _LATEST and not minor:
+                    raise exception.CommandFailed(
+                        reason=f"{version!r} is not a microversion of the accelerator service "
+                        "(--os-accelerator-api-version). Set a microversion from 2.0, for example "
+                        "2.5; 2 for the newest one that both the command and the service support; "
+                        f"or {_LATEST}."
+                    )
+                self._minor = int(minor[1]) if minor else None
+                self._user_selected = True
         return self._adapter
 
     def _service_url(self) -> str:
@@ -186,13 +208,71 @@ class Client:
         return self._base_url
 
 
-def _minor_version(word: str) -> int | None:
-    """Return the minor number of a microversion, None for the latest; raises CommandFailed."""
-    version = _VERSION.fullmatch(word)
-    if word != _LATEST and not version:
-        raise exception.CommandFailed(
-            reason=f"{word!r} is not a microversion of the accelerator service "
-            "(--os-accelerator-api-version). Set a microversion from 2.0, for example 2.5; 2 for "
-            f"the newest one that both the command and the service support; or {_LATEST}."
+def poll(
+    fetch: Callable[[], Resource],
+    is_finished: Callable[[Resource], bool],
+    pause: Callable[[float], object],
+) -> Resource:
+    """Fetch an object at growing intervals until it is finished, and return it.
+
+    Raises exception.CommandFailed for an error that is not transient, and for a transient one
+    after _MAX_FAILED_POLLS of them in a row.
+    """
+    seconds, failed_polls = _FIRST_INTERVAL, 0
+    while True:
+        try:
+            resource = fetch()
+        except exception.CommandFailed as error:
+            failed_polls += 1
+            if not error.fields.get("transient") or failed_polls > _MAX_FAILED_POLLS:
+                raise
+        else:
+            failed_polls = 0
+            if is_finished(resource):
+                return resource
+        pause(seconds)
+        seconds = min(seconds * 1.5, _LONGEST_INTERVAL)
+
+
+def follow(
+    client: Client, operation: Resource, on_result: Callable[[Mapping[str, Any]], object]
+) -> Mapping[str, Any]:
+    """Poll an operation until it ends, and return it.
+
+    ``on_result`` is called with the result of a host each time it changes. Raises
+    exception.CommandFailed, with the UUID of the operation, when the service stops answering.
+    """
+    results: dict[str, Mapping[str, Any]] = {}
+    unread: list[Resource] = [operation]
+
+    def fetch() -> Resource:
+        # The answer to the request that started the operation counts as the first poll.
+        current: Resource = (
+            unread.pop() if unread else client.request("operation-show", operation["uuid"])
         )
-    return int(version[1]) if version else None
+        for result in current.get("results") or []:
+            if results.get(result["host"]) != result:
+                results[result["host"]] = result
+                on_result(result)
+        return current
+
+    try:
+        return poll(fetch, lambda current: current["state"] != RUNNING, client.pause)
+    except exception.CommandFailed as error:
+        raise exception.CommandFailed(
+            reason=f"{error} The operation continues without this command: see operation "
+            f"{operation['uuid']}."
+        ) from error
+
+
+def failures(operation: Mapping[str, Any]) -> list[str]:
+    """Return a message for the operation and for each host that failed; empty if none did."""
+    messages = [
+        f"{result.get('host') or 'The service'}: "
+        f"{result.get('error') or 'The host reported no reason.'}"
+        for result in operation.get("results") or []
+        if result.get("state") == FAILED
+    ]
+    if operation["state"] == FAILED and (operation.get("error") or not messages):
+        messages.insert(0, operation.get("error") or "The operation failed without a reason.")
+    return messages

@@ -13,6 +13,9 @@ from cyborg.cli.base import (
 )
 
 _STATES = ("READY", "STARTING", "FAILED", "STOPPED")
+_DRIVER_HELP = (
+    "Name of the driver's entry point, or the UUID of its row in driver-list for one host."
+)
 
 
 class DriverList(ListCommand):
@@ -47,12 +50,7 @@ class DriverShow(ShowCommand):
     """Show one driver of one host."""
 
     route = "driver-show"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the driver."""
-        parser.add_argument(
-            "key", metavar="<driver>", help="UUID of the driver's row in driver-list."
-        )
+    key_name, key_help = "driver", "UUID of the driver's row in driver-list."
 
 
 class DriverInstall(OperationCommand):
@@ -62,12 +60,7 @@ class DriverInstall(OperationCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the driver, its hosts and its options."""
-        parser.add_argument(
-            "driver",
-            metavar="<driver_id>",
-            help="Name of the driver's entry point, or the UUID of its row in driver-list for one "
-            "host.",
-        )
+        parser.add_argument("driver", metavar="<driver_id>", help=_DRIVER_HELP)
         parser.add_argument(
             "--host",
             dest="hosts",
@@ -78,19 +71,16 @@ class DriverInstall(OperationCommand):
         )
         _add_option(parser)
 
-    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """Return no key: the body names the driver."""
-        return ()
-
 
 class DriverUninstall(OperationCommand):
     """Unload a driver from its hosts; its devices are removed from database and Placement."""
 
     route = "uninstall-driver"
+    key_name, key_help = "driver_id", _DRIVER_HELP
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the driver, and ``--drain``."""
-        _add_driver(parser)
+        super().add_arguments(parser)
         parser.add_argument(
             "--drain",
             action="store_const",
@@ -104,10 +94,11 @@ class DriverUpdate(OperationCommand):
     """Change the options of a driver, enable or disable it; without options reload the driver."""
 
     route = "update-driver"
+    key_name, key_help = "driver_id", _DRIVER_HELP
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the driver, and its changes."""
-        _add_driver(parser)
+        super().add_arguments(parser)
         _add_option(parser)
         parser.add_argument(
             "--unset-option",
@@ -158,10 +149,7 @@ class BackendShow(ShowCommand):
     """Show one backend."""
 
     route = "backend-show"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the backend."""
-        parser.add_argument("key", metavar="<backend>", help="UUID of the backend.")
+    key_name, key_help = "backend", "UUID of the backend."
 
 
 class HardwareList(ListCommand):
@@ -213,10 +201,7 @@ class HardwareShow(ShowCommand):
     """Show one physical device."""
 
     route = "hardware-show"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the device."""
-        parser.add_argument("key", metavar="<hardware>", help="UUID of the physical device.")
+    key_name, key_help = "hardware", "UUID of the physical device."
 
 
 class UsageShow(ListCommand):
@@ -257,15 +242,6 @@ class UsageShow(ListCommand):
             help="Additional columns to count by: type, host or project_id, separated by commas. "
             "Only operators can count by host.",
         )
-
-
-def _add_driver(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "key",
-        metavar="<driver_id>",
-        help="Name of the driver's entry point, or the UUID of its row in driver-list for one "
-        "host.",
-    )
 
 
 def _add_option(parser: argparse.ArgumentParser) -> None:

@@ -46,8 +46,6 @@ _TOO_OLD = (
 _TRANSIENT: Final = frozenset({502, 503, 504})
 #: Words of the sentence of exception.OutcomeUnknown.
 _OUTCOME_UNKNOWN: Final = "outcome unknown"
-#: A parameter in messages of the API, and the option of the commands that replaces it.
-_API_WAIT, _COMMAND_WAIT = "ask with wait=true", "use --no-wait"
 #: What to do after an error, besides the advice in the message of the service.
 _ADVICE: Final = {
     401: "Get a new token, or check the credentials (--os-cloud, or the variables OS_*).",
@@ -61,7 +59,13 @@ def no_answer(error: Exception, url: str, *, to_keystone: bool = False) -> excep
 
     ``url`` is the address of the service, or with ``to_keystone`` that of Keystone.
     """
-    os_error = _innermost_os_error(error)
+    # The last error of the operating system in the chain of causes gives the best reason.
+    os_error: OSError | None = None
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            os_error = cause
+        cause = cause.__cause__ or cause.__context__
     reason = (os_error.strerror or str(os_error)) if os_error else _first_line(error)
     if isinstance(error, ks_exceptions.Unauthorized):
         message = _UNAUTHORIZED
@@ -106,13 +110,14 @@ def error_answer(answer: requests.Response, needed: int | None) -> exception.Com
     # comes from a proxy, which cannot know the outcome.
     outcome_unknown = transient and (not text or _OUTCOME_UNKNOWN in text)
     maximum = answer.headers.get(MAXIMUM_VERSION_HEADER, "")
-    if status == 406 and needed is not None and _version_numbers(maximum) < (2, needed):
+    parts = maximum.split(".")
+    supported = tuple(int(part) for part in parts) if all(map(str.isdigit, parts)) else ()
+    if status == 406 and needed is not None and supported < (2, needed):
         message = _TOO_OLD.format(maximum=maximum or "an older one", needed=f"2.{needed}")
     elif not text:
         message = _UNEXPECTED.format(url=answer.url.partition("?")[0], status=status)
     else:
-        text = text.rstrip(".").replace(_API_WAIT, _COMMAND_WAIT)
-        message = f"{text} (HTTP {status})."
+        message = f"{text.rstrip('.')} (HTTP {status})."
         if status in _ADVICE and not outcome_unknown:
             message += f" {_ADVICE[status]}"
         elif status >= 500 and not outcome_unknown:
@@ -128,17 +133,6 @@ def unexpected_answer(answer: requests.Response) -> exception.CommandFailed:
     return exception.CommandFailed(
         reason=_UNEXPECTED.format(url=answer.url.partition("?")[0], status=answer.status_code)
     )
-
-
-def _innermost_os_error(error: BaseException) -> OSError | None:
-    """Return the last error of the operating system in the chain of causes, None without one."""
-    os_error: OSError | None = None
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno is not None:
-            os_error = cause
-        cause = cause.__cause__ or cause.__context__
-    return os_error
 
 
 def _first_line(error: Exception) -> str:
@@ -162,8 +156,3 @@ def _message_in(answer: requests.Response) -> str:
     if isinstance(message, dict):
         return str(message.get("faultstring") or message.get("message") or "")
     return ""
-
-
-def _version_numbers(version: str) -> tuple[int, ...]:
-    parts = version.split(".")
-    return tuple(int(part) for part in parts) if all(map(str.isdigit, parts)) else ()

@@ -37,10 +37,7 @@ class ProfileShow(ShowCommand):
     """Show one device profile."""
 
     route = "profile-show"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the profile."""
-        parser.add_argument("key", metavar="<profile>", help="Name or UUID of the profile.")
+    key_name, key_help = "profile", "Name or UUID of the profile."
 
 
 class _ProfileWriteCommand(ShowCommand):
@@ -74,10 +71,11 @@ class ProfileUpdate(_ProfileWriteCommand):
     """Change a device profile; existing accelerator requests do not change."""
 
     route = "profile-update"
+    key_name, key_help = ProfileShow.key_name, ProfileShow.key_help
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the key of the profile, and its changes."""
-        parser.add_argument("key", metavar="<profile>", help="Name or UUID of the profile.")
+        super().add_arguments(parser)
         parser.add_argument("--name", help="New name of the profile.")
         _add_group(parser, required=False)
         group = parser.add_mutually_exclusive_group()

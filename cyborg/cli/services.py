@@ -19,6 +19,7 @@ from cyborg.cli.base import (
 from cyborg.cli.client import Client
 
 AGENT = "cyborg-agent"
+_SERVICE_HELP = "UUID of the service, or its host if the host has only one service."
 
 
 class ServiceList(ListCommand):
@@ -58,13 +59,26 @@ class ServiceList(ListCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """List the services, and report expected hosts without an agent."""
         table = super().take_action(parsed_args)
-        if parsed_args.expect:
-            missing = _missing_hosts(self.client, parsed_args.expect)
-            if missing:
-                self.report_error(
-                    f"Never reported: {', '.join(missing)}. Check that cyborg-agent runs there, "
-                    "and transport_url and host in its configuration."
-                )
+        if not parsed_args.expect:
+            return table
+        try:
+            lines = parsed_args.expect.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise exception.CommandFailed(
+                reason=f"The file of expected hosts cannot be read: {error}"
+            ) from error
+        expected = [host for line in lines if (host := line.partition("#")[0].strip())]
+        reported = {
+            service["host"]
+            for service in self.client.request("service-list", values={"kind": "process"})
+            if service["binary"] == AGENT and service.get("last_seen_at")
+        }
+        missing = [host for host in dict.fromkeys(expected) if host not in reported]
+        if missing:
+            self.report_error(
+                f"Never reported: {', '.join(missing)}. Check that cyborg-agent runs there, "
+                "and transport_url and host in its configuration."
+            )
         return table
 
 
@@ -72,14 +86,7 @@ class ServiceShow(ShowCommand):
     """Show one service."""
 
     route = "service-show"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the service."""
-        parser.add_argument(
-            "key",
-            metavar="<service>",
-            help="UUID of the service, or its host if the host has only one service.",
-        )
+    key_name, key_help = "service", _SERVICE_HELP
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
         """Return the service."""
@@ -128,14 +135,7 @@ class ServiceDelete(OperationCommand):
     """Delete a service; with an agent, its host's devices leave database and Placement, too."""
 
     route = "service-delete"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the service."""
-        parser.add_argument(
-            "key",
-            metavar="<service>",
-            help="UUID of the service, or its host if the host has only one service.",
-        )
+    key_name, key_help = "service", _SERVICE_HELP
 
     def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
         """Return the UUID of the service."""
@@ -166,13 +166,13 @@ class ServiceDiscover(OperationCommand):
             "It requires --driver.",
         )
 
-    def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """Return no key: the body names the hosts."""
+    def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
+        """Return the operation; ``--setup`` needs a driver."""
         if parsed.setup and not parsed.driver:
             raise exception.CommandFailed(
                 reason="--setup sets up the devices of one driver. Name the driver with --driver."
             )
-        return ()
+        return super().fetch(parsed)
 
 
 def _service_uuid(client: Client, key: str, binary: str | None = None) -> str:
@@ -201,20 +201,3 @@ def _service_uuid(client: Client, key: str, binary: str | None = None) -> str:
     raise exception.CommandFailed(
         reason=f"Host {key} has several services. Give the UUID of one of them: {choices}."
     )
-
-
-def _missing_hosts(client: Client, path: Path) -> list[str]:
-    """Return the hosts in a file whose agent never reported, in the order of the file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise exception.CommandFailed(
-            reason=f"The file of expected hosts cannot be read: {error}"
-        ) from error
-    expected = [host for line in lines if (host := line.partition("#")[0].strip())]
-    reported = {
-        service["host"]
-        for service in client.request("service-list", values={"kind": "process"})
-        if service["binary"] == AGENT and service.get("last_seen_at")
-    }
-    return [host for host in dict.fromkeys(expected) if host not in reported]

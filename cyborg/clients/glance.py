@@ -62,7 +62,7 @@ class Glance:
         Raises exception.NotFound if the image does not exist or is not visible to the account, and
         exception.Unavailable if Glance does not answer.
         """
-        return self._retry(lambda: self._properties(image_uuid))
+        return self._retry(lambda: http.document(_PEER, self._get(image_uuid)))
 
     def with_function(self, function_id: str) -> str:
         """Return the UUID of the one active image whose property accel:function_id has this value.
@@ -70,7 +70,18 @@ class Glance:
         Raises exception.ImageRefused if there is none or more than one, and
         exception.Unavailable if Glance does not answer.
         """
-        images = self._retry(lambda: self._with_function(function_id))
+
+        def read() -> list[dict[str, Any]]:
+            answer = self._ask("", params={_FUNCTION: function_id, "status": _ACTIVE})
+            if answer.status_code != 200:
+                raise exception.Unavailable(
+                    peer=_PEER, reason=f"the list of images was answered {answer.status_code}"
+                )
+            images = http.document(_PEER, answer).get("images", [])
+            # A Glance that ignores the filter must not cause a wrong image to be loaded.
+            return [image for image in images if image.get(_FUNCTION) == function_id]
+
+        images = self._retry(read)
         if len(images) != 1:
             raise exception.ImageRefused(
                 image=f"with {_FUNCTION} {function_id}",
@@ -122,21 +133,6 @@ class Glance:
                 self._sleep(_PAUSE)
         return attempt()
 
-    def _properties(self, image_uuid: str) -> dict[str, Any]:
-        properties: dict[str, Any] = http.document(_PEER, self._get(image_uuid))
-        return properties
-
-    def _with_function(self, function_id: str) -> list[dict[str, Any]]:
-        query = {_FUNCTION: function_id, "status": _ACTIVE}
-        answer = self._ask("", params=query)
-        if answer.status_code != 200:
-            raise exception.Unavailable(
-                peer=_PEER, reason=f"the list of images was answered {answer.status_code}"
-            )
-        images = http.document(_PEER, answer).get("images", [])
-        # A Glance that ignores the filter must not cause a wrong image to be loaded.
-        return [image for image in images if image.get(_FUNCTION) == function_id]
-
     def _fetch(self, image_uuid: str, image: dict[str, Any], part: Path) -> None:
         algorithm, size = image["os_hash_algo"], image["size"]
         digest, received = hashlib.new(algorithm), 0
@@ -175,12 +171,10 @@ class Glance:
         )
 
     def _ask(self, path: str, **arguments: Any) -> requests.Response:
-        return http.ask(_PEER, self._adapter, "GET", f"{self._prefix()}/images{path}", **arguments)
-
-    def _prefix(self) -> str:
-        """Return the version in the path; empty if the endpoint in the catalogue has it already."""
         try:
             endpoint = self._adapter.get_endpoint() or ""
         except ks_exceptions.ClientException as fault:
             raise exception.Unavailable(peer=_PEER, reason=str(fault)) from fault
-        return "" if endpoint.rstrip("/").endswith("/v2") else "/v2"
+        # The endpoint in the catalogue may contain the version.
+        prefix = "" if endpoint.rstrip("/").endswith("/v2") else "/v2"
+        return http.ask(_PEER, self._adapter, "GET", f"{prefix}/images{path}", **arguments)

@@ -1,17 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send one request to a peer; every failure becomes Unavailable and names the failed service."""
+"""Sessions with other services, and single requests over them.
 
+The sessions are built once per process from the configuration. It can use every plug-in of
+keystoneauth: ``auth_type = password`` and similar with Keystone, ``none`` and ``admin_token`` with
+a fixed endpoint without Keystone. Every failure of a request becomes Unavailable, which names the
+failed service.
+"""
+
+import threading
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1 import loading, session
 from keystoneauth1.adapter import Adapter
+from keystoneauth1.plugin import BaseAuthPlugin
+from oslo_config import cfg
 
-from cyborg import exception
+from cyborg import context, exception, tracing
 
 #: The name of the identity service in errors.
 KEYSTONE: Final = "Keystone"
 _REFUSALS = frozenset({401, 403})
+#: Seconds without any data after which a request fails, unless ``timeout`` is set: a peer that
+#: accepts a request and never answers must not block a thread for ever.
+_TIMEOUT = 60.0
 
 
 def ask(peer: str, adapter: Adapter, method: str, path: str, **arguments: Any) -> requests.Response:
@@ -86,3 +100,104 @@ def _reason(fault: BaseException) -> str:
             return f"{place}: {step.strerror or step}"
         step = step.__cause__ or step.__context__
     return words
+
+
+class Session(session.Session):
+    """A keystoneauth session that sends our request id along with each of its requests."""
+
+    def request(self, url: str, method: str, *given: Any, **arguments: Any) -> requests.Response:
+        """Send a request; headers of the caller override ours."""
+        with tracing.span(method, tracing.Kind.CLIENT, http__request__method=method) as span:
+            headers = {**context.headers(), **(arguments.pop("headers", None) or {})}
+            answer = super().request(url, method, *given, headers=headers, **arguments)
+            span.answered(answer.status_code)
+            span.set_attribute("server.address", urlsplit(answer.url).hostname or "")
+            return answer
+
+
+class _Loader(loading.session.Session):
+    """Make a ``Session`` from the options of a group."""
+
+    @property
+    def plugin_class(self) -> type[Session]:
+        """Return the class of the sessions."""
+        return Session
+
+
+class Sessions:
+    """Make one adapter per peer and process, at its first use.
+
+    Groups with equal credentials share their token, which is fetched with the first request and
+    again only when it expires. ``conf`` has the groups [placement], [nova], [glance] and
+    [service_user] registered. Safe for threads.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._adapters: dict[str, Adapter] = {}
+        self._plugins: dict[str, BaseAuthPlugin] = {}
+
+    def placement(self) -> Adapter:
+        """Return the adapter of [placement]; raise exception.ConfigError if it is unusable."""
+        return self._adapter("placement")
+
+    def nova(self) -> Adapter:
+        """Return the adapter of [nova]; raise exception.ConfigError if it is unusable."""
+        return self._adapter("nova")
+
+    def glance(self) -> Adapter:
+        """Return the adapter of [glance], with the account of [service_user] if it has none.
+
+        Raises exception.ConfigError if neither can be used.
+        """
+        return self._adapter("glance", fallback="service_user")
+
+    def keystone(self) -> Adapter:
+        """Return an adapter with the account of [keystone_authtoken].
+
+        Its options must be registered. Raises exception.ConfigError if the group cannot be used.
+        """
+        with self._lock:
+            plugin = self._plugin("keystone_authtoken")
+        if plugin is None:
+            raise exception.ConfigError(reason="[keystone_authtoken] auth_type is not set.")
+        options = self._conf.keystone_authtoken
+        made = Session(
+            auth=plugin,
+            verify=not options.insecure and (options.cafile or True),
+            cert=(options.certfile, options.keyfile) if options.certfile else None,
+            timeout=options.http_connect_timeout or _TIMEOUT,
+        )
+        return Adapter(made, service_type="identity")
+
+    def _adapter(self, group: str, fallback: str | None = None) -> Adapter:
+        with self._lock:
+            if group in self._adapters:
+                return self._adapters[group]
+            plugin = self._plugin(group)
+            if plugin is None and fallback is not None:
+                plugin = self._plugin(fallback)
+            if plugin is None:
+                raise exception.ConfigError(
+                    reason=f"[{group}] auth_type is not set: there is no account to work with."
+                )
+            try:
+                made = _Loader().load_from_conf_options(self._conf, group, auth=plugin)
+                adapter = loading.load_adapter_from_conf_options(self._conf, group, session=made)
+            except (ks_exceptions.ClientException, TypeError, ValueError) as fault:
+                raise exception.ConfigError(reason=f"[{group}] cannot be used: {fault}") from fault
+            if made.timeout is None:
+                made.timeout = _TIMEOUT
+            self._adapters[group] = adapter
+            return adapter
+
+    def _plugin(self, group: str) -> BaseAuthPlugin | None:
+        """Return the plug-in of a group; groups with equal credentials share one."""
+        try:
+            plugin = loading.load_auth_from_conf_options(self._conf, group)
+        except ks_exceptions.ClientException as fault:
+            raise exception.ConfigError(reason=f"[{group}] auth_type: {fault}") from fault
+        if plugin is None:
+            return None
+        return self._plugins.setdefault(plugin.get_cache_id() or group, plugin)

@@ -77,6 +77,14 @@ class EventVerdict(StrEnum):
     REFUSED = "refused"
 
 
+#: The verdict of each status code; any other code is a refusal.
+_VERDICTS = {
+    200: EventVerdict.DELIVERED,
+    404: EventVerdict.INSTANCE_GONE,
+    422: EventVerdict.NO_HOST_YET,
+}
+
+
 class Nova:
     """Call Nova through a keystoneauth adapter for the service type ``compute``.
 
@@ -93,7 +101,17 @@ class Nova:
         exception.Unavailable if Nova cannot be reached, refuses the account or is busy: the events
         were not delivered, or that is unknown, and all of them can safely be sent again.
         """
-        body = {"events": [_event(event) for event in events]}
+        body = {
+            "events": [
+                {
+                    "name": "accelerator-request-bound",
+                    "server_uuid": event.instance_uuid,
+                    "tag": event.arq_uuid,
+                    "status": "completed" if event.succeeded else "failed",
+                }
+                for event in events
+            ]
+        }
         answer = http.ask(
             _PEER,
             self._adapter,
@@ -105,12 +123,16 @@ class Nova:
         if answer.status_code == 429:
             raise exception.Unavailable(peer=_PEER, reason="it is busy (429)", http=429)
         if answer.status_code != 207:
-            return [_verdict(answer.status_code)] * len(events)
-        codes: dict[tuple[str, str], int] = {
-            (event["server_uuid"], event["tag"]): event["code"]
+            verdict = _VERDICTS.get(answer.status_code, EventVerdict.REFUSED)
+            return [verdict] * len(events)
+        verdicts = {
+            (event["server_uuid"], event["tag"]): _VERDICTS.get(event["code"], EventVerdict.REFUSED)
             for event in http.document(_PEER, answer)["events"]
         }
-        return [_verdict(codes.get((event.instance_uuid, event.arq_uuid))) for event in events]
+        return [
+            verdicts.get((event.instance_uuid, event.arq_uuid), EventVerdict.REFUSED)
+            for event in events
+        ]
 
     def server(self, instance_uuid: str) -> Server | None:
         """Return a server as it is now; None if it does not exist.
@@ -213,43 +235,17 @@ class Servers:
         Raises exception.Unavailable if Nova does not answer.
         """
         missing = set(uuids)
-        marker = None
+        query = {"all_tenants": "True", "limit": str(_PAGE if uuids else 1)}
         while True:
-            page = self._page(marker, _PAGE if uuids else 1)
+            path = f"/servers?{urlencode(query)}"
+            answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
+            if answer.status_code != 200:
+                raise exception.Unavailable(
+                    peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
+                )
+            page = [str(server["id"]) for server in http.document(_PEER, answer)["servers"]]
             missing.difference_update(page)
             if not missing or not page:
                 break
-            marker = page[-1]
+            query["marker"] = page[-1]
         return frozenset(uuid for uuid in missing if self._nova.server_project(uuid) is None)
-
-    def _page(self, marker: str | None, limit: int) -> list[str]:
-        query = {"all_tenants": "True", "limit": str(limit)}
-        if marker is not None:
-            query["marker"] = marker
-        path = f"/servers?{urlencode(query)}"
-        answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
-        if answer.status_code != 200:
-            raise exception.Unavailable(
-                peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
-            )
-        return [str(server["id"]) for server in http.document(_PEER, answer)["servers"]]
-
-
-_VERDICTS = {
-    200: EventVerdict.DELIVERED,
-    404: EventVerdict.INSTANCE_GONE,
-    422: EventVerdict.NO_HOST_YET,
-}
-
-
-def _event(event: BindEvent) -> dict[str, str]:
-    return {
-        "name": "accelerator-request-bound",
-        "server_uuid": event.instance_uuid,
-        "tag": event.arq_uuid,
-        "status": "completed" if event.succeeded else "failed",
-    }
-
-
-def _verdict(code: int | None) -> EventVerdict:
-    return EventVerdict.REFUSED if code is None else _VERDICTS.get(code, EventVerdict.REFUSED)

@@ -44,8 +44,8 @@ class Permission:
     roles: tuple[str, ...] = ()
 
 
-def telling(adapter: Adapter) -> Permission:
-    """Return whether Nova accepts our events, which tell it the results of binds."""
+def to_send_events(adapter: Adapter) -> Permission:
+    """Test whether Nova accepts our events, which tell it the results of binds."""
 
     def ask() -> None:
         event = BindEvent(str(uuid4()), str(uuid4()), succeeded=True)
@@ -59,13 +59,13 @@ def telling(adapter: Adapter) -> Permission:
     return _permission(adapter, ask)
 
 
-def listing(adapter: Adapter) -> Permission:
-    """Return whether Nova lists the servers of all projects: needed to detect deleted ones."""
+def to_list_servers(adapter: Adapter) -> Permission:
+    """Test whether Nova lists the servers of all projects: needed to detect deleted ones."""
     return _permission(adapter, lambda: Servers(adapter).vanished(()))
 
 
-def publishing(adapter: Adapter) -> Permission:
-    """Return whether we may read and write providers in Placement: needed to offer devices."""
+def to_write_providers(adapter: Adapter) -> Permission:
+    """Test whether we may read and write providers in Placement: needed to offer devices."""
     placement, missing = Placement(adapter), str(uuid4())
 
     def ask() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client of Placement's REST API for device providers: each method sends one request.
+"""Client of Placement's REST API for device providers and allocations.
 
-A 404 becomes exception.NotFound, a 409 exception.Conflict (with Placement's error ``code`` as a
-field), a 400 exception.Invalid, and every other failure exception.Unavailable. This client neither
-retries nor caches.
+Each method sends one request. A 404 becomes exception.NotFound, a 409 exception.Conflict (with
+Placement's error ``code`` as a field), a 400 exception.Invalid, and every other failure
+exception.Unavailable. This client neither retries nor caches.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,12 +19,18 @@ from cyborg.model.provider import Inventory
 
 #: 1.14 trees, 1.20 the created provider in the answer, 1.23 error codes, 1.26 reserved == total.
 MICROVERSION = "1.26"
+#: 1.28 generations of consumers, 1.31 one tree only, 1.33 words as suffixes, 1.34 mappings.
+_ALLOCATIONS_MICROVERSION = "1.34"
 #: Error codes of Placement's ``errors.py``.
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 #: The longest query sent: uWSGI takes 4096 bytes of request line and headers by default.
 _MAX_QUERY = 2000
 _PEER = "Placement"
+_RESOURCES = "resources:"
+_TRAIT = "trait:"
+#: The largest number of candidates that are read for one request.
+_CANDIDATES = 100
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,16 @@ class Node:
     generation: int
     parent_uuid: str | None
     root_uuid: str
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """The allocations of a consumer (provider → resource class → units) at one generation."""
+
+    generation: int
+    project_id: str
+    user_id: str
+    allocations: dict[str, dict[str, int]]
 
 
 class Placement:
@@ -169,7 +185,12 @@ class Placement:
         )
         if answer.status_code < 300:
             return answer
-        code, detail = _error(answer)
+        try:
+            first = answer.json()["errors"][0]
+            code, detail = str(first.get("code", "")), str(first["detail"]).strip()
+            detail = detail.rpartition("\n")[2].strip()
+        except (ValueError, LookupError, TypeError):
+            code, detail = "", f"answered {answer.status_code}"
         if answer.status_code == 404:
             raise exception.NotFound(noun="Placement resource", key=path)
         if answer.status_code == 409:
@@ -181,15 +202,82 @@ class Placement:
         )
 
 
+class Allocations(Placement):
+    """Call Placement about what an instance has and could get, for attach and detach.
+
+    Nova creates and removes allocations. Cyborg changes only those of existing servers.
+    """
+
+    def consumer(self, uuid: str) -> Consumer | None:
+        """Return the allocations of a consumer; None if it has none."""
+        path = f"/allocations/{quote(uuid, safe='')}"
+        answer = self._call("GET", path, microversion=_ALLOCATIONS_MICROVERSION)
+        document = http.document(_PEER, answer)
+        if not document["allocations"]:
+            return None
+        return Consumer(
+            generation=int(document["consumer_generation"]),
+            project_id=document["project_id"],
+            user_id=document["user_id"],
+            allocations={
+                rp: dict(allocation["resources"])
+                for rp, allocation in document["allocations"].items()
+            },
+        )
+
+    def set_consumer(self, uuid: str, consumer: Consumer) -> None:
+        """Replace the allocations of a consumer.
+
+        Raises exception.Conflict with code CONCURRENT_UPDATE if somebody changed them since they
+        were read, exception.Conflict with another code if too few units are free, and
+        exception.Invalid for an unknown provider.
+        """
+        body = {
+            "allocations": {
+                rp: {"resources": resources} for rp, resources in consumer.allocations.items()
+            },
+            "consumer_generation": consumer.generation,
+            "project_id": consumer.project_id,
+            "user_id": consumer.user_id,
+        }
+        path = f"/allocations/{quote(uuid, safe='')}"
+        self._call("PUT", path, body, microversion=_ALLOCATIONS_MICROVERSION)
+
+    def candidates(self, root: str, groups: Sequence[Mapping[str, str]]) -> list[dict[int, str]]:
+        """Return the ways to place the groups of a device profile in the tree of ``root``.
+
+        Each way maps the index of a group to the UUID of a provider. Groups without resources are
+        left out, as Nova does. The list is empty if too few units are free, or if Placement does
+        not have a requested class or trait.
+        """
+        query: list[tuple[str, str]] = []
+        for index, group in enumerate(groups):
+            amounts = [
+                f"{key.removeprefix(_RESOURCES)}:{value}"
+                for key, value in group.items()
+                if key.startswith(_RESOURCES)
+            ]
+            if not amounts:
+                continue
+            query += [(f"resources_{index}", ",".join(amounts)), (f"in_tree_{index}", root)]
+            traits = [
+                ("!" if value == "forbidden" else "") + key.removeprefix(_TRAIT)
+                for key, value in group.items()
+                if key.startswith(_TRAIT)
+            ]
+            if traits:
+                query.append((f"required_{index}", ",".join(traits)))
+        query += [("group_policy", "none"), ("limit", str(_CANDIDATES))]
+        path = f"/allocation_candidates?{urlencode(query)}"
+        try:
+            answer = self._call("GET", path, microversion=_ALLOCATIONS_MICROVERSION)
+        except exception.Invalid:
+            return []
+        return [
+            {int(name[1:]): providers[0] for name, providers in request["mappings"].items() if name}
+            for request in http.document(_PEER, answer)["allocation_requests"]
+        ]
+
+
 def _provider(uuid: str, *rest: str) -> str:
     return "/".join(("/resource_providers", quote(uuid, safe=""), *rest))
-
-
-def _error(answer: Any) -> tuple[str, str]:
-    """Return Placement's error code and its one-line explanation."""
-    try:
-        first = answer.json()["errors"][0]
-        detail = str(first["detail"]).strip().rpartition("\n")[2].strip()
-        return str(first.get("code", "")), detail
-    except (ValueError, LookupError, TypeError):
-        return "", f"answered {answer.status_code}"

@@ -13,7 +13,6 @@ from cyborg import exception
 from cyborg.clients.placement import CONCURRENT_UPDATE, DUPLICATE_NAME, Node, Placement
 from cyborg.model.provider import (
     Actual,
-    Change,
     Provider,
     ProviderOutcome,
     ProviderTree,
@@ -89,7 +88,7 @@ class Publisher:
         exception.Unavailable if Placement is not available; completed writes are remembered.
         """
         survey = Survey(self._placement, self._names, self._root(tree))
-        return self._settle_all(_Pass(tree, frozenset(retired_traits), survey))
+        return self._settle_all(tree, retired_traits, survey)
 
     def check(
         self,
@@ -112,9 +111,13 @@ class Publisher:
             del self._roots[tree.root_name]
             root = self._root(tree)
             listing = self._placement.tree(root)
-        self._forget_stale(tree, listing)
+        for provider in tree.providers:
+            self._refused.pop(provider.uuid, None)
+            seen, node = self._seen.get(provider.uuid), listing.get(provider.uuid)
+            if seen is not None and (node is None or node.generation != seen.generation):
+                del self._seen[provider.uuid]
         survey = Survey(self._placement, self._names, root, listing)
-        return self._settle_all(_Pass(tree, frozenset(retired_traits), survey))
+        return self._settle_all(tree, retired_traits, survey)
 
     def withhold(self, uuids: Iterable[str]) -> list[str]:
         """Reserve all units of these providers; return the UUIDs of those that changed.
@@ -124,7 +127,16 @@ class Publisher:
         already costs one request. A provider that does not exist or cannot be written does not stop
         the others. Raises exception.Unavailable if Placement is not available.
         """
-        return [uuid for uuid in uuids if self._withhold_quietly(uuid)]
+        changed = []
+        for uuid in uuids:
+            try:
+                if self._withhold(uuid):
+                    changed.append(uuid)
+            except exception.NotFound:
+                continue
+            except (exception.Conflict, exception.Invalid) as fault:
+                _LOG.warning("Provider %s cannot be reserved in Placement: %s", uuid, fault)
+        return changed
 
     def retire(self, uuid: str, *, root: str | None = None) -> None:
         """Delete one of our providers, its inventory first; a repeated call changes nothing.
@@ -148,15 +160,6 @@ class Publisher:
             _LOG.debug("Provider %s was deleted by somebody else at the same time", uuid)
         self._forget(uuid)
         _LOG.info("Deleted provider %s (%s) from Placement", node.name, uuid)
-
-    def _withhold_quietly(self, uuid: str) -> bool:
-        try:
-            return self._withhold(uuid)
-        except exception.NotFound:
-            return False
-        except (exception.Conflict, exception.Invalid) as fault:
-            _LOG.warning("Provider %s cannot be reserved in Placement: %s", uuid, fault)
-            return False
 
     def _withhold(self, uuid: str) -> bool:
         for _ in range(_ATTEMPTS):
@@ -182,36 +185,33 @@ class Publisher:
             self.find_root([tree.root_name])
         return self._roots[tree.root_name]
 
-    def _forget_stale(self, tree: ProviderTree, listing: Mapping[str, Node]) -> None:
-        for provider in tree.providers:
-            self._refused.pop(provider.uuid, None)
-            seen, node = self._seen.get(provider.uuid), listing.get(provider.uuid)
-            if seen is not None and (node is None or node.generation != seen.generation):
-                del self._seen[provider.uuid]
-
     def _forget(self, uuid: str) -> None:
         for memory in (self._seen, self._ours, self._refused, self._logged_reasons):
             memory.pop(uuid, None)
 
-    def _settle_all(self, this: _Pass) -> PublishResult:
-        outcomes = tuple(self._outcome(provider, this) for provider in this.tree.providers)
-        return PublishResult(this.survey.root, outcomes)
-
-    def _outcome(self, desired: Provider, this: _Pass) -> ProviderOutcome:
-        refused = self._refused.get(desired.uuid)
-        if refused is not None and refused[0] == desired:
-            return ProviderOutcome(desired.uuid, desired.name, Verdict.REFUSED, refused[1])
-        verdict, reason = self._attempt(desired, this)
-        if verdict is Verdict.REFUSED:
-            self._refused[desired.uuid] = desired, reason
-        else:
-            self._refused.pop(desired.uuid, None)
-        if reason and self._logged_reasons.get(desired.uuid) != reason:
-            _LOG.warning(
-                "Provider %s is not as desired in Placement (%s): %s", desired.name, verdict, reason
-            )
-        self._logged_reasons[desired.uuid] = reason
-        return ProviderOutcome(desired.uuid, desired.name, verdict, reason)
+    def _settle_all(
+        self, tree: ProviderTree, retired_traits: Collection[str], survey: "Survey"
+    ) -> PublishResult:
+        this = _Pass(tree, frozenset(retired_traits), survey)
+        outcomes = []
+        for desired in tree.providers:
+            uuid, name = desired.uuid, desired.name
+            refused = self._refused.get(uuid)
+            if refused is not None and refused[0] == desired:
+                outcomes.append(ProviderOutcome(uuid, name, Verdict.REFUSED, refused[1]))
+                continue
+            verdict, reason = self._attempt(desired, this)
+            if verdict is Verdict.REFUSED:
+                self._refused[uuid] = desired, reason
+            else:
+                self._refused.pop(uuid, None)
+            if reason and self._logged_reasons.get(uuid) != reason:
+                _LOG.warning(
+                    "Provider %s is not as desired in Placement (%s): %s", name, verdict, reason
+                )
+            self._logged_reasons[uuid] = reason
+            outcomes.append(ProviderOutcome(uuid, name, verdict, reason))
+        return PublishResult(survey.root, tuple(outcomes))
 
     def _attempt(self, desired: Provider, this: _Pass) -> tuple[Verdict, str]:
         """Settle one provider; turn an error that concerns only this provider into its verdict."""
@@ -263,24 +263,22 @@ class Publisher:
             this.survey.create_names(desired, this.tree)
         for change in todo:
             self._ours[desired.uuid] = ours | desired.traits
-            self._seen[desired.uuid] = self._write(desired.uuid, change)
+            seen = self._seen[desired.uuid]
+            if isinstance(change, SetInventories):
+                generation = self._placement.set_inventories(
+                    desired.uuid, seen.generation, change.inventories
+                )
+                seen = replace(seen, generation=generation, inventories=change.inventories)
+            else:
+                generation = self._placement.set_traits(
+                    desired.uuid, seen.generation, change.traits
+                )
+                seen = replace(seen, generation=generation, traits=change.traits)
+            self._seen[desired.uuid] = seen
         self._ours[desired.uuid] = desired.traits
         this.survey.restore_name(desired)
         if todo:
             _LOG.info("Provider %s is as desired in Placement", desired.name)
-
-    def _write(self, uuid: str, change: Change) -> Actual:
-        seen = self._seen[uuid]
-        if isinstance(change, SetInventories):
-            return replace(
-                seen,
-                generation=self._placement.set_inventories(
-                    uuid, seen.generation, change.inventories
-                ),
-                inventories=change.inventories,
-            )
-        generation = self._placement.set_traits(uuid, seen.generation, change.traits)
-        return replace(seen, generation=generation, traits=change.traits)
 
 
 class Survey:
@@ -387,10 +385,10 @@ class Survey:
             raise exception.Conflict(
                 reason="its name or UUID was in use in Placement, and is free again"
             )
-        raise exception.Conflict(
-            reason=f"claimed in Placement by {_describe(holder)}",
-            final=True,
-        )
+        claimant = holder.uuid
+        if holder.parent_uuid is not None:
+            claimant += f" in the tree of {holder.root_uuid}"
+        raise exception.Conflict(reason=f"claimed in Placement by {claimant}", final=True)
 
     def _read(self, uuid: str) -> Actual:
         generation, inventories = self._placement.inventories(uuid)
@@ -416,8 +414,15 @@ class CustomNames:
         """
         desired = tuple(providers)
         traits = {trait for provider in desired for trait in provider.traits}
-        seen_before = self._create_traits(traits) and any(is_custom(trait) for trait in traits)
-        if not seen_before:
+        lacking: set[str] = set()
+        unchecked = traits - self._traits
+        if unchecked:
+            existing = self._placement.known_traits(unchecked)
+            lacking = {name for name in unchecked - existing if is_custom(name)}
+            for name in sorted(lacking):
+                self._placement.create_trait(name)
+            self._traits |= existing | lacking
+        if lacking or not any(is_custom(trait) for trait in traits):
             for name in sorted({provider.resource_class for provider in desired}):
                 self.make_class(name)
 
@@ -439,21 +444,3 @@ class CustomNames:
     def forget(self) -> None:
         """Forget all names: somebody may have deleted one."""
         self._classes = self._traits = frozenset()
-
-    def _create_traits(self, names: set[str]) -> bool:
-        """Create the missing custom traits; return True if none was missing."""
-        unchecked = names - self._traits
-        if not unchecked:
-            return True
-        existing = self._placement.known_traits(unchecked)
-        lacking = {name for name in unchecked - existing if is_custom(name)}
-        for name in sorted(lacking):
-            self._placement.create_trait(name)
-        self._traits |= existing | lacking
-        return not lacking
-
-
-def _describe(holder: Node) -> str:
-    if holder.parent_uuid is None:
-        return holder.uuid
-    return f"{holder.uuid} in the tree of {holder.root_uuid}"

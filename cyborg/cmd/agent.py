@@ -10,12 +10,12 @@ from cyborg import conf as configuration
 from cyborg import exception, tracing, version
 from cyborg.agent import app
 from cyborg.clients.glance import Glance
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.clients.placement import Placement
 from cyborg.drivers import loader
 from cyborg.drivers.host import Host, LocalHost
 from cyborg.metrics.meters import Meters
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 

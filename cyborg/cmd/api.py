@@ -13,7 +13,7 @@ from cyborg import conf as configuration
 from cyborg import exception, service, tracing
 from cyborg.api import app
 from cyborg.api.server import HttpServer
-from cyborg.model.names import API
+from cyborg.model.process import API
 
 LOG = logging.getLogger(__name__)
 

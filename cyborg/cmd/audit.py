@@ -19,7 +19,7 @@ from oslo_log import log
 
 from cyborg import conf as configuration
 from cyborg import exception
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.conductor.audit.auditor import Auditor, Verdict

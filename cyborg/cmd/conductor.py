@@ -8,16 +8,15 @@ from oslo_config import cfg
 
 from cyborg import conf as configuration
 from cyborg import exception, tracing, version
-from cyborg.clients.allocations import Allocations
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.cmd.audit import make_auditor
 from cyborg.conductor import app
 from cyborg.db.engine import Database
 from cyborg.metrics.meters import Meters
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.notifications import Notifier
 from cyborg.rpc.transport import Bus
 

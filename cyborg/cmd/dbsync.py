@@ -15,7 +15,7 @@ from oslo_log import log
 
 from cyborg import conf as configuration
 from cyborg import exception
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Nova
 from cyborg.db import backfill, history, schema
 from cyborg.db.engine import Database
@@ -174,11 +174,11 @@ def _purge(db: Database, conf: cfg.ConfigOpts) -> int:
             print(f"{table}: {count} older than {days} day(s) would be deleted")
         return 0
 
-    def progress(table: history.Kept, deleted: int) -> None:
+    def progress(table: history.Table, deleted: int) -> None:
         # Standard output holds the result only.
         print(f"{table}: {deleted} of {old_rows[table]}", file=sys.stderr)
 
-    for table, count in history.purge(db, before, history.Purge(tell=progress)).items():
+    for table, count in history.purge(db, before, history.Purge(progress=progress)).items():
         print(f"{table}: {count} older than {days} day(s) deleted")
     return 0
 

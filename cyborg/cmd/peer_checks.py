@@ -11,7 +11,7 @@ from keystoneauth1.adapter import Adapter
 from oslo_upgradecheck.upgradecheck import Result
 
 from cyborg import exception
-from cyborg.clients import permissions as rights
+from cyborg.clients import permissions
 from cyborg.clients.nova import Servers
 from cyborg.clients.permissions import Answer, Permission
 from cyborg.cmd.audit import audit_ages
@@ -20,7 +20,7 @@ from cyborg.db import snapshot
 from cyborg.db.engine import Reader
 from cyborg.model.audit_findings import Kind
 from cyborg.model.audit_rules import check, confirmed
-from cyborg.model.audit_views import AuditViews
+from cyborg.model.audit_snapshot import AuditViews
 
 #: Findings about units that are held without a user, and about requests that get no unit.
 _ORPHAN_KINDS = frozenset(
@@ -56,7 +56,8 @@ def nova_account(deployment: Deployment) -> Result:
     adapter = _adapter(deployment.sessions.nova)
     if isinstance(adapter, Result):
         return adapter
-    send_events, list_servers = rights.telling(adapter), rights.listing(adapter)
+    send_events = permissions.to_send_events(adapter)
+    list_servers = permissions.to_list_servers(adapter)
     if send_events.answer is Answer.REFUSED:
         return failure(
             f"The account of [nova]{_roles(send_events)} may not send server external events, so "
@@ -82,7 +83,7 @@ def placement_account(deployment: Deployment) -> Result:
     adapter = _adapter(deployment.sessions.placement)
     if isinstance(adapter, Result):
         return adapter
-    write_providers = rights.publishing(adapter)
+    write_providers = permissions.to_write_providers(adapter)
     if write_providers.answer is Answer.REFUSED:
         return failure(
             f"The account of [placement]{_roles(write_providers)} may not write resource "

@@ -18,11 +18,11 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from cyborg import exception, version
 from cyborg.api.middleware import heartbeat
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.cmd.audit import audit_ages
 from cyborg.db import backfill, schema, services
 from cyborg.db.engine import Reader
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.policy import Policy
 
 SUCCESS = Result(Code.SUCCESS)
@@ -166,7 +166,7 @@ def silent_services(deployment: Deployment) -> Result:
     return deployment.check_rows(lambda db: _check_heartbeats(_process_rows(deployment, db)))
 
 
-def _check_releases(rows: list[services.Seen]) -> Result:
+def _check_releases(rows: list[services.ProcessStatus]) -> Result:
     by_release: dict[str, list[str]] = {}
     for row in rows:
         if row.up:
@@ -188,7 +188,7 @@ def _check_releases(rows: list[services.Seen]) -> Result:
     return SUCCESS
 
 
-def _check_heartbeats(rows: list[services.Seen]) -> Result:
+def _check_heartbeats(rows: list[services.ProcessStatus]) -> Result:
     up = {_name(row) for row in rows if row.up}
     silent = {
         name: row.silent_ms // 60_000 for row in rows if (name := _name(row)) and name not in up
@@ -203,7 +203,7 @@ def _check_heartbeats(rows: list[services.Seen]) -> Result:
     )
 
 
-def _process_rows(deployment: Deployment, db: Reader) -> list[services.Seen]:
+def _process_rows(deployment: Deployment, db: Reader) -> list[services.ProcessStatus]:
     ages = audit_ages(deployment.conf)
     down_after = {
         AGENT: ages.agent_silence,
@@ -211,10 +211,10 @@ def _process_rows(deployment: Deployment, db: Reader) -> list[services.Seen]:
         CONDUCTOR: ages.conductor_silence,
     }
     with db.reader() as tx:
-        return services.listed(tx, db.now, down_after)
+        return services.statuses(tx, db.now, down_after)
 
 
-def _name(row: services.Seen) -> str:
+def _name(row: services.ProcessStatus) -> str:
     return f"{row.process.binary} on {row.process.host}"
 
 

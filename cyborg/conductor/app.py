@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Allocations
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.arqs.attributes import Attributes
 from cyborg.conductor.arqs.bind import ArqBinder
@@ -41,7 +41,7 @@ from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import BusListening, Meters
 from cyborg.model.arq import State
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.notifications import Notifier

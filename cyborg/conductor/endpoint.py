@@ -34,9 +34,8 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
-from cyborg.model.names import CONDUCTOR
-from cyborg.model.reading import Reading
-from cyborg.model.report import Hello, Report
+from cyborg.model.process import CONDUCTOR
+from cyborg.model.report import Hello, Reading, Report
 from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
 
@@ -261,7 +260,7 @@ class Endpoint:
     def set_device_status(
         self, context: Context, *, caller: Caller, operation: str, uuid: str, status: str
     ) -> None:
-        self._cases.device_admin.set_status(caller, operation, uuid, DeviceStatus(status))
+        self._cases.device_admin.update(caller, operation, uuid, status=DeviceStatus(status))
 
     @_request
     def update_device(

@@ -80,4 +80,4 @@ class InstanceInfoSync:
         """Store the info, if any, and read the instance again after ``after_ms``."""
         values = None if info is None else {"name": info.name, "status": info.status}
         with self._db.writer() as tx:
-            instances.note(tx, self._db.now, row, after_ms=after_ms, answer=values)
+            instances.set_server_info(tx, self._db.now, row, after_ms=after_ms, answer=values)

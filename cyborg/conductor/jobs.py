@@ -9,8 +9,7 @@ from typing import Final
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.conductor.audit.job import AuditJob
-from cyborg.conductor.audit.repairs import Repairs
+from cyborg.conductor.audit.repairs import AuditJob, Repairs
 from cyborg.conductor.hosts.agent_failover import AgentFailover
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.instance_info import InstanceInfoSync
@@ -18,7 +17,7 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.db import history
 from cyborg.db.engine import Database
 from cyborg.db.history import Purge
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from cyborg.db import services
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.report import DriverState
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class ConductorLease:
         if self.owner is None:
             return False
         with self._db.reader() as tx:
-            return services.first(tx, self._db.now, CONDUCTOR, lease_ms) == self.owner[0]
+            return services.first_alive(tx, self._db.now, CONDUCTOR, lease_ms) == self.owner[0]
 
     @retried
     def renew(self, bus_error: str = "") -> None:
@@ -82,7 +82,7 @@ class ConductorLease:
             return
         try:
             with self._db.writer() as tx:
-                services.end(tx, self._process, epoch=self.owner[1])
+                services.deregister(tx, self._process, epoch=self.owner[1])
         except exception.CyborgError as error:
             LOG.warning(
                 "%s on host %s could not remove its row when it stopped, and will show as down: %s",

@@ -24,10 +24,9 @@ from cyborg.db.metrics import Counts, Totals
 from cyborg.metrics import catalogue
 from cyborg.metrics.catalogue import Metric
 from cyborg.model.arq import State
-from cyborg.model.device import HandleState
-from cyborg.model.device_life import LOST
+from cyborg.model.device import LOST, HandleState
 from cyborg.model.operation import OperationState
-from cyborg.model.reading import FIGURES, Reading, sound
+from cyborg.model.report import FIGURES, Reading, valid_figures
 from cyborg.model.work import WorkKind
 from cyborg.rpc.transport import in_thread
 
@@ -79,7 +78,9 @@ class Readings:
             row = by_key.get((reading.driver, reading.key))
             if row is not None:
                 figures = {
-                    name: value for name, value in sound(reading.figures).items() if name in FIGURES
+                    name: value
+                    for name, value in valid_figures(reading.figures).items()
+                    if name in FIGURES
                 }
                 stored.append(DeviceReading(host, row.uuid, row.type, row.driver, figures, now))
         with self._lock:

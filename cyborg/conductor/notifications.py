@@ -61,11 +61,11 @@ class NotificationPublisher:
     def begin(self) -> None:
         """Add the work row unless it exists; messages begin at the present time."""
         with self._db.reader() as tx:
-            if notifications.exists(tx):
+            if notifications.is_enabled(tx):
                 return
         # One of several conductors that start together adds it.
         with contextlib.suppress(exception.Conflict), self._db.writer() as tx:
-            down = notifications.silent(tx, self._db.now, self._down_after)
+            down = notifications.down_services(tx, self._db.now, self._down_after)
             start = Position(notifications.newest(tx), {}, frozenset(down))
             notifications.begin(tx, self._db.now, start)
 
@@ -108,21 +108,21 @@ class NotificationPublisher:
     @retried
     def _store(self, row: Record, position: Position) -> None:
         with self._queue.checkpoint([row]) as tx:
-            work.note(tx, row, position.dump())
+            work.set_spec(tx, row, position.dump())
 
     def _read(self, row: Record, position: Position) -> tuple[list[Notification], Position, bool]:
         """Return the messages to send, the position after them, and whether there are more."""
         with self._db.reader() as tx:
-            now_ms = notifications.clock(tx, self._db.now, row)
+            now_ms = notifications.owned_now(tx, self._db.now, row)
             if now_ms is None:
                 raise Fenced
-            entries, more = notifications.happened(tx, position, _LIMIT)
+            entries, more = notifications.next_events(tx, position, _LIMIT)
             arqs = {entry.uuid for entry in entries if entry.noun == "arq"}
             devices = {entry.uuid for entry in entries if entry.noun == "device"}
-            owners = notifications.owners(tx, arqs)
+            owners = notifications.arq_projects(tx, arqs)
             facts = notifications.devices(tx, devices)
-            silent = notifications.silent(tx, self._db.now, self._down_after)
-            back = notifications.known(tx, position.down - silent.keys())
+            silent = notifications.down_services(tx, self._db.now, self._down_after)
+            back = notifications.last_heartbeats(tx, position.down - silent.keys())
         messages: list[Notification | None] = []
         for entry in entries:
             uuid = entry.uuid

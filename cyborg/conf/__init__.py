@@ -11,7 +11,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from cyborg import exception, version
-from cyborg.conf import conductor, database, log_limit, opts
+from cyborg.conf import conductor, default, log_limit, opts
 
 PROJECT = "cyborg"
 #: Errors whose text already names the file that could not be read.
@@ -102,7 +102,7 @@ def validate(conf: cfg.ConfigOpts) -> None:
             for option in value:
                 read(conf, option, name)
     conductor.check(conf)
-    database.check(conf)
+    default.check(conf)
 
 
 @contextmanager

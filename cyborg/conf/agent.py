@@ -5,13 +5,15 @@ import socket
 
 from oslo_config import cfg
 
-from cyborg.conf.listening import metrics_listen
-
-GROUP = "agent"
+from cyborg.conf.default import metrics_listen
 
 
-def options() -> list[cfg.Opt]:
-    """Return new option objects; looks up the fully qualified name of this host."""
+def options() -> dict[str, list[cfg.Opt]]:
+    """Return new option objects by group; looks up the fully qualified name of this host."""
+    return {"agent": _agent()}
+
+
+def _agent() -> list[cfg.Opt]:
     return [
         cfg.ListOpt(
             "enabled_drivers",
@@ -62,12 +64,6 @@ def options() -> list[cfg.Opt]:
             "Placement with their expected state. Each comparison corrects manual changes in "
             "Placement. A small value corrects them sooner and sends more requests to Placement.",
         ),
-        *_monitoring(),
-    ]
-
-
-def _monitoring() -> list[cfg.Opt]:
-    return [
         cfg.FloatOpt(
             "usage_interval",
             default=60,
@@ -92,13 +88,3 @@ def _monitoring() -> list[cfg.Opt]:
         ),
         metrics_listen(),
     ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [agent] on ``conf``; a second call has no effect."""
-    conf.register_opts(options(), group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by group, for the sample generator."""
-    return [(GROUP, options())]

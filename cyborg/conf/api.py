@@ -3,54 +3,21 @@
 
 from oslo_config import cfg
 
-GROUP = "api"
-TLS_GROUP = "ssl"
 
-
-def options() -> list[cfg.Opt]:
-    """Return new option objects of [api]."""
-    return [
-        *_listening(),
-        cfg.StrOpt(
-            "auth_strategy",
-            default="keystone",
-            choices=[
-                ("keystone", "Every request except version discovery needs a valid token."),
-                ("noauth", "Every request has administrator rights; for demonstrations only."),
-            ],
-            help="How the API authenticates its callers.",
-        ),
-        cfg.BoolOpt(
-            "noauth_anywhere",
-            default=False,
-            help="Allow auth_strategy = noauth on addresses other than loopback. Every client "
-            "that can reach the port then has administrator rights.",
-        ),
-        cfg.BoolOpt(
-            "metrics",
-            default=False,
-            help="Expose the metrics of the API in the Prometheus format at GET /metrics. Requests "
-            "need no token: every client that can reach the API can read the number of requests "
-            "by path and status, and the installed release. In a WSGI server with several "
-            "processes, set the environment variable PROMETHEUS_MULTIPROC_DIR to a directory that "
-            "all of them share.",
-        ),
-        cfg.IntOpt(
-            "max_groups",
-            default=100,
-            min=1,
-            help="Maximum number of groups in a device profile. The API rejects a profile with "
-            "more groups.",
-        ),
-        cfg.IntOpt(
-            "max_units_per_group",
-            default=64,
-            min=1,
-            help="Maximum number of resource units that one group of a device profile may "
-            "request. This is also the maximum number of accelerator requests that are created "
-            "for one group. The API rejects a profile that requests more.",
-        ),
-    ]
+def options() -> dict[str, list[cfg.Opt]]:
+    """Return new option objects by group."""
+    return {
+        "api": [*_listening(), *_requests()],
+        "ssl": [
+            cfg.StrOpt("cert_file", help="PEM file with the certificate that cyborg-api presents."),
+            cfg.StrOpt("key_file", help="PEM file with the private key of the certificate."),
+            cfg.StrOpt(
+                "ca_file",
+                help="PEM file with certificate authorities. If set, clients of cyborg-api must "
+                "present a certificate that one of these authorities signed.",
+            ),
+        ],
+    }
 
 
 def _listening() -> list[cfg.Opt]:
@@ -97,25 +64,45 @@ def _listening() -> list[cfg.Opt]:
     ]
 
 
-def tls_options() -> list[cfg.Opt]:
-    """Return new option objects of [ssl]."""
+def _requests() -> list[cfg.Opt]:
     return [
-        cfg.StrOpt("cert_file", help="PEM file with the certificate that cyborg-api presents."),
-        cfg.StrOpt("key_file", help="PEM file with the private key of the certificate."),
         cfg.StrOpt(
-            "ca_file",
-            help="PEM file with certificate authorities. If set, clients of cyborg-api must "
-            "present a certificate that one of these authorities signed.",
+            "auth_strategy",
+            default="keystone",
+            choices=[
+                ("keystone", "Every request except version discovery needs a valid token."),
+                ("noauth", "Every request has administrator rights; for demonstrations only."),
+            ],
+            help="How the API authenticates its callers.",
+        ),
+        cfg.BoolOpt(
+            "noauth_anywhere",
+            default=False,
+            help="Allow auth_strategy = noauth on addresses other than loopback. Every client "
+            "that can reach the port then has administrator rights.",
+        ),
+        cfg.BoolOpt(
+            "metrics",
+            default=False,
+            help="Expose the metrics of the API in the Prometheus format at GET /metrics. Requests "
+            "need no token: every client that can reach the API can read the number of requests "
+            "by path and status, and the installed release. In a WSGI server with several "
+            "processes, set the environment variable PROMETHEUS_MULTIPROC_DIR to a directory that "
+            "all of them share.",
+        ),
+        cfg.IntOpt(
+            "max_groups",
+            default=100,
+            min=1,
+            help="Maximum number of groups in a device profile. The API rejects a profile with "
+            "more groups.",
+        ),
+        cfg.IntOpt(
+            "max_units_per_group",
+            default=64,
+            min=1,
+            help="Maximum number of resource units that one group of a device profile may "
+            "request. This is also the maximum number of accelerator requests that are created "
+            "for one group. The API rejects a profile that requests more.",
         ),
     ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [api] and [ssl] on ``conf``; a second call has no effect."""
-    conf.register_opts(options(), group=GROUP)
-    conf.register_opts(tls_options(), group=TLS_GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by group, for the sample generator."""
-    return [(GROUP, options()), (TLS_GROUP, tls_options())]

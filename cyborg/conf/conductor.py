@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [conductor]: heartbeats and leases, device administration, and retention times."""
+"""Options of [conductor] and [audit]: leases, device administration, retention times, audits."""
 
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.conf.listening import metrics_listen
-
-GROUP = "conductor"
+from cyborg.conf.default import metrics_listen
 
 
-def options() -> list[cfg.Opt]:
-    """Return new option objects of [conductor]."""
-    return [*_leases(), *_devices(), *_instance_info(), *_retentions(), metrics_listen()]
+def options() -> dict[str, list[cfg.Opt]]:
+    """Return new option objects by group."""
+    return {"conductor": _conductor(), "audit": _audit()}
 
 
-def _leases() -> list[cfg.Opt]:
+def _conductor() -> list[cfg.Opt]:
     return [
         cfg.FloatOpt(
             "heartbeat",
@@ -31,11 +29,6 @@ def _leases() -> list[cfg.Opt]:
             "the work of a conductor. It must be longer than heartbeat. Raise it if the database "
             "is slow; a small value makes other conductors take over sooner.",
         ),
-    ]
-
-
-def _devices() -> list[cfg.Opt]:
-    return [
         cfg.ListOpt(
             "auto_enable",
             default=[],
@@ -56,11 +49,6 @@ def _devices() -> list[cfg.Opt]:
             "agent. It must be longer than three times [agent] heartbeat_interval. With 0 the "
             "units are never reserved.",
         ),
-    ]
-
-
-def _instance_info() -> list[cfg.Opt]:
-    return [
         cfg.FloatOpt(
             "instance_refresh",
             default=300,
@@ -74,11 +62,6 @@ def _instance_info() -> list[cfg.Opt]:
             "servers of all projects. With 0 Nova is not asked, and names and states stay "
             "unknown.",
         ),
-    ]
-
-
-def _retentions() -> list[cfg.Opt]:
-    return [
         cfg.IntOpt(
             "lost_retention",
             default=30,
@@ -100,6 +83,54 @@ def _retentions() -> list[cfg.Opt]:
             "it. A large value needs more space in the database. With 0 history is kept for "
             "ever.",
         ),
+        metrics_listen(),
+    ]
+
+
+def _audit() -> list[cfg.Opt]:
+    return [
+        cfg.FloatOpt(
+            "interval",
+            default=600,
+            min=1,
+            help="Interval, in seconds, between two audit passes. In each pass one of the "
+            "conductors compares the database, Placement and Nova, and repairs the "
+            "inconsistencies that can be repaired automatically. A small value finds "
+            "inconsistencies sooner and adds load on all three.",
+        ),
+        cfg.IntOpt(
+            "max_changes",
+            default=50,
+            min=0,
+            help="Maximum number of repairs in one audit pass or one run of cyborg-audit --fix. "
+            "The remaining inconsistencies are left for the next pass. A small value limits the "
+            "effect of a wrong repair; raise it to repair many inconsistencies at once. With 0 "
+            "the conductors only report.",
+        ),
+        cfg.IntOpt(
+            "unbound_age",
+            default=24 * 3600,
+            min=600,
+            help="Age, in seconds, at which an accelerator request that was not bound is deleted. "
+            "Nova binds its requests within seconds. Raise it if users create requests by hand "
+            "and bind them later.",
+        ),
+        cfg.IntOpt(
+            "allocation_age",
+            default=3600,
+            min=60,
+            help="Age, in seconds, at which an allocation in Placement is reported if it has no "
+            "accelerator request and Nova does not know its server. An allocation without an "
+            "accelerator request is normal between scheduling and bind, and after an evacuation. "
+            "The allocation is never removed.",
+        ),
+        cfg.IntOpt(
+            "lost_age",
+            default=7 * 24 * 3600,
+            min=60,
+            help="Time, in seconds, for which a host must have stopped reporting a device before "
+            "the audit reports the device.",
+        ),
     ]
 
 
@@ -120,13 +151,3 @@ def check(conf: cfg.ConfigOpts) -> None:
             reason=f"Option [conductor] agent_grace cannot be {grace:g}: it must be longer than "
             f"three times [agent] heartbeat_interval, which is {minimum:g}, or 0."
         )
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [conductor] on ``conf``; a second call has no effect."""
-    conf.register_opts(options(), group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by group, for the sample generator."""
-    return [(GROUP, options())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of [DEFAULT]: the name of the host, directories, intervals and timeouts."""
+"""Options that every process reads: [DEFAULT], [database], [tracing] and [upgrade_levels]."""
 
 import os
 import pathlib
@@ -7,13 +7,65 @@ import socket
 
 from oslo_config import cfg
 
-GROUP = "DEFAULT"
+from cyborg import exception
 
 _NO_EFFECT = "It no longer has any effect; it is accepted so that existing files stay valid."
+#: Largest value of MariaDB's variable wsrep_sync_wait, which is a bit mask.
+_MAX_SYNC_WAIT = 15
 
 
-def options() -> list[cfg.Opt]:
-    """Return new option objects; the default of ``host`` is the name of this host."""
+def options() -> dict[str, list[cfg.Opt]]:
+    """Return new option objects by group; the default of ``host`` is the name of this host.
+
+    The options of oslo.db in [database] are not among them: oslo.db lists them itself.
+    """
+    return {
+        "DEFAULT": _default(),
+        "database": [
+            cfg.StrOpt(
+                "mysql_engine",
+                default="InnoDB",
+                help="Storage engine of the tables on MySQL and MariaDB.",
+                deprecated_for_removal=True,
+                deprecated_since="18.0.0",
+                deprecated_reason="It no longer has any effect: the tables always use InnoDB, "
+                "because the service needs transactions.",
+            ),
+        ],
+        "tracing": [
+            cfg.URIOpt(
+                "endpoint",
+                schemes=["http", "https"],
+                sample_default="http://127.0.0.1:4318/v1/traces",
+                help="URL, with its path, of the collector that receives OpenTelemetry traces as "
+                "OTLP over HTTP. Tracing is off if it is unset. It requires the packages of the "
+                "extra otel. OpenTelemetry's own environment variables (OTEL_TRACES_SAMPLER, "
+                "OTEL_EXPORTER_OTLP_HEADERS and so on) set the sampling rate, the credentials for "
+                "the collector and all other parameters.",
+            ),
+        ],
+        "upgrade_levels": [
+            cfg.StrOpt(
+                "conductor",
+                help="Newest RPC version that this process sends to conductors, for example 1.0. "
+                "During an upgrade, set it to the version of the oldest release whose conductors "
+                "still run, and remove it when all conductors are upgraded. If unset, it is the "
+                "version of this release. A request that needs a newer version is rejected with an "
+                "error that names this option.",
+            ),
+            cfg.StrOpt(
+                "agent",
+                help="Newest RPC version that conductors send to agents, for example 1.0. During "
+                "an upgrade, set it to the version of the oldest release whose agents still run, "
+                "and remove it when all agents are upgraded. If unset, it is the version of this "
+                "release. An operation that needs a newer version fails with an error that names "
+                "this option.",
+            ),
+        ],
+    }
+
+
+def _default() -> list[cfg.Opt]:
     return [
         # Not a host address type: host names may consist of digits, or contain underscores.
         cfg.StrOpt(
@@ -51,21 +103,6 @@ def options() -> list[cfg.Opt]:
             "released. Raise it for devices that need more time, for example to load an image. "
             "Nova's option arq_binding_timeout must be longer.",
         ),
-        *_paths(),
-        cfg.BoolOpt(
-            "fatal_exception_format_errors",
-            default=False,
-            help="Raise errors in the format strings of messages instead of logging them.",
-            deprecated_for_removal=True,
-            deprecated_since="18.0.0",
-            deprecated_reason=_NO_EFFECT,
-        ),
-    ]
-
-
-def _paths() -> list[cfg.Opt]:
-    package = pathlib.Path(__file__).resolve().parent.parent
-    return [
         cfg.StrOpt(
             "state_path",
             default="/var/lib/cyborg",
@@ -76,7 +113,7 @@ def _paths() -> list[cfg.Opt]:
         ),
         cfg.StrOpt(
             "pybasedir",
-            default=os.fspath(package),
+            default=os.fspath(pathlib.Path(__file__).resolve().parent.parent),
             sample_default="/usr/lib/python3/site-packages/cyborg",
             help="Directory of the installed Python package; other paths may refer to it as "
             "$pybasedir.",
@@ -89,14 +126,37 @@ def _paths() -> list[cfg.Opt]:
             deprecated_since="18.0.0",
             deprecated_reason=_NO_EFFECT,
         ),
+        cfg.BoolOpt(
+            "fatal_exception_format_errors",
+            default=False,
+            help="Raise errors in the format strings of messages instead of logging them.",
+            deprecated_for_removal=True,
+            deprecated_since="18.0.0",
+            deprecated_reason=_NO_EFFECT,
+        ),
     ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [DEFAULT] on ``conf``; a second call has no effect."""
-    conf.register_opts(options())
+def metrics_listen() -> cfg.Opt:
+    """Return a new option object for a group of a daemon."""
+    return cfg.StrOpt(
+        "metrics_listen",
+        regex=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$",
+        help="Address and TCP port, as in 127.0.0.1:9100 or [::1]:9100, on which the process "
+        "exposes its metrics in the Prometheus format at GET /metrics. Requests need no token and "
+        "are not encrypted: every client that can reach the port can read the names of hosts, "
+        "drivers and devices, and their numbers. If unset, the process does not listen.",
+    )
 
 
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by group, for the sample generator."""
-    return [(GROUP, options())]
+def check(conf: cfg.ConfigOpts) -> None:
+    """Check the range of ``mysql_wsrep_sync_wait``, which oslo.db does not check.
+
+    With a value out of range Galera refuses every connection. Raises ``exception.ConfigError``.
+    """
+    wait = conf.database.mysql_wsrep_sync_wait
+    if wait is not None and not 0 <= wait <= _MAX_SYNC_WAIT:
+        raise exception.ConfigError(
+            reason=f"Option [database] mysql_wsrep_sync_wait cannot be {wait}: it must be between "
+            f"0 and {_MAX_SYNC_WAIT}. With 1 reads wait for the node to apply earlier writes."
+        )

@@ -14,19 +14,6 @@ def group_of(backend: str) -> str:
     return f"{GROUP}:{backend}"
 
 
-def options() -> list[cfg.Opt]:
-    """Return new option objects of the driver itself."""
-    return [
-        cfg.ListOpt(
-            "backends",
-            default=[],
-            help="Names of the backends that the generic_driver manages. Each backend has a "
-            "section [generic_driver:<name>] that selects its devices and describes how they are "
-            "offered.",
-        ),
-    ]
-
-
 def backend_options() -> list[cfg.Opt]:
     """Return new option objects of one backend."""
     return [*_matching(), *_offering(), *_units(), *_commands(), *_files(), *_timeouts()]
@@ -273,16 +260,18 @@ def _timeouts() -> list[cfg.Opt]:
     ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of [generic_driver] on ``conf``; a second call has no effect."""
-    conf.register_opts(options(), group=GROUP)
-
-
 def register_backend(conf: cfg.ConfigOpts, backend: str) -> None:
     """Register the options of one backend on ``conf``; a second call has no effect."""
     conf.register_opts(backend_options(), group=group_of(backend))
 
 
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options by group, for the sample generator."""
-    return [(GROUP, options())]
+def options() -> dict[str, list[cfg.Opt]]:
+    """Return new option objects of the driver itself."""
+    backends = cfg.ListOpt(
+        "backends",
+        default=[],
+        help="Names of the backends that the generic_driver manages. Each backend has a "
+        "section [generic_driver:<name>] that selects its devices and describes how they are "
+        "offered.",
+    )
+    return {GROUP: [backends]}

@@ -6,56 +6,58 @@ At start the services log that these options have no effect.
 
 from oslo_config import cfg
 
-_SINCE = "18.0.0"
 _NEVER = "It has no effect, and never had one; it is accepted so that existing files stay valid."
+_NO_HELPER = (
+    "It no longer has any effect: the agent runs without privileges and has no helper (no "
+    "privsep-helper, and no line for it in sudoers). Only commands of the generic_driver may run "
+    "with privileges, through sudo."
+)
 
 
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects by group."""
-    return [
-        (
-            "DEFAULT",
-            [_obsolete("auth_strategy", "How callers are authenticated: use [api] auth_strategy.")],
-        ),
-        (
-            "api",
-            [
-                _obsolete(
-                    "ramdisk_heartbeat_timeout", "Timeout, in seconds; an option of other services."
-                )
-            ],
-        ),
-        (
-            "conductor",
-            [
-                _obsolete(
-                    "automated_clean", "Whether devices are cleaned; an option of other services."
-                )
-            ],
-        ),
-        (
-            "keystone",
-            [
-                _obsolete(
-                    "region_name",
-                    "Region of the peers: use region_name in [nova], [placement] and [glance].",
-                )
-            ],
-        ),
-    ]
+    return {
+        "DEFAULT": [
+            _obsolete("auth_strategy", "How callers are authenticated: use [api] auth_strategy.")
+        ],
+        "api": [
+            _obsolete(
+                "ramdisk_heartbeat_timeout", "Timeout, in seconds; an option of other services."
+            )
+        ],
+        "conductor": [
+            _obsolete(
+                "automated_clean", "Whether devices are cleaned; an option of other services."
+            )
+        ],
+        "keystone": [
+            _obsolete(
+                "region_name",
+                "Region of the peers: use region_name in [nova], [placement] and [glance].",
+            )
+        ],
+        "cyborg_sys_admin": [
+            _helper("user", "User that the helper ran as."),
+            _helper("group", "Group that the helper ran as."),
+            _helper("capabilities", "Capabilities that the helper kept.", cfg.ListOpt),
+            _helper("thread_pool_size", "Number of threads of the helper.", cfg.IntOpt),
+            _helper("helper_command", "Command that started the helper."),
+        ],
+    }
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options on ``conf``; a second call has no effect."""
-    for group, options in list_opts():
-        conf.register_opts(options, group=None if group == "DEFAULT" else group)
+def _helper(name: str, meaning: str, kind: type[cfg.Opt] = cfg.StrOpt) -> cfg.Opt:
+    """Return an option of the privileged helper that the agent had in earlier releases."""
+    return _obsolete(name, meaning, _NO_HELPER, kind)
 
 
-def _obsolete(name: str, meaning: str) -> cfg.Opt:
-    return cfg.StrOpt(
+def _obsolete(
+    name: str, meaning: str, reason: str = _NEVER, kind: type[cfg.Opt] = cfg.StrOpt
+) -> cfg.Opt:
+    return kind(
         name,
         help=meaning,
         deprecated_for_removal=True,
-        deprecated_since=_SINCE,
-        deprecated_reason=_NEVER,
+        deprecated_since="18.0.0",
+        deprecated_reason=reason,
     )

@@ -1,55 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of all option groups, for registration and for oslo.config's generator and validator."""
 
-from types import ModuleType
+from typing import Final
 
 from oslo_config import cfg
+from oslo_db import options as oslo_db
 
-from cyborg.conf import (
-    agent,
-    api,
-    audit,
-    conductor,
-    database,
-    default,
-    devices,
-    generic,
-    glance,
-    nova,
-    obsolete,
-    placement,
-    service_user,
-    sys_admin,
-    tracing,
-    upgrade_levels,
-)
+from cyborg.conf import agent, api, clients, conductor, default, devices, generic, obsolete
 
-GROUPS: tuple[ModuleType, ...] = (
-    default,
-    agent,
-    api,
-    audit,
-    conductor,
-    database,
-    devices,
-    generic,
-    glance,
-    nova,
-    obsolete,
-    placement,
-    service_user,
-    sys_admin,
-    tracing,
-    upgrade_levels,
-)
+#: Connections that a process keeps open. oslo.db's default of 5 is less than the number of threads:
+#: a busy process would open and close connections all the time.
+_MAX_POOL_SIZE: Final = 20
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return every option of this service by group (entry point ``oslo.config.opts: cyborg``)."""
-    return [listing for group in GROUPS for listing in group.list_opts()]
+    return _own_opts() + clients.list_opts()
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register every option of this service on ``conf``; a second call has no effect."""
-    for group in GROUPS:
-        group.register_opts(conf)
+    oslo_db.set_defaults(conf, max_pool_size=_MAX_POOL_SIZE)
+    for group, options in _own_opts():
+        conf.register_opts(options, group=None if group == "DEFAULT" else group)
+    clients.register_opts(conf)
+
+
+def _own_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    modules = (default, agent, api, conductor, devices, generic, obsolete)
+    return [listing for module in modules for listing in module.options().items()]

@@ -101,7 +101,7 @@ def show(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
     return _first(tx, (_SHOW, _SHOW_OF_PROJECT), uuid, project_id)
 
 
-def explained(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
+def show_with_fault(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
     """Return what ``show`` returns, followed by the reason why the bind failed (None: none)."""
     return _first(tx, (_EXPLAINED, _EXPLAINED_OF_PROJECT), uuid, project_id)
 
@@ -140,13 +140,13 @@ def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) 
     return tx.execute(query.limit(1)).first() is None
 
 
-def made_at(tx: sa.Connection, uuids: Sequence[str]) -> datetime | None:
+def created_at(tx: sa.Connection, uuids: Sequence[str]) -> datetime | None:
     """Return when one operation stored these ARQs; None unless all of them exist."""
     moments = tx.execute(sa.select(Arq.created_at).where(Arq.uuid.in_(uuids))).scalars().all()
     return moments[0] if len(moments) == len(uuids) else None
 
 
-def peek(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
+def instances_of(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[Record]:
     """Return (uuid, instance_uuid) of the ARQs in the caller's scope, without a lock.
 
     The caller of this function locks the instances first, then the ARQs.
@@ -210,7 +210,7 @@ def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
     _update(tx, ids, set(MOVES[Event.UNBIND].sources), values)
 
 
-def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
+def remove(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Delete ARQs that the caller has locked."""
     tx.execute(_DELETE, {"ids": ids})
 

@@ -11,7 +11,7 @@ from cyborg.model.device import UNRELEASED, HandleState
 
 
 @dataclass(frozen=True)
-class Claimed:
+class Claim:
     """A handle that the caller has locked; ``waits`` is True while its release is in progress."""
 
     id: int
@@ -24,7 +24,7 @@ def lock(tx: sa.Connection, which: sa.ColumnElement[bool]) -> None:
     tx.execute(query.with_for_update()).all()
 
 
-def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> list[Claimed]:
+def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> list[Claim]:
     """Lock and return up to ``count`` handles of a deployable that a bind can use.
 
     These are the free handles and, after them, those that are being released and that no ARQ has
@@ -37,7 +37,7 @@ def claim(tx: sa.Connection, deployable_id: int, count: int, *, wait: bool) -> l
     """
     statement = _CLAIM_WAITING if wait else _CLAIM_SKIPPING
     rows = tx.execute(statement, {"deployable": deployable_id, "count": count})
-    claimed = [Claimed(row.id, row.state == HandleState.RELEASING.value) for row in rows]
+    claimed = [Claim(row.id, row.state == HandleState.RELEASING.value) for row in rows]
     return sorted(claimed, key=lambda handle: (handle.waits, handle.id))
 
 

@@ -69,7 +69,7 @@ def insert(tx: sa.Connection, attribute: Attribute) -> None:
     )
 
 
-def delete(tx: sa.Connection, uuid: str) -> bool:
+def remove(tx: sa.Connection, uuid: str) -> bool:
     """Delete an attribute; return False when there is none."""
     result = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))
     return int(result.rowcount) > 0

@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define the database's clock as one SQL expression; every decision uses this time.
+"""Define the database's clock as one SQL expression, and a cached reading of it.
 
-The database compares leases, deadlines and retry times, so processes whose own clocks differ
-still agree.
+Every decision uses this time: the database compares leases, deadlines and retry times, so
+processes whose own clocks differ still agree.
 """
 
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+
+if TYPE_CHECKING:
+    # At run time the import would be circular: readers use this clock.
+    from cyborg.db.engine import Reader
+
+#: Age, in seconds, after which a cached reading is not used any more: either clock may have been
+#: set since.
+_MAX_AGE = 120.0
 
 
 class db_now_ms(FunctionElement[int]):
@@ -43,3 +53,44 @@ def _postgresql(element: db_now_ms, compiler: SQLCompiler, **kw: Any) -> str:
 def _sqlite(element: db_now_ms, compiler: SQLCompiler, **kw: Any) -> str:
     # unixepoch('subsec') needs SQLite 3.42; a Julian day as a double is good to 0.05 ms.
     return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
+
+
+def boot_seconds() -> float:
+    """Return the seconds since this machine booted, time of suspension included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class CachedClock:
+    """The database's time, never ahead of it, and behind by at most the last query's duration.
+
+    Safe for several threads.
+    """
+
+    def __init__(self, db: "Reader", *, seconds: Callable[[], float] = boot_seconds) -> None:
+        self._db = db
+        self._seconds = seconds
+        self._reading: tuple[float, int] | None = None
+
+    def set(self) -> None:
+        """Read the database's clock now, in one statement; raises Unavailable."""
+        self._read()
+
+    def now_ms(self) -> int:
+        """Return a time, in milliseconds, that the database's clock has reached.
+
+        Reads the database's clock when the last reading is older than two minutes; raises
+        Unavailable.
+        """
+        read_at, ms = self._reading or self._read()
+        passed = self._seconds() - read_at
+        if not 0 <= passed <= _MAX_AGE:
+            read_at, ms = self._read()
+            passed = self._seconds() - read_at
+        return ms + int(passed * 1000)
+
+    def _read(self) -> tuple[float, int]:
+        with self._db.reader() as tx:
+            now = int(tx.execute(sa.select(self._db.now)).scalar_one())
+        # The age counts from the answer: the database read its clock before it answered.
+        self._reading = reading = self._seconds(), now
+        return reading

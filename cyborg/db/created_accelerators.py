@@ -15,14 +15,13 @@ from cyborg.db import base
 from cyborg.db.base import Record
 from cyborg.db.models import Attribute, Backend, Deployable, Device, Driver, Hardware, Work
 from cyborg.model import creation, wire
-from cyborg.model.attribute import Origin
+from cyborg.model.attribute import Labels, Origin
 from cyborg.model.device import Device as Facts
-from cyborg.model.labels import Labels
 from cyborg.model.work import WorkKind
 
 
 @dataclass(frozen=True)
-class Ordered:
+class Request:
     """A requested accelerator: the uuid that it will have, its driver, facts and labels."""
 
     uuid: str
@@ -40,19 +39,19 @@ class Ordered:
         }
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> "Ordered":
+    def of(cls, spec: Mapping[str, Any]) -> "Request":
         """Read what ``spec`` returned."""
         facts = wire.load(Facts, spec["facts"])
         return cls(spec["device"], spec["driver"], facts, dict(spec["labels"]))
 
 
-def ordered(tx: sa.Connection, host_id: int) -> list[Ordered]:
+def requests(tx: sa.Connection, host_id: int) -> list[Request]:
     """Return what is to be created on a host, in the order of the requests."""
     specs = sa.select(Work.spec).where(Work.kind == WorkKind.CREATE.value, Work.host_id == host_id)
-    return [Ordered.of(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
+    return [Request.of(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
 
 
-def keys(tx: sa.Connection, host_id: int) -> dict[str, str]:
+def drivers_by_key(tx: sa.Connection, host_id: int) -> dict[str, str]:
     """Return key → driver of a host's devices."""
     rows = tx.execute(sa.select(Device.device_key, Device.driver).where(Device.host_id == host_id))
     return {row.device_key: row.driver for row in rows}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read deployables in SQL, with their attributes or with their device and host."""
+"""Read deployables in SQL, and read and change the images that they have loaded."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,13 @@ import sqlalchemy as sa
 from cyborg.db import listing, models
 from cyborg.db.base import Record
 from cyborg.db.hosts import AGENT_EPOCH, DISABLED
-from cyborg.db.models import AttachHandle, Deployable, Device, Host
+from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
+from cyborg.model.work import WorkKind
 
 _D = models.Deployable.__table__.c
 _A = models.Attribute.__table__.c
+#: Work of the agent that uses or changes an image.
+_IMAGE_WORK = tuple(kind.value for kind in (WorkKind.PREPARE, WorkKind.RELEASE, WorkKind.PROGRAM))
 _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _D.id,
     _D.uuid,
@@ -48,14 +51,14 @@ SORTABLE = listing.Sortable(
 
 
 @dataclass(frozen=True)
-class Found:
+class Detail:
     """A deployable and its attributes as (key, value), in the order of their creation."""
 
     row: sa.Row[*tuple[Any, ...]]
     attributes: Sequence[tuple[str, str]]
 
 
-def show(tx: sa.Connection, uuid: str) -> Found | None:
+def show(tx: sa.Connection, uuid: str) -> Detail | None:
     """Return the deployable with this uuid; None when there is none."""
     deployables = _with_attributes(tx, _VISIBLE.where(_D.uuid == uuid))
     return deployables[0] if deployables else None
@@ -67,13 +70,13 @@ def programmable_classes(tx: sa.Connection) -> frozenset[str]:
     return frozenset(tx.execute(classes).scalars())
 
 
-def page(tx: sa.Connection, page: listing.Page, name: str | None = None) -> list[Found]:
+def page(tx: sa.Connection, page: listing.Page, name: str | None = None) -> list[Detail]:
     """Return a page of all deployables, or of the one with this name."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
     return _with_attributes(tx, query if name is None else query.where(_D.name == name))
 
 
-def _with_attributes(tx: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> list[Found]:
+def _with_attributes(tx: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> list[Detail]:
     rows = tx.execute(query).all()
     # The page is repeated as a derived table: this needs no bound parameter for each row, and
     # MySQL does not accept LIMIT in an IN subquery.
@@ -85,7 +88,7 @@ def _with_attributes(tx: sa.Connection, query: sa.Select[*tuple[Any, ...]]) -> l
         .order_by(_A.id)
     ):
         attributes.setdefault(deployable_id, []).append((key, value))
-    return [Found(row, attributes[row.id]) for row in rows]
+    return [Detail(row, attributes[row.id]) for row in rows]
 
 
 _OFFER = (
@@ -163,3 +166,62 @@ def tasks(tx: sa.Connection, handle_ids: Iterable[int]) -> dict[int, Record]:
         .where(AttachHandle.id.in_(sorted(set(handle_ids))))
     )
     return {row.id: row for row in rows}
+
+
+def lock_image(tx: sa.Connection, deployable_id: int) -> str | None:
+    """Lock a deployable and return the uuid of its image; None when it is unknown.
+
+    Read everything that decides about an image after this. Take this lock after those of ARQs and
+    before those of attach handles.
+    """
+    query = sa.select(Deployable.bitstream_id).where(Deployable.id == deployable_id)
+    image: str | None = tx.execute(query.with_for_update()).scalar_one()
+    return image
+
+
+def set_image(tx: sa.Connection, deployable_id: int, image_uuid: str | None) -> None:
+    """Store which image a deployable has loaded; None: unknown."""
+    tx.execute(
+        sa.update(Deployable).where(Deployable.id == deployable_id).values(bitstream_id=image_uuid)
+    )
+
+
+def image_users(tx: sa.Connection, deployable_id: int) -> Sequence[Record]:
+    """Return the ARQs that have an attach handle of a deployable, in order of id."""
+    return tx.execute(
+        sa.select(Arq.uuid, Arq.state, Arq.group_spec, Arq.attach_handle_id)
+        .where(Arq.deployable_id == deployable_id, Arq.attach_handle_id.is_not(None))
+        .order_by(Arq.id)
+    ).all()
+
+
+def image_work(tx: sa.Connection, deployable_id: int) -> Sequence[Record]:
+    """Return the agent's unfinished work on a deployable, oldest first."""
+    return tx.execute(
+        sa.select(Work.id, Work.kind, Work.arq_uuid, Work.spec)
+        .where(Work.deployable_id == deployable_id, Work.kind.in_(_IMAGE_WORK))
+        .order_by(Work.id)
+    ).all()
+
+
+def clear_unused_images(tx: sa.Connection, host_id: int) -> None:
+    """Mark the images of a host's unused deployables as unknown, because its agent has started.
+
+    The host may have been rebooted, and most devices lose their image without power.
+    """
+    own = sa.select(Device.id).where(Device.host_id == host_id)
+    used = sa.exists().where(Arq.deployable_id == Deployable.id, Arq.attach_handle_id.is_not(None))
+    tx.execute(
+        sa.update(Deployable)
+        .where(Deployable.device_id.in_(own), Deployable.bitstream_id.is_not(None), ~used)
+        .values(bitstream_id=None)
+    )
+
+
+def clear_lost_images(tx: sa.Connection, device_ids: Collection[int]) -> None:
+    """Mark the images of lost devices as unknown: they may have been without power."""
+    tx.execute(
+        sa.update(Deployable)
+        .where(Deployable.device_id.in_(sorted(device_ids)), Deployable.bitstream_id.is_not(None))
+        .values(bitstream_id=None)
+    )

@@ -51,7 +51,7 @@ def page(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProfileGroups:
     """The groups of a profile; ``repeated`` is True when the operation has run before."""
 
     id: int
@@ -59,18 +59,18 @@ class Wanted:
     repeated: bool
 
 
-def wanted(tx: sa.Connection, name: str, operation: str) -> Wanted | None:
+def groups(tx: sa.Connection, name: str, operation: str) -> ProfileGroups | None:
     """Return the groups of the profile with this name; None when there is none."""
     row = tx.execute(
         sa.select(
             models.DeviceProfile.id,
             models.DeviceProfile.profile_json,
-            events.mark_of(operation).label("repeated"),
+            events.has_operation(operation).label("repeated"),
         ).where(models.DeviceProfile.name == name)
     ).one_or_none()
     if row is None:
         return None
-    return Wanted(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
+    return ProfileGroups(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
 
 
 def uuid_of(tx: sa.Connection, name: str) -> str | None:
@@ -128,7 +128,7 @@ def change(tx: sa.Connection, id_: int, request: ProfileChange) -> None:
     )
 
 
-def delete(tx: sa.Connection, ids: Sequence[int]) -> None:
+def remove(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Delete profiles that the caller has locked."""
     tx.execute(sa.delete(models.DeviceProfile).where(models.DeviceProfile.id.in_(ids)))
 

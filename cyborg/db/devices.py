@@ -12,8 +12,7 @@ from cyborg.db.base import Record
 from cyborg.db.hosts import AGENT_EPOCH
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Hardware, Host
 from cyborg.model.attribute import Origin
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import LOST, MOVES, DeviceEvent
+from cyborg.model.device import LOST, MOVES, DeviceEvent, DeviceStatus
 
 _D = models.Device.__table__.c
 _U = models.Deployable.__table__.c
@@ -69,7 +68,7 @@ SORTABLE = listing.Sortable(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Filters:
     """The filters of a list of devices; None: do not filter.
 
     ``equal`` maps columns to values. ``in_service`` True keeps the devices that are enabled and not
@@ -99,7 +98,7 @@ def show(
 
 
 def page(
-    tx: sa.Connection, page: listing.Page, filters: Wanted
+    tx: sa.Connection, page: listing.Page, filters: Filters
 ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """Return a page of the devices that match the filters."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
@@ -217,7 +216,7 @@ def holders(
     return result
 
 
-def _terms(filters: Wanted) -> Iterator[sa.ColumnElement[bool]]:
+def _terms(filters: Filters) -> Iterator[sa.ColumnElement[bool]]:
     yield from (_D[name] == value for name, value in filters.equal.items())
     if filters.in_service is not None:
         yield _IN_SERVICE if filters.in_service else sa.not_(_IN_SERVICE)
@@ -234,7 +233,7 @@ def _terms(filters: Wanted) -> Iterator[sa.ColumnElement[bool]]:
         yield _D.labels[key].as_string() == value
 
 
-def _of(filters: Wanted) -> Iterator[sa.ColumnElement[bool]]:
+def _of(filters: Filters) -> Iterator[sa.ColumnElement[bool]]:
     if filters.instance is not None:
         yield _R.instance_uuid == filters.instance
         yield ~_R.hidden
@@ -276,7 +275,7 @@ _ENTRY = sa.and_(
 )
 
 
-def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
+def with_agent(tx: sa.Connection, uuid: str) -> Record | None:
     """Return a device with its agent (``service_host``, ``agent_epoch``); None when there is none.
 
     ``unready`` is True when the device needs set-up before use.
@@ -294,7 +293,7 @@ def of_operator(tx: sa.Connection, uuid: str) -> Record | None:
     ).one_or_none()
 
 
-def unready(
+def needing_set_up(
     tx: sa.Connection,
     *terms: sa.ColumnElement[bool],
     status: DeviceStatus = DeviceStatus.ENABLED,
@@ -309,7 +308,7 @@ def unready(
     ).all()
 
 
-def being_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> list[str]:
+def in_set_up(tx: sa.Connection, host_id: int, drivers: Collection[str]) -> list[str]:
     """Return the uuids of the devices of these drivers that a host has to set up."""
     query = sa.select(Device.uuid).where(
         Device.host_id == host_id,
@@ -334,13 +333,13 @@ def holds(tx: sa.Connection, project_id: str, id_: int) -> bool:
     return tx.execute(held.limit(1)).first() is not None
 
 
-def labels(tx: sa.Connection, id_: int) -> dict[str, str]:
+def lock_labels(tx: sa.Connection, id_: int) -> dict[str, str]:
     """Lock a device and return its labels."""
     result = tx.execute(sa.select(Device.labels).where(Device.id == id_).with_for_update())
     return dict(result.scalar_one() or {})
 
 
-def label(tx: sa.Connection, id_: int, new: Mapping[str, str]) -> None:
+def set_labels(tx: sa.Connection, id_: int, new: Mapping[str, str]) -> None:
     """Set the labels of a device that the caller has locked."""
     tx.execute(sa.update(Device).where(Device.id == id_).values(labels=dict(new)))
 
@@ -374,7 +373,7 @@ def move_all(
     return int(result.rowcount)
 
 
-def explain(tx: sa.Connection, id_: int, reason: str) -> None:
+def set_reason(tx: sa.Connection, id_: int, reason: str) -> None:
     """Store why the set-up of a device has not finished yet."""
     tx.execute(
         sa.update(Device)

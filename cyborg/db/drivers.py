@@ -1,16 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and change the drivers of hosts in SQL, with their backends, hardware and devices."""
+"""Read and change the drivers of hosts in SQL, with their backends, hardware and devices.
 
-from collections.abc import Collection, Mapping, Sequence
+The lists for operators are ``DRIVERS``, ``BACKENDS`` and ``HARDWARE``; see ``show`` and ``page``.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import attach_handles, base
+from cyborg.db import attach_handles, listing, units
 from cyborg.db.base import Record
+from cyborg.db.hosts import DISABLED
 from cyborg.db.lost_devices import UNHELD
-from cyborg.db.models import Arq, AttachHandle, Backend, Deployable, Device, Driver, Hardware, Work
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Backend,
+    Deployable,
+    Device,
+    Driver,
+    Hardware,
+    Host,
+    Work,
+)
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
@@ -57,7 +72,7 @@ def named(tx: sa.Connection, key: str) -> Sequence[Record]:
     ).all()
 
 
-def driven(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def with_backends(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     """Return the drivers of a host with their backends (``backend_*``), one row for each pair."""
     return tx.execute(
         sa.select(
@@ -93,7 +108,7 @@ def hardware(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     ).all()
 
 
-def leaving(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
+def is_uninstalling(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
     """Return whether a driver is being uninstalled on one of these hosts."""
     specs = sa.select(Work.spec).where(
         Work.kind == WorkKind.UNINSTALL.value, Work.host_id.in_(sorted(host_ids))
@@ -113,7 +128,7 @@ def arqs(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
     return list(uuids.scalars())
 
 
-def unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
+def count_unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
     """Return how many handles of a driver are held, or not yet released by the host."""
     return int(
         tx.execute(
@@ -127,7 +142,7 @@ def unreleased(tx: sa.Connection, host_id: int, name: str) -> int:
     )
 
 
-def in_service(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
+def enabled_devices(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[str]:
     """Return the uuids of the enabled devices of a driver."""
     query = sa.select(Device.uuid).where(
         *_own(host_ids, name), Device.status == DeviceStatus.ENABLED.value
@@ -135,13 +150,13 @@ def in_service(tx: sa.Connection, host_ids: Collection[int], name: str) -> list[
     return list(tx.execute(query.order_by(Device.id)).scalars())
 
 
-def devices(tx: sa.Connection, host_id: int, name: str) -> int:
+def count_devices(tx: sa.Connection, host_id: int, name: str) -> int:
     """Return how many devices a driver has on a host, including lost devices."""
     query = sa.select(sa.func.count()).select_from(Device).where(*_own([host_id], name))
     return int(tx.execute(query).scalar_one())
 
 
-def obstacles(tx: sa.Connection, host_id: int, name: str) -> list[str]:
+def removal_errors(tx: sa.Connection, host_id: int, name: str) -> list[str]:
     """Return the distinct reasons why Placement refuses to remove providers of a driver."""
     errors = tx.execute(
         sa.select(Deployable.publish_error)
@@ -209,7 +224,7 @@ def return_to_service(
     return changed
 
 
-def lose(
+def mark_lost(
     tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, name: str
 ) -> Sequence[Record]:
     """Mark all devices of a driver as lost; return (uuid, hostname) of the changed ones."""
@@ -219,12 +234,9 @@ def lose(
     return changed
 
 
-def add_drivers(tx: sa.Connection, rows: Sequence[base.Row], common: base.Row) -> dict[str, int]:
-    """Store new drivers of a host, and return uuid → id."""
-    return base.insert_ids(tx, Driver, rows, common)
-
-
-def seen(tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int]) -> None:
+def set_discovered(
+    tx: sa.Connection, model: Any, ids: Collection[int], now: sa.ColumnElement[int]
+) -> None:
     """Store that the host has just reported drivers or backends."""
     if ids:
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(discovered_ms=now))
@@ -252,3 +264,169 @@ def _deployables(host_ids: Collection[int], name: str) -> sa.Select[Any]:
         .join(Device, Device.id == Deployable.device_id)
         .where(*_own(host_ids, name))
     )
+
+
+Row = sa.Row[*tuple[Any, ...]]
+
+_OF_DRIVER = (Device.host_id == Driver.host_id, Device.driver == Driver.name)
+_PRESENT = (*_OF_DRIVER, Device.lost_ms.is_(None))
+
+
+def _count(*terms: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    """Return a subquery that counts the devices of a driver that match the terms."""
+    return (
+        sa.select(sa.func.count())
+        .select_from(Device)
+        .where(*terms)
+        .correlate(Driver)
+        .scalar_subquery()
+    )
+
+
+_USED = (
+    sa.exists()
+    .where(
+        Deployable.device_id == Device.id,
+        AttachHandle.deployable_id == Deployable.id,
+        Arq.attach_handle_id == AttachHandle.id,
+    )
+    .correlate(Device)
+)
+#: Placement may offer a unit of the device, used or not, if its driver and host allow it.
+_OFFERED = (
+    sa.exists()
+    .where(
+        Deployable.device_id == Device.id,
+        Deployable.publish_error.is_(None),
+        AttachHandle.deployable_id == Deployable.id,
+        units.PART_IN_SERVICE,
+    )
+    .correlate(Device)
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of row: its columns, and the API's names for sort keys and filters."""
+
+    visible: sa.Select[*tuple[Any, ...]]
+    sortable: listing.Sortable
+    filters: Mapping[str, sa.SQLColumnExpression[Any]]
+    #: Filters that do not compare for equality.
+    conditions: Mapping[str, Callable[[Any], sa.ColumnElement[bool]]] = field(default_factory=dict)
+
+
+def _has_remote(remote: bool) -> sa.ColumnElement[bool]:
+    """Return the term: the hardware has units that are remote to its host, or has none."""
+    count = Hardware.acc_specs["remote"].as_integer()
+    return count > 0 if remote else sa.or_(count.is_(None), count == 0)
+
+
+def _has_capability(name: str) -> sa.ColumnElement[bool]:
+    """Return the term: the capabilities of the hardware contain this name."""
+    member: sa.ColumnElement[Any] = Hardware.acc_specs["acc_capability", name].as_string()
+    return member.is_not(None)
+
+
+def _backend_has_capability(name: str) -> sa.ColumnElement[bool]:
+    """Return the term: the capabilities of the backend contain this name."""
+    member: sa.ColumnElement[Any] = Backend.capabilities[name].as_string()
+    return member.is_not(None)
+
+
+def _sortable(model: Any, **columns: sa.SQLColumnExpression[Any]) -> listing.Sortable:
+    return listing.Sortable(
+        id=model.id,
+        uuid=model.uuid,
+        columns={"id": model.id, "uuid": model.uuid, "host": Host.name, **columns},
+    )
+
+
+DRIVERS = Kind(
+    sa.select(
+        Driver.uuid,
+        Host.name.label("host"),
+        Driver.name,
+        Driver.state,
+        Driver.version,
+        Driver.device_type,
+        Driver.endpoint,
+        Driver.enabled,
+        Driver.options,
+        Driver.accepts,
+        Driver.error,
+        Driver.discovered_ms,
+        _count(*_PRESENT).label("found"),
+        sa.case(
+            (
+                sa.and_(units.DRIVER_WORKS, sa.not_(DISABLED)),
+                _count(*_OF_DRIVER, units.IN_SERVICE, units.HEALTHY, _OFFERED),
+            ),
+            else_=0,
+        ).label("offered"),
+        _count(*_OF_DRIVER, _USED).label("in_use"),
+    ).join(Host, Host.id == Driver.host_id),
+    _sortable(Driver, name=Driver.name, state=Driver.state),
+    {"name": Driver.name, "state": Driver.state},
+)
+BACKENDS = Kind(
+    sa.select(
+        Backend.uuid,
+        Host.name.label("host"),
+        Driver.name.label("driver"),
+        Backend.name,
+        Backend.state,
+        Backend.services,
+        Backend.capabilities,
+        Backend.creates,
+        Backend.discovered_ms,
+    )
+    .join(Driver, Driver.id == Backend.driver_id)
+    .join(Host, Host.id == Driver.host_id),
+    _sortable(Backend, driver=Driver.name, name=Backend.name, state=Backend.state),
+    {"driver": Driver.name, "name": Backend.name},
+    {"capability": _backend_has_capability},
+)
+HARDWARE = Kind(
+    sa.select(
+        Hardware.uuid,
+        Host.name.label("host"),
+        Hardware.driver,
+        Hardware.hardware_key,
+        Hardware.offered,
+        Hardware.acc_specs,
+        Hardware.acc_status,
+    ).join(Host, Host.id == Hardware.host_id),
+    _sortable(
+        Hardware,
+        driver=Hardware.driver,
+        type=Hardware.device_type,
+        setup_required=Hardware.setup_required,
+    ),
+    {
+        "driver": Hardware.driver,
+        "type": Hardware.device_type,
+        "setup_required": Hardware.setup_required,
+    },
+    {"remote": _has_remote, "capability": _has_capability},
+)
+
+
+def show(tx: sa.Connection, kind: Kind, uuid: str) -> Row | None:
+    """Return the row with this uuid; None when there is none."""
+    return tx.execute(kind.visible.where(kind.sortable.uuid == uuid)).first()
+
+
+def page(
+    tx: sa.Connection, kind: Kind, page: listing.Page, filters: Mapping[str, Any]
+) -> Sequence[Row]:
+    """Return a page of the rows that match all filters; ``host`` is either name of a host."""
+    query = listing.paged(tx, kind.visible, kind.sortable, page)
+    query = query.where(
+        *(kind.filters[name] == filters[name] for name in kind.filters if name in filters),
+        *(kind.conditions[name](filters[name]) for name in kind.conditions if name in filters),
+    )
+    if "host" in filters:
+        host = filters["host"]
+        query = query.where(sa.or_(Host.name == host, Host.service_host == host))
+    return tx.execute(query).all()

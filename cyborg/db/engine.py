@@ -4,26 +4,32 @@
 The API uses a ``Reader``, whose sessions are read-only in the database itself; the conductor uses a
 ``Database``. Both connect at first use, from any thread and in any process: after a fork the child
 opens its own connections and does not touch those of its parent.
+
+The engines of all supported databases behave alike. They commit a transaction as a whole and check
+foreign keys. MySQL, MariaDB and PostgreSQL use READ COMMITTED; SQLite uses a file in WAL mode, so
+that readers never wait for the writer.
 """
 
 import functools
 import logging
 import os
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from oslo_config import cfg
+from oslo_db.sqlalchemy import engines, exc_filters
 
 from cyborg import exception
 from cyborg.db import faults
-from cyborg.db.clock import db_now_ms
-from cyborg.db.connections import WRITES, Settings, make_engine, parse_url
+from cyborg.db.clock import boot_seconds, db_now_ms
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -32,12 +38,37 @@ R = TypeVar("R")
 # One writer at a time per SQLite file and process: this lock is fair, whereas SQLite polls. The
 # process id is part of the key, because a fork may copy a lock that is held.
 _sqlite_writers: dict[tuple[int, str], threading.Lock] = {}
-# Open transactions of the current thread: ids of Database objects.
-_open = threading.local()
-
-
 #: Seconds after a check of the expiry during which COMMIT needs no further check.
 _COMMIT_WITHIN = 0.5
+#: Connections that a process keeps open; the default of ``[database] max_pool_size``.
+MAX_POOL_SIZE = 20
+#: Execution option of a connection whose transaction will write.
+WRITES = "cyborg_writes"
+#: Seconds after which a server ends an idle transaction. Transactions of this service take
+#: milliseconds and never wait for other services, so the process of an idle one is suspended or
+#: disconnected; its locks would prevent other conductors from taking over its work. MySQL has no
+#: such limit.
+_IDLE_TRANSACTION = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of connections, with the names and meanings of oslo.db's ``[database]`` options.
+
+    Times are in seconds.
+    """
+
+    max_pool_size: int | None = MAX_POOL_SIZE
+    max_overflow: int | None = 50
+    pool_timeout: int | None = None
+    connection_recycle_time: int = 3600
+    mysql_sql_mode: str | None = "TRADITIONAL"
+    mysql_wsrep_sync_wait: int | None = None
+    sqlite_synchronous: bool = True
+    sqlite_busy_timeout: float = 30.0
+    connection_debug: int = 0
+    connection_trace: bool = False
+    connection_parameters: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,24 +79,25 @@ class _Expiry:
     checked: float
 
 
-def _seconds() -> float:
-    """Return the time since this host was booted, in seconds, including suspended time."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+class _Thread(threading.local):
+    """The open transactions of the current thread."""
+
+    def __init__(self) -> None:
+        #: Ids of the Database objects.
+        self.databases: set[int] = set()
+        self.expiry: _Expiry | None = None
+        self.seconds = boot_seconds
 
 
-def expires(expires_ms: int) -> None:
+_thread = _Thread()
+
+
+def set_expiry(expires_ms: int) -> None:
     """Set the time after which the open transaction of this thread must not be committed.
 
     The caller has just compared that time with the database's clock.
     """
-    _open.expiry = _Expiry(expires_ms, _open.seconds())
-
-
-def _in_transaction() -> set[int]:
-    if not hasattr(_open, "databases"):
-        _open.databases = set()
-    databases: set[int] = _open.databases
-    return databases
+    _thread.expiry = _Expiry(expires_ms, _thread.seconds())
 
 
 class Reader:
@@ -82,15 +114,17 @@ class Reader:
         self,
         url: str,
         *,
-        settings: Settings = Settings(),  # noqa: B008 - frozen
+        settings: Settings = Settings(),
         now: sa.ColumnElement[int] | None = None,
-        seconds: Callable[[], float] = _seconds,
+        seconds: Callable[[], float] = boot_seconds,
     ) -> None:
-        self._url = parse_url(url)
+        self._url = _parse_url(url)
+        self._is_sqlite = self._url.get_backend_name() == "sqlite"
         self._seconds = seconds
         self._settings = settings
-        self._made: tuple[int, sa.Engine] | None = None
-        self._making: dict[int, threading.Lock] = {}
+        # The engine and its process; the locks under which a process creates it.
+        self._engine: tuple[int, sa.Engine] | None = None
+        self._creation: dict[int, threading.Lock] = {}
         self.now: sa.ColumnElement[int] = db_now_ms() if now is None else now
 
     @classmethod
@@ -122,7 +156,7 @@ class Reader:
     def place(self) -> str:
         """Return the location of the database, for messages: host:port, or the file of SQLite."""
         url = self._url
-        if url.get_backend_name() == "sqlite":
+        if self._is_sqlite:
             return url.database or ""
         port = url.port or (3306 if url.get_backend_name() == "mysql" else 5432)
         return f"{url.host or url.query.get('host', 'localhost')}:{port}"
@@ -131,15 +165,17 @@ class Reader:
     def engine(self) -> sa.Engine:
         """Return the engine of this process, created at the first call; it connects later."""
         pid = os.getpid()
-        current = self._made
+        current = self._engine
         if current is None or current[0] != pid:
-            with self._making.setdefault(pid, threading.Lock()):
-                current = self._made
+            with self._creation.setdefault(pid, threading.Lock()):
+                current = self._engine
                 if current is None or current[0] != pid:
                     if current is not None:
                         # The parent process still uses these sockets: do not close them.
                         current[1].dispose(close=False)
-                    current = self._made = (pid, self._make_engine())
+                    make = _sqlite_engine if self._is_sqlite else _server_engine
+                    engine = make(self._url, self._settings, self._read_only)
+                    current = self._engine = (pid, engine)
         return current[1]
 
     @contextmanager
@@ -171,11 +207,8 @@ class Reader:
 
     def close(self) -> None:
         """Close idle connections; the object stays usable."""
-        if self._made is not None and self._made[0] == os.getpid():
-            self._made[1].dispose()
-
-    def _make_engine(self) -> sa.Engine:
-        return make_engine(self._url, self._settings, read_only=self._read_only)
+        if self._engine is not None and self._engine[0] == os.getpid():
+            self._engine[1].dispose()
 
     def _connect(self) -> sa.Connection:
         with faults.connecting(self.place):
@@ -194,19 +227,22 @@ class Database(Reader):
         Raises Conflict, Invalid and Unavailable for errors of the database (see
         ``faults.translated``), RuntimeError if this thread already has an open transaction.
         """
-        databases = _in_transaction()
-        if id(self) in databases:
+        if id(self) in _thread.databases:
             raise RuntimeError("this thread already has an open transaction on this database")
         translated = faults.translated(self.place, writes=True)
-        with translated, self._alone(), self._connect() as connection:
-            databases.add(id(self))
+        alone: AbstractContextManager[object] = nullcontext()
+        if self._is_sqlite:
+            path = os.path.realpath(self._url.database or "")
+            alone = _sqlite_writers.setdefault((os.getpid(), path), threading.Lock())
+        with translated, alone, self._connect() as connection:
+            _thread.databases.add(id(self))
             try:
                 with connection.execution_options(**{WRITES: True}).begin():
-                    _open.expiry, _open.seconds = None, self._seconds
+                    _thread.expiry, _thread.seconds = None, self._seconds
                     yield connection
                     self._check_expiry(connection)
             finally:
-                databases.discard(id(self))
+                _thread.databases.discard(id(self))
 
     def _check_expiry(self, tx: sa.Connection) -> None:
         """Raise Unavailable if the transaction's request has expired since the last check.
@@ -214,17 +250,11 @@ class Database(Reader):
         ``events.record`` compares the expiry with the database's clock. A process that is suspended
         after that must not commit when it resumes.
         """
-        expiry = _open.expiry
+        expiry = _thread.expiry
         if expiry is None or self._seconds() - expiry.checked <= _COMMIT_WITHIN:
             return
         if int(tx.execute(sa.select(self.now)).scalar_one()) >= expiry.expires_ms:
             raise exception.Unavailable(peer="The conductor", reason=faults.EXPIRED)
-
-    def _alone(self) -> AbstractContextManager[object]:
-        if self._url.get_backend_name() != "sqlite":
-            return nullcontext()
-        path = os.path.realpath(self._url.database or "")
-        return _sqlite_writers.setdefault((os.getpid(), path), threading.Lock())
 
 
 @dataclass(frozen=True)
@@ -254,7 +284,7 @@ class Retry:
                 try:
                     return function(*args, **kwargs)
                 except exception.Unavailable as error:
-                    if _in_transaction() or not faults.is_transient(error.__cause__):
+                    if _thread.databases or not faults.is_transient(error.__cause__):
                         raise
                     pause = self.jitter(0.5, 1.0) * self.first_pause * 2 ** (attempt - 1)
                     if self.clock() + pause > deadline:
@@ -268,3 +298,115 @@ class Retry:
 
 #: The decorator with the default limits.
 retried = Retry()
+
+
+def _parse_url(text: str) -> sa.URL:
+    """Parse a database URL; raises ConfigError if it is invalid or its driver is missing."""
+    try:
+        url = sa.make_url(text)
+    except sa.exc.ArgumentError as error:
+        raise exception.ConfigError(
+            reason="[database] connection is not a database URL; it has the form "
+            "mysql+pymysql://user:password@host/cyborg."
+        ) from error
+    backend, name = url.get_backend_name(), url.database or ""
+    in_memory = name in ("", ":memory:", "file::memory:") or url.query.get("mode") == "memory"
+    if backend == "sqlite" and in_memory:
+        raise exception.ConfigError(
+            reason="[database] connection is an in-memory SQLite database, which is not supported; "
+            "use a file, as in sqlite:////var/lib/cyborg/cyborg.sqlite."
+        )
+    if backend == "mariadb":
+        # oslo.db supports only the dialect name mysql.
+        url = url.set(drivername=url.drivername.replace("mariadb", "mysql", 1))
+    elif backend not in ("mysql", "postgresql", "sqlite"):
+        raise exception.ConfigError(
+            reason=f"[database] connection has the dialect {backend}, which is not supported; use "
+            "mysql, postgresql or sqlite."
+        )
+    try:
+        url.get_dialect().import_dbapi()
+    except (ImportError, sa.exc.ArgumentError) as error:
+        raise exception.ConfigError(
+            reason=f"[database] connection needs the driver {url.drivername}, which cannot be "
+            f"loaded: {error}"
+        ) from error
+    return url
+
+
+def _server_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engine:
+    if url.get_backend_name() == "mysql":
+        # URLs of deployments often use utf8, which has only three bytes per character (no emoji).
+        url = url.update_query_dict({"charset": "utf8mb4"})
+    engine: sa.Engine = engines.create_engine(
+        url,
+        mysql_sql_mode=settings.mysql_sql_mode,
+        mysql_wsrep_sync_wait=settings.mysql_wsrep_sync_wait,
+        connection_recycle_time=settings.connection_recycle_time,
+        max_pool_size=settings.max_pool_size,
+        max_overflow=settings.max_overflow,
+        pool_timeout=settings.pool_timeout,
+        connection_debug=settings.connection_debug,
+        connection_trace=settings.connection_trace,
+        connection_parameters=settings.connection_parameters,
+        thread_checkin=False,
+        max_retries=0,
+    )
+    statement = (
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+        if engine.dialect.name == "mysql"
+        else "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"
+    )
+    if read_only:
+        statement += ", READ ONLY"
+
+    def once_per_connection(dbapi: Any, _record: Any) -> None:
+        with dbapi.cursor() as cursor:
+            cursor.execute(statement)
+            if engine.dialect.name == "postgresql":
+                limit = f"idle_in_transaction_session_timeout = '{_IDLE_TRANSACTION}s'"
+                cursor.execute(f"SET SESSION {limit}")
+            elif "MariaDB" in dbapi.get_server_info():
+                cursor.execute(f"SET SESSION idle_transaction_timeout = {_IDLE_TRANSACTION}")
+        # Without a commit, PostgreSQL reverts the setting at the first rollback.
+        dbapi.commit()
+
+    sa.event.listen(engine, "connect", once_per_connection)
+    return engine
+
+
+def _sqlite_engine(url: sa.URL, settings: Settings, read_only: bool) -> sa.Engine:
+    if read_only:
+        # By default SQLite creates a file that does not exist.
+        if url.query.get("uri") != "true":
+            url = url.set(database=f"file:{quote(os.path.abspath(url.database or ''))}")
+        url = url.update_query_dict({"uri": "true", "mode": url.query.get("mode", "rw")})
+    # Not oslo.db's engine: it opens the file again for each transaction, which causes a checkpoint
+    # each time in WAL mode, and it begins all transactions deferred.
+    engine = sa.create_engine(
+        url,
+        pool_size=settings.max_pool_size or MAX_POOL_SIZE,
+        max_overflow=settings.max_overflow if settings.max_overflow is not None else 50,
+        connect_args={"timeout": settings.sqlite_busy_timeout, "check_same_thread": False},
+    )
+
+    def once_per_connection(dbapi: sqlite3.Connection, _record: Any) -> None:
+        # Python's own transaction control commits before DDL and begins transactions late.
+        dbapi.isolation_level = None
+        if dbapi.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            dbapi.execute("PRAGMA journal_mode = WAL")
+        dbapi.execute("PRAGMA foreign_keys = ON")
+        if not settings.sqlite_synchronous:
+            dbapi.execute("PRAGMA synchronous = OFF")
+        if read_only:
+            dbapi.execute("PRAGMA query_only = ON")
+
+    def begin(connection: sa.Connection) -> None:
+        # SQLite may reject the first write after a deferred BEGIN at once, in spite of the timeout.
+        writes = connection.get_execution_options().get(WRITES)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    sa.event.listen(engine, "connect", once_per_connection)
+    sa.event.listen(engine, "begin", begin)
+    exc_filters.register_engine(engine)
+    return engine

@@ -14,7 +14,7 @@ from cyborg.db.models import Event, Host
 from cyborg.model.caller import Caller
 
 #: Maximum number of history entries that ``of_subject`` returns.
-TOLD: Final = 50
+SUBJECT_LIMIT: Final = 50
 #: Key in the detail of an event: the ids of its request besides the request id.
 _ORIGIN: Final = "origin"
 
@@ -106,7 +106,7 @@ def record(
     expires = caller.expires_ms if caller else None
     if rows and expires is not None:
         tx.execute(_insert_in_time(now), [{**row, "expires": expires} for row in rows])
-        engine.expires(expires)
+        engine.set_expiry(expires)
     elif rows:
         tx.execute(_insert(now), rows)
 
@@ -152,7 +152,7 @@ _OF_SUBJECT: sa.Select[*tuple[Any, ...]] = (
     )
     .where(Event.subject_uuid == sa.bindparam("uuid"), Event.noun == sa.bindparam("noun"))
     .order_by(Event.id.desc())
-    .limit(TOLD)
+    .limit(SUBJECT_LIMIT)
 )
 
 
@@ -185,7 +185,7 @@ def of_device(tx: sa.Connection, uuid: str, limit: int) -> Sequence[Row]:
     return tx.execute(query).all()
 
 
-def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]) -> set[str]:
+def subjects_of(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]) -> set[str]:
     """Return those of the subjects to which this operation has already applied the action."""
     rows = tx.execute(
         sa.select(Event.subject_uuid).where(
@@ -197,7 +197,7 @@ def done_by(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]
     return set(rows.scalars())
 
 
-def treated_by(tx: sa.Connection, operation: str, action: str) -> str | None:
+def subject_of(tx: sa.Connection, operation: str, action: str) -> str | None:
     """Return the subject to which this operation has applied the action; None: not yet."""
     return tx.execute(
         sa.select(Event.subject_uuid)
@@ -206,11 +206,11 @@ def treated_by(tx: sa.Connection, operation: str, action: str) -> str | None:
     ).scalar_one_or_none()
 
 
-def mark_of(operation: str) -> sa.Exists:
+def has_operation(operation: str) -> sa.Exists:
     """Return the term: the history has an event of this operation."""
     return sa.exists().where(Event.operation_id == operation)
 
 
-def operation_known(tx: sa.Connection, operation: str) -> bool:
+def is_repeated(tx: sa.Connection, operation: str) -> bool:
     """Return whether the history has an event of this operation; if so, this run repeats it."""
-    return bool(tx.execute(sa.select(mark_of(operation))).scalar_one())
+    return bool(tx.execute(sa.select(has_operation(operation))).scalar_one())

@@ -18,7 +18,7 @@ from cyborg.db.models import Arq, Event, Instance, Operation
 DAY_MS = 24 * 3600 * 1000
 
 
-class Kept(StrEnum):
+class Table(StrEnum):
     """The tables with a retention period, in the order of deletion."""
 
     EVENTS = "events"
@@ -30,12 +30,12 @@ class Kept(StrEnum):
 class Purge:
     """How to delete: ``batch`` rows at a time, at most ``batches`` batches per table (None: all).
 
-    ``tell`` is called after each batch with the table and the number of rows deleted so far.
+    ``progress`` is called after each batch with the table and the number of rows deleted so far.
     """
 
     batch: int = 1000
     batches: int | None = None
-    tell: Callable[[Kept, int], None] = field(default=lambda kept, count: None)
+    progress: Callable[[Table, int], None] = field(default=lambda table, count: None)
 
 
 def cutoff(db: Reader, age_ms: int) -> int:
@@ -44,40 +44,40 @@ def cutoff(db: Reader, age_ms: int) -> int:
         return int(tx.execute(sa.select(db.now)).scalar_one()) - age_ms
 
 
-def count(db: Reader, before_ms: int) -> dict[Kept, int]:
+def count(db: Reader, before_ms: int) -> dict[Table, int]:
     """Return how many rows of each table ended before ``before_ms``."""
     with db.reader() as tx:
         return {
-            kept: int(
-                tx.execute(sa.select(sa.func.count()).where(*_old(kept, before_ms))).scalar_one()
+            table: int(
+                tx.execute(sa.select(sa.func.count()).where(*_old(table, before_ms))).scalar_one()
             )
-            for kept in Kept
+            for table in Table
         }
 
 
-def purge(db: Database, before_ms: int, how: Purge = Purge()) -> dict[Kept, int]:
+def purge(db: Database, before_ms: int, how: Purge = Purge()) -> dict[Table, int]:
     """Delete the rows that ended before ``before_ms``; return how many of each table.
 
     Raises Unavailable; batches before the error stay deleted.
     """
-    totals = dict.fromkeys(Kept, 0)
-    for kept in Kept:
+    totals = dict.fromkeys(Table, 0)
+    for table in Table:
         batches = 0
         more = True
         while more and (how.batches is None or batches < how.batches):
-            deleted, more = _delete_some(db, kept, before_ms, how.batch)
+            deleted, more = _delete_some(db, table, before_ms, how.batch)
             batches += 1
-            totals[kept] += deleted
+            totals[table] += deleted
             if deleted:
-                how.tell(kept, totals[kept])
+                how.progress(table, totals[table])
     return totals
 
 
 @retried
-def _delete_some(db: Database, kept: Kept, before_ms: int, limit: int) -> tuple[int, bool]:
+def _delete_some(db: Database, table: Table, before_ms: int, limit: int) -> tuple[int, bool]:
     """Delete one batch; return its size, and whether more rows may be left."""
-    key, moment = _COLUMNS[kept]
-    old = _old(kept, before_ms)
+    key, moment = _COLUMNS[table]
+    old = _old(table, before_ms)
     with db.writer() as tx:
         # In two statements: MySQL does not accept LIMIT in an IN subquery.
         ids = tx.execute(sa.select(key).where(*old).order_by(moment, key).limit(limit)).scalars()
@@ -90,17 +90,17 @@ def _delete_some(db: Database, kept: Kept, before_ms: int, limit: int) -> tuple[
 
 
 #: The key, and the indexed column that orders the rows by age.
-_COLUMNS: Mapping[Kept, tuple[Any, Any]] = {
-    Kept.EVENTS: (Event.id, Event.at_ms),
-    Kept.INSTANCES: (Instance.uuid, Instance.updated_ms),
-    Kept.OPERATIONS: (Operation.id, Operation.created_ms),
+_COLUMNS: Mapping[Table, tuple[Any, Any]] = {
+    Table.EVENTS: (Event.id, Event.at_ms),
+    Table.INSTANCES: (Instance.uuid, Instance.updated_ms),
+    Table.OPERATIONS: (Operation.id, Operation.created_ms),
 }
 
 
-def _old(kept: Kept, before_ms: int) -> tuple[sa.ColumnElement[bool], ...]:
-    if kept is Kept.EVENTS:
+def _old(table: Table, before_ms: int) -> tuple[sa.ColumnElement[bool], ...]:
+    if table is Table.EVENTS:
         return (Event.at_ms < before_ms,)
-    if kept is Kept.INSTANCES:
+    if table is Table.INSTANCES:
         named = sa.exists().where(Arq.instance_uuid == Instance.uuid)
         return Instance.bound.is_(False), Instance.updated_ms < before_ms, ~named
     return Operation.created_ms < before_ms, Operation.finished_ms < before_ms

@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db import images
 from cyborg.db.base import Record
+from cyborg.db.deployables import clear_lost_images
 from cyborg.db.models import Arq, AttachHandle, Attribute, ControlpathId, Deployable, Device
 from cyborg.model.attribute import Origin
 
@@ -108,7 +108,7 @@ def taken_names(tx: sa.Connection, names: Iterable[str]) -> dict[str, Record]:
     return {row.name: row for row in rows}
 
 
-def of_host(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def prepared_units(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     """Return the attach handles of a host that need, or have, preparation.
 
     ``holder_state`` is the state of the ARQ that has the handle (None: no ARQ). One statement.
@@ -153,7 +153,7 @@ def set_lost(
     if model is Deployable and now is not None:
         values["bitstream_id"] = None
     if model is Device and now is not None and ids:
-        images.forget_lost(tx, ids)
+        clear_lost_images(tx, ids)
     if ids:
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(**values))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read, lock and change compute hosts in SQL.
+"""Read, lock, change and remove compute hosts in SQL.
 
 A report locks the row of its host. The generations in the row are those that agents compare.
 """
@@ -9,9 +9,22 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from cyborg.db import attach_handles
 from cyborg.db.base import Record
-from cyborg.db.models import Deployable, Device, Driver, Host, Service
-from cyborg.model.names import AGENT
+from cyborg.db.models import (
+    Arq,
+    AttachHandle,
+    Backend,
+    Deployable,
+    Device,
+    Driver,
+    Hardware,
+    Host,
+    Service,
+    Work,
+)
+from cyborg.model.process import AGENT
+from cyborg.model.work import WorkKind
 
 #: Term: the services row is that of the host's agent.
 IS_AGENT = sa.and_(
@@ -104,7 +117,7 @@ def name_of(tx: sa.Connection, host_id: int) -> str:
     return str(tx.execute(sa.select(Host.name).where(Host.id == host_id)).scalar_one())
 
 
-def without_agent(
+def silent_providers(
     tx: sa.Connection, now: sa.ColumnElement[int], silent_ms: int
 ) -> Sequence[Record]:
     """Return the providers whose units need preparation by an agent that is silent.
@@ -128,7 +141,7 @@ def without_agent(
     ).all()
 
 
-def adopt(
+def assign_agent(
     tx: sa.Connection, now: sa.ColumnElement[int], service_host: str, names: Sequence[str]
 ) -> None:
     """Assign an agent to its host: one with any of the names, else a new one with the first."""
@@ -196,3 +209,81 @@ def acknowledge(
         )
     )
     return desired
+
+
+def arqs(tx: sa.Connection, host_id: int) -> list[str]:
+    """Return the ARQs that hold or have claimed units of a host."""
+    own = _deployables(host_id)
+    handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
+    return list(
+        tx.execute(
+            sa.select(Arq.uuid)
+            .where(sa.or_(Arq.attach_handle_id.in_(handles), Arq.deployable_id.in_(own)))
+            .order_by(Arq.id)
+        ).scalars()
+    )
+
+
+def providers(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """Return (id, parent_id, name, rp_uuid) of a host's deployables that may have a provider."""
+    return tx.execute(
+        sa.select(Deployable.id, Deployable.parent_id, Deployable.name, Deployable.rp_uuid)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id, Deployable.rp_uuid.is_not(None))
+    ).all()
+
+
+def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+    """Return (id, uuid) of the devices of a host."""
+    query = sa.select(Device.id, Device.uuid).where(Device.host_id == host_id)
+    return tx.execute(query.order_by(Device.id)).all()
+
+
+def removal_operation(tx: sa.Connection, host_id: int) -> str | None:
+    """Return the operation that removes this host; None when no removal was requested."""
+    query = sa.select(Work.operation_id).where(
+        Work.host_id == host_id, Work.kind == WorkKind.FORGET.value
+    )
+    operation_id: str | None = tx.execute(query.limit(1)).scalar()
+    return operation_id
+
+
+def lock_with_handles(tx: sa.Connection, host_id: int) -> str:
+    """Lock a host and return its name; then lock its attach handles, in order of id.
+
+    No bind claims a handle while the locks are held.
+    """
+    locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()
+    name = str(tx.execute(locked).scalar_one())
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_id)))
+    return name
+
+
+def cancel_work(tx: sa.Connection, host_id: int, kept: int) -> None:
+    """Delete all work on a host except the row ``kept``, which no longer refers to the host."""
+    own = _deployables(host_id)
+    handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
+    terms = (
+        Work.host_id == host_id,
+        Work.deployable_id.in_(own),
+        Work.attach_handle_id.in_(handles),
+    )
+    tx.execute(sa.delete(Work).where(sa.or_(*terms), Work.id != kept))
+    tx.execute(sa.update(Work).where(Work.id == kept).values(host_id=None))
+
+
+def remove(tx: sa.Connection, host_id: int) -> None:
+    """Delete a host without devices and work, with its drivers, backends and hardware."""
+    drivers = sa.select(Driver.id).where(Driver.host_id == host_id)
+    tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(drivers)))
+    tx.execute(sa.delete(Driver).where(Driver.host_id == host_id))
+    tx.execute(sa.delete(Hardware).where(Hardware.host_id == host_id))
+    tx.execute(sa.delete(Host).where(Host.id == host_id))
+
+
+def _deployables(host_id: int) -> sa.Select[Any]:
+    return (
+        sa.select(Deployable.id)
+        .join(Device, Device.id == Deployable.device_id)
+        .where(Device.host_id == host_id)
+    )

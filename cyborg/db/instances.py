@@ -89,7 +89,7 @@ def due(tx: sa.Connection, now: sa.ColumnElement[int], limit: int) -> Sequence[R
     ).all()
 
 
-def note(
+def set_server_info(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
     instance: Record,

@@ -37,7 +37,7 @@ from cyborg.model.report import DriverState
 #: the lost card needs no cleanup.
 UNHELD = (HandleState.FREE.value, HandleState.QUARANTINED.value)
 #: ``lost_ms`` of parts whose removal an operator has requested.
-FORGOTTEN = 0
+REMOVAL_REQUESTED = 0
 #: The device to remove, or the device of the part to remove.
 _DEVICE = Device.uuid.label("device_uuid")
 #: Term: the driver of the device has been uninstalled.
@@ -46,7 +46,9 @@ _UNINSTALLED = sa.exists().where(
 )
 
 
-def hosts(tx: sa.Connection, now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> list[int]:
+def due_hosts(
+    tx: sa.Connection, now: sa.ColumnElement[int], age_ms: int, silent_ms: int
+) -> list[int]:
     """Return the ids of the hosts with devices or parts that are due for removal.
 
     ``age_ms`` and ``silent_ms`` are those of ``due`` and ``handles``.
@@ -57,7 +59,7 @@ def hosts(tx: sa.Connection, now: sa.ColumnElement[int], age_ms: int, silent_ms:
     return sorted(tx.execute(sa.union(devices, deployables, handles)).scalars())
 
 
-def due(
+def due_devices(
     tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, age_ms: int
 ) -> Sequence[Record]:
     """Return the devices of a host that are due for removal.
@@ -83,7 +85,7 @@ def due(
     ).all()
 
 
-def deployables(
+def due_deployables(
     tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, age_ms: int
 ) -> Sequence[Record]:
     """Return the lost deployables of a host that are due for removal, on devices that are present.
@@ -99,7 +101,7 @@ def deployables(
     ).all()
 
 
-def handles(
+def due_handles(
     tx: sa.Connection, now: sa.ColumnElement[int], host_id: int, *, age_ms: int, silent_ms: int
 ) -> Sequence[Record]:
     """Return the lost attach handles of a host that are due for removal, on present deployables.
@@ -114,7 +116,7 @@ def handles(
     ).all()
 
 
-def lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
+def all_lost(tx: sa.Connection, host_id: int) -> Sequence[Record]:
     """Return (id, name, device_id, whole) of a host's deployables that are lost.
 
     ``whole`` is true when the device is lost. A lost device without deployables has one row, whose
@@ -153,7 +155,7 @@ def request_part_removal(tx: sa.Connection, device_id: int) -> int:
         (AttachHandle, AttachHandle.deployable_id.in_(_of_device(device_id))),
     ):
         lost = model.lost_ms.is_not(None)
-        result = tx.execute(sa.update(model).where(own, lost).values(lost_ms=FORGOTTEN))
+        result = tx.execute(sa.update(model).where(own, lost).values(lost_ms=REMOVAL_REQUESTED))
         count += result.rowcount
     return count
 
@@ -194,7 +196,7 @@ def _why(now: sa.ColumnElement[int], model: Any) -> tuple[sa.ColumnElement[Any],
     return (
         (now - model.lost_ms).label("lost_for"),
         sa.false().label("uninstalled"),
-        (model.lost_ms == FORGOTTEN).label("leaving"),
+        (model.lost_ms == REMOVAL_REQUESTED).label("leaving"),
     )
 
 
@@ -261,7 +263,7 @@ def _deployables_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
     overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, Deployable.lost_ms < now - age_ms)
     return (
         Device.lost_ms.is_(None),
-        sa.or_(overdue, Deployable.lost_ms == FORGOTTEN),
+        sa.or_(overdue, Deployable.lost_ms == REMOVAL_REQUESTED),
         ~_BUSY,
         ~below,
     )
@@ -277,7 +279,7 @@ def _handles_due(now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> Ter
     return (
         Device.lost_ms.is_(None),
         Deployable.lost_ms.is_(None),
-        sa.or_(overdue, AttachHandle.lost_ms == FORGOTTEN),
+        sa.or_(overdue, AttachHandle.lost_ms == REMOVAL_REQUESTED),
         AttachHandle.state.in_(UNHELD),
         ~_PROMISED,
     )

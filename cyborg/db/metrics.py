@@ -22,8 +22,7 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.model import health
-from cyborg.model.device import HandleState
-from cyborg.model.device_life import LOST
+from cyborg.model.device import LOST, HandleState
 
 Counts = Mapping[tuple[str, ...], int]
 
@@ -86,7 +85,7 @@ def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
         ages={(row.kind,): int(row.age) for row in work},
         failing={(row.kind,): int(row.failing) for row in work},
         silence={(binary, host): int(ms) for binary, host, ms in silence},
-        untold=notifications.behind(tx, now),
+        untold=notifications.delay(tx, now),
     )
 
 

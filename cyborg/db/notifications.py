@@ -16,11 +16,11 @@ from sqlalchemy.orm import aliased
 
 from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Service, Work
-from cyborg.model.notification import DeviceFacts, Happening
+from cyborg.model.notification import DeviceFacts, HistoryEvent
 from cyborg.model.work import WorkKind
 
 #: The uuid of the only work row that publishes notifications; the unique key allows one.
-MARK: Final = str(uuid5(NAMESPACE_DNS, "notifications.cyborg"))
+WORK_UUID: Final = str(uuid5(NAMESPACE_DNS, "notifications.cyborg"))
 #: Age in milliseconds after which the transaction of an event has certainly ended: servers end idle
 #: transactions after 10 seconds, and the longest wait for a lock takes 50 seconds.
 SETTLED_AFTER: Final = 60_000
@@ -56,7 +56,7 @@ class Position:
         """The highest id of a published event."""
         return max(self.published, default=self.settled)
 
-    def after(self, events: Collection[Happening], now_ms: int) -> "Position":
+    def after(self, events: Collection[HistoryEvent], now_ms: int) -> "Position":
         """Return the position after these events are published; drop ids that are now settled."""
         published = {**self.published, **{event.id: event.at_ms for event in events}}
         old = [id_ for id_, at_ms in published.items() if at_ms < now_ms - SETTLED_AFTER]
@@ -82,16 +82,16 @@ class Position:
         )
 
 
-def exists(tx: sa.Connection) -> bool:
+def is_enabled(tx: sa.Connection) -> bool:
     """Return whether notifications are published: the work row exists."""
-    return tx.execute(sa.select(Work.id).where(Work.uuid == MARK)).first() is not None
+    return tx.execute(sa.select(Work.id).where(Work.uuid == WORK_UUID)).first() is not None
 
 
 def begin(tx: sa.Connection, now: sa.ColumnElement[int], position: Position) -> None:
     """Start to publish from a position; raises Conflict when the work row exists."""
     tx.execute(
         sa.insert(Work).values(
-            uuid=MARK,
+            uuid=WORK_UUID,
             kind=WorkKind.PUBLISH_NOTIFICATIONS.value,
             spec=position.dump(),
             not_before_ms=now,
@@ -105,26 +105,28 @@ def newest(tx: sa.Connection) -> int:
     return int(tx.execute(sa.select(sa.func.max(Event.id))).scalar_one() or 0)
 
 
-def behind(tx: sa.Connection, now: sa.ColumnElement[int]) -> int:
+def delay(tx: sa.Connection, now: sa.ColumnElement[int]) -> int:
     """Return for how many milliseconds the oldest unpublished event waits; 0: there is none.
 
     Returns 0 too when notifications are off. Executes one statement more when they are on.
     """
-    stored = tx.execute(sa.select(Work.spec).where(Work.uuid == MARK)).scalar_one_or_none()
+    stored = tx.execute(sa.select(Work.spec).where(Work.uuid == WORK_UUID)).scalar_one_or_none()
     if stored is None:
         return 0
     age = sa.select(now - sa.func.min(Event.at_ms)).where(Event.id > Position.load(stored).newest)
     return int(tx.execute(age).scalar_one() or 0)
 
 
-def clock(tx: sa.Connection, now: sa.ColumnElement[int], row: Record) -> int | None:
+def owned_now(tx: sa.Connection, now: sa.ColumnElement[int], row: Record) -> int | None:
     """Return the time in milliseconds; None when another conductor has taken over this work."""
     query = sa.select(now).where(Work.id == row.id, Work.fence == row.fence)
     now_ms: int | None = tx.execute(query).scalar_one_or_none()
     return now_ms
 
 
-def happened(tx: sa.Connection, position: Position, limit: int) -> tuple[list[Happening], bool]:
+def next_events(
+    tx: sa.Connection, position: Position, limit: int
+) -> tuple[list[HistoryEvent], bool]:
     """Return the events to publish next, in order, and whether there are more.
 
     Executes two statements, and two more when a transaction has committed late.
@@ -143,7 +145,7 @@ def happened(tx: sa.Connection, position: Position, limit: int) -> tuple[list[Ha
     return happenings, len(new) == limit or len(late) == limit
 
 
-def owners(tx: sa.Connection, uuids: Collection[str]) -> dict[str, str | None]:
+def arq_projects(tx: sa.Connection, uuids: Collection[str]) -> dict[str, str | None]:
     """Return ARQ uuid → project id of those ARQs that exist."""
     if not uuids:
         return {}
@@ -186,7 +188,7 @@ def devices(tx: sa.Connection, uuids: Collection[str]) -> dict[str, DeviceFacts]
     }
 
 
-def silent(
+def down_services(
     tx: sa.Connection, now: sa.ColumnElement[int], down_after: Mapping[str, int]
 ) -> dict[tuple[str, str], int]:
     """Return (binary, host) → time of the last heartbeat, of services with no process that is up.
@@ -209,7 +211,9 @@ def silent(
     return {(row.binary, row.host): int(row.seen) for row in rows}
 
 
-def known(tx: sa.Connection, down: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], int]:
+def last_heartbeats(
+    tx: sa.Connection, down: Collection[tuple[str, str]]
+) -> Mapping[tuple[str, str], int]:
     """Return (binary, host) → time of the last heartbeat, of those services that have a row."""
     if not down:
         return {}
@@ -222,8 +226,8 @@ def known(tx: sa.Connection, down: Collection[tuple[str, str]]) -> Mapping[tuple
     return {service: seen[service] for service in down if service in seen}
 
 
-def _happening(row: Record) -> Happening:
-    return Happening(
+def _happening(row: Record) -> HistoryEvent:
+    return HistoryEvent(
         row.id,
         row.at_ms,
         row.noun,

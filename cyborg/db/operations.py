@@ -109,7 +109,7 @@ def begin(
     )
 
 
-def reach(tx: sa.Connection, now: sa.ColumnElement[int], uuid: str, step: str) -> None:
+def add_step(tx: sa.Connection, now: sa.ColumnElement[int], uuid: str, step: str) -> None:
     """Store that an operation has reached a step, unless it is stored already."""
     row = _lock(tx, uuid)
     if row is None or any(entry["name"] == step for entry in row.steps or ()):
@@ -119,7 +119,7 @@ def reach(tx: sa.Connection, now: sa.ColumnElement[int], uuid: str, step: str) -
     tx.execute(sa.update(models.Operation).where(_O.id == row.id).values(steps=steps))
 
 
-def pause(tx: sa.Connection, uuid: str, result: HostResult) -> None:
+def update_result(tx: sa.Connection, uuid: str, result: HostResult) -> None:
     """Store the state of a result that has not ended, and what it waits for (``error``)."""
     row = _lock(tx, uuid)
     if row is not None:
@@ -130,7 +130,7 @@ def pause(tx: sa.Connection, uuid: str, result: HostResult) -> None:
         )
 
 
-def standing(tx: sa.Connection, uuid: str, host: str) -> tuple[str, str | None] | None:
+def result_of(tx: sa.Connection, uuid: str, host: str) -> tuple[str, str | None] | None:
     """Return the state and the error of one host's result; None when there is none."""
     row = tx.execute(
         sa.select(_R.state, _R.error)
@@ -140,7 +140,7 @@ def standing(tx: sa.Connection, uuid: str, host: str) -> tuple[str, str | None] 
     return None if row is None else (row.state, row.error)
 
 
-def open_on(tx: sa.Connection, host: str) -> list[str]:
+def open_for_host(tx: sa.Connection, host: str) -> list[str]:
     """Return the operations that wait for a host, oldest first, without attach and detach.
 
     Attach and detach continue without the host: their work belongs to an instance.

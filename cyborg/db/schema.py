@@ -20,13 +20,12 @@ from sqlalchemy.dialects import mysql
 
 from cyborg import exception
 from cyborg.db import faults
-from cyborg.db.connections import WRITES
-from cyborg.db.engine import Database, Reader
-from cyborg.db.migrations import ground_preflight
+from cyborg.db.engine import WRITES, Database, Reader
+from cyborg.db.migrations import initial_preflight
 from cyborg.db.models import METADATA
 
 #: Revisions of the existing service before EXISTING, from which this service cannot upgrade.
-FOREIGN = frozenset(
+TOO_OLD = frozenset(
     {
         "f50980397351",
         "d6f033d8fa5b",
@@ -122,7 +121,7 @@ def preflight(db: Reader) -> list[str]:
     if version(db) != EXISTING:
         return []
     with db.reader() as connection:
-        return [str(problem) for problem in ground_preflight.problems(connection)]
+        return [str(problem) for problem in initial_preflight.problems(connection)]
 
 
 def same_type(  # noqa: PLR0917 - alembic's signature
@@ -145,7 +144,7 @@ def same_type(  # noqa: PLR0917 - alembic's signature
 def _check_start(db: Reader) -> None:
     """Raise SchemaError if no revision of this service upgrades the database."""
     current = version(db)
-    if current in FOREIGN:
+    if current in TOO_OLD:
         raise exception.SchemaError(
             reason=f"The database is at revision {current} of the existing service. First run "
             f"'cyborg-dbsync upgrade' of that service (release 17.0.0), to reach {EXISTING}."

@@ -1,30 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and change services in SQL: heartbeats, epochs that fence old processes, host removal."""
+"""Read and change services in SQL: heartbeats, and epochs that fence old processes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
 
-from cyborg.db import attach_handles
 from cyborg.db.base import Record
 from cyborg.db.hosts import IS_AGENT
-from cyborg.db.models import (
-    Arq,
-    AttachHandle,
-    Backend,
-    Deployable,
-    Device,
-    Driver,
-    Hardware,
-    Host,
-    Service,
-    Work,
-)
+from cyborg.db.models import Host, Service
 from cyborg.model import health_view
-from cyborg.model.work import WorkKind
 
 
 @dataclass(frozen=True)
@@ -39,7 +25,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProcessStatus:
     """A process from its row; ``silent_ms`` is the age of its last heartbeat in milliseconds."""
 
     process: Process
@@ -49,9 +35,9 @@ class Seen:
     up: bool
 
 
-def listed(
+def statuses(
     tx: sa.Connection, now: sa.ColumnElement[int], down_after: Mapping[str, int]
-) -> list[Seen]:
+) -> list[ProcessStatus]:
     """Return the processes of the binaries in ``down_after``, by binary, host and process.
 
     A process is up while its last heartbeat, by the database's clock, is not older than
@@ -72,7 +58,7 @@ def listed(
         .order_by(Service.binary, Service.host, Service.process)
     )
     return [
-        Seen(
+        ProcessStatus(
             Process(row.host, row.binary, row.version or "", row.endpoint or "", row.process),
             row.status,
             int(row.epoch),
@@ -160,7 +146,9 @@ def current(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> 
     ).one_or_none()
 
 
-def first(tx: sa.Connection, now: sa.ColumnElement[int], binary: str, silent_ms: int) -> int | None:
+def first_alive(
+    tx: sa.Connection, now: sa.ColumnElement[int], binary: str, silent_ms: int
+) -> int | None:
     """Return the lowest id among the processes of a binary that are alive; None: none is.
 
     A process is alive while its last heartbeat is less than ``silent_ms`` milliseconds old.
@@ -171,43 +159,6 @@ def first(tx: sa.Connection, now: sa.ColumnElement[int], binary: str, silent_ms:
         )
     ).scalar_one()
     return id_
-
-
-def arqs(tx: sa.Connection, host_id: int) -> list[str]:
-    """Return the ARQs that hold or have claimed units of a host."""
-    own = _deployables(host_id)
-    handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
-    return list(
-        tx.execute(
-            sa.select(Arq.uuid)
-            .where(sa.or_(Arq.attach_handle_id.in_(handles), Arq.deployable_id.in_(own)))
-            .order_by(Arq.id)
-        ).scalars()
-    )
-
-
-def providers(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """Return (id, parent_id, name, rp_uuid) of a host's deployables that may have a provider."""
-    return tx.execute(
-        sa.select(Deployable.id, Deployable.parent_id, Deployable.name, Deployable.rp_uuid)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(Device.host_id == host_id, Deployable.rp_uuid.is_not(None))
-    ).all()
-
-
-def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
-    """Return (id, uuid) of the devices of a host."""
-    query = sa.select(Device.id, Device.uuid).where(Device.host_id == host_id)
-    return tx.execute(query.order_by(Device.id)).all()
-
-
-def removal_operation(tx: sa.Connection, host_id: int) -> str | None:
-    """Return the operation that removes this host; None when no removal was requested."""
-    query = sa.select(Work.operation_id).where(
-        Work.host_id == host_id, Work.kind == WorkKind.FORGET.value
-    )
-    operation_id: str | None = tx.execute(query.limit(1)).scalar()
-    return operation_id
 
 
 def register(
@@ -290,7 +241,7 @@ def renew(tx: sa.Connection, now: sa.ColumnElement[int], process: Process) -> bo
     return int(result.rowcount) == 1
 
 
-def end(tx: sa.Connection, process: Process, *, epoch: int) -> None:
+def deregister(tx: sa.Connection, process: Process, *, epoch: int) -> None:
     """Delete the row of a process that ends, unless a newer epoch has taken it over."""
     tx.execute(sa.delete(Service).where(*_named(process), Service.epoch == epoch))
 
@@ -326,50 +277,9 @@ def remove(tx: sa.Connection, id_: int) -> None:
     tx.execute(sa.delete(Service).where(Service.id == id_))
 
 
-def lock_host(tx: sa.Connection, host_id: int) -> str:
-    """Lock a host and return its name; then lock its attach handles, in order of id.
-
-    No bind claims a handle while the locks are held.
-    """
-    locked = sa.select(Host.name).where(Host.id == host_id).with_for_update()
-    name = str(tx.execute(locked).scalar_one())
-    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_deployables(host_id)))
-    return name
-
-
-def cancel_work(tx: sa.Connection, host_id: int, kept: int) -> None:
-    """Delete all work on a host except the row ``kept``, which no longer refers to the host."""
-    own = _deployables(host_id)
-    handles = sa.select(AttachHandle.id).where(AttachHandle.deployable_id.in_(own))
-    terms = (
-        Work.host_id == host_id,
-        Work.deployable_id.in_(own),
-        Work.attach_handle_id.in_(handles),
-    )
-    tx.execute(sa.delete(Work).where(sa.or_(*terms), Work.id != kept))
-    tx.execute(sa.update(Work).where(Work.id == kept).values(host_id=None))
-
-
-def remove_host(tx: sa.Connection, host_id: int) -> None:
-    """Delete a host without devices and work, with its drivers, backends and hardware."""
-    drivers = sa.select(Driver.id).where(Driver.host_id == host_id)
-    tx.execute(sa.delete(Backend).where(Backend.driver_id.in_(drivers)))
-    tx.execute(sa.delete(Driver).where(Driver.host_id == host_id))
-    tx.execute(sa.delete(Hardware).where(Hardware.host_id == host_id))
-    tx.execute(sa.delete(Host).where(Host.id == host_id))
-
-
 def _named(process: Process) -> tuple[sa.ColumnElement[bool], ...]:
     return (
         Service.host == process.host,
         Service.binary == process.binary,
         Service.process == process.process,
-    )
-
-
-def _deployables(host_id: int) -> sa.Select[Any]:
-    return (
-        sa.select(Deployable.id)
-        .join(Device, Device.id == Deployable.device_id)
-        .where(Device.host_id == host_id)
     )

@@ -36,7 +36,7 @@ from cyborg.model.audit_snapshot import (
     WorkRow,
 )
 from cyborg.model.health_view import Process
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 
 
 def take(db: Reader) -> Snapshot:
@@ -66,7 +66,7 @@ def take(db: Reader) -> Snapshot:
         )
 
 
-def open_since(db: Reader, uuids: Collection[str]) -> dict[str, int]:
+def unbound_for(db: Reader, uuids: Collection[str]) -> dict[str, int]:
     """Return uuid → milliseconds since its release, of those instances that have an unbound row."""
     if not uuids:
         return {}

@@ -97,14 +97,14 @@ def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
     return int(result.rowcount) == len(rows)
 
 
-def still_ours(tx: sa.Connection, rows: Sequence[Record]) -> bool:
+def lock_owned(tx: sa.Connection, rows: Sequence[Record]) -> bool:
     """Lock work rows; False when another conductor has taken over one, or it was cancelled."""
     locked = sa.select(Work.id).where(_fenced(len(rows))).with_for_update()
     held = tx.execute(locked, _fences(rows)).all()
     return len(held) == len(rows)
 
 
-def note(tx: sa.Connection, row: Record, spec: Mapping[str, Any]) -> None:
+def set_spec(tx: sa.Connection, row: Record, spec: Mapping[str, Any]) -> None:
     """Store the ``spec`` of a work row, unless another conductor has taken it over."""
     tx.execute(sa.update(Work).where(_fenced(1)).values(spec=dict(spec)), _fences([row]))
 
@@ -132,7 +132,7 @@ def postpone(
     )
 
 
-def due_now(tx: sa.Connection, now: sa.ColumnElement[int], handle_id: int) -> None:
+def make_due(tx: sa.Connection, now: sa.ColumnElement[int], handle_id: int) -> None:
     """Make the work that waits for an attach handle due now, unless a conductor owns it."""
     tx.execute(
         sa.update(Work)

@@ -144,7 +144,7 @@ class Driver(abc.ABC):
     def stats(self, device_key: str) -> Mapping[str, float]:
         """Return the statistics of a device by name; the end of each name is its unit.
 
-        The names in ``cyborg.model.reading.FIGURES`` become metrics; all names are in the
+        The names in ``cyborg.model.report.FIGURES`` become metrics; all names are in the
         notifications. The method only reads. The agent calls it at any time, also while other
         methods run, in a separate thread: a call that hangs delays only the statistics of its
         driver.

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
-from cyborg.model.reading import FIGURES
+from cyborg.model.report import FIGURES
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Metric:
     help: str
 
     def family(self) -> GaugeMetricFamily:
-        """An empty gauge, for a collector to fill."""
+        """Return an empty gauge, for a collector to fill."""
         return GaugeMetricFamily(self.name, self.help, labels=self.labels)
 
     def counter(self, registry: CollectorRegistry) -> Counter:
-        """A counter of this process."""
+        """Return a counter of this process."""
         return Counter(self.name, self.help, self.labels, registry=registry)
 
     def histogram(self, registry: CollectorRegistry) -> Histogram:
-        """Times of this process, in seconds."""
+        """Return a histogram of durations in this process, in seconds."""
         return Histogram(self.name, self.help, self.labels, registry=registry, buckets=_SECONDS)
 
 

@@ -1,19 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the calls that a daemon answers over the bus, and its failed requests to services."""
+"""Measure a daemon and expose what it measured.
 
+A daemon measures the calls that it answers over the bus and its failed requests to services. It
+exposes them over HTTP with cheroot, like the API.
+"""
+
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import requests
+from cheroot import wsgi
 from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1.adapter import Adapter
-from prometheus_client import CollectorRegistry
+from prometheus_client import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from cyborg import exception
 from cyborg.metrics import catalogue
-from cyborg.metrics.listener import Listener
+
+LOG = logging.getLogger(__name__)
+
+PATH: Final = "/metrics"
+#: The reasons of failed requests to a service: no answer, an account without permission (401, 403),
+#: or an answer with an error (5xx).
+FAILURES: Final = ("unreachable", "forbidden", "error")
+_THREADS: Final = 2
 
 
 class BuildInfo(Collector):
@@ -60,7 +81,7 @@ class Meters:
         """Return whether the metrics are exposed."""
         return self._address is not None
 
-    def listener(self, *collectors: Collector) -> Listener:
+    def listener(self, *collectors: Collector) -> "Listener":
         """Return a server for these metrics and those of ``collectors``; it binds its port here.
 
         Raises ConfigError when the server cannot listen at the address.
@@ -72,34 +93,22 @@ class Meters:
 
     def endpoint(self, endpoint: Any) -> "TimedEndpoint":
         """Return the RPC endpoint with its calls timed."""
-        return TimedEndpoint(endpoint, self)
+        return TimedEndpoint(endpoint, self._verbs)
 
     def adapter(self, peer: str, adapter: Adapter) -> "CountingAdapter":
         """Return the adapter with its failures counted; ``peer`` names the service."""
         for reason in FAILURES:
             # The counter must exist from the start: a missing series is not the same as 0.
             self._peers.labels(peer, reason)
-        return CountingAdapter(adapter, peer, self)
-
-    def record_call(self, verb: str, outcome: str, seconds: float) -> None:
-        """Record a call that was answered over the bus."""
-        self._verbs.labels(verb, outcome).observe(seconds)
-
-    def count_failure(self, peer: str, reason: str) -> None:
-        """Count a failed request to a peer; ``reason`` is one of FAILURES."""
-        self._peers.labels(peer, reason).inc()
-
-
-#: No answer, an account without permission (401, 403), or an answer with an error (5xx).
-FAILURES = ("unreachable", "forbidden", "error")
+        return CountingAdapter(adapter, peer, self._peers)
 
 
 class TimedEndpoint:
     """A wrapper of an RPC endpoint that records the duration of each call."""
 
-    def __init__(self, endpoint: Any, meters: Meters) -> None:
+    def __init__(self, endpoint: Any, durations: Histogram) -> None:
         self._endpoint = endpoint
-        self._meters = meters
+        self._durations = durations
         self.target = endpoint.target
 
     def __getattr__(self, verb: str) -> Any:
@@ -110,30 +119,105 @@ class TimedEndpoint:
             began = time.monotonic()
             reply = method(context, **arguments)
             outcome = "ok" if "ok" in reply else "error"
-            self._meters.record_call(verb, outcome, time.monotonic() - began)
+            self._durations.labels(verb, outcome).observe(time.monotonic() - began)
             return reply
 
         return timed
 
 
 class CountingAdapter(Adapter):
-    """A copy of an adapter that counts failed requests."""
+    """A copy of an adapter that counts failed requests by peer and reason."""
 
-    def __init__(self, adapter: Adapter, peer: str, meters: Meters) -> None:
+    def __init__(self, adapter: Adapter, peer: str, failures: Counter) -> None:
         # The options come from the configuration; the adapter has no method to copy all of them.
         vars(self).update(vars(adapter))
         self._peer = peer
-        self._meters = meters
+        self._failures = failures
 
     def request(self, url: str, method: str, **arguments: Any) -> requests.Response:
         """Send the request; count it if it fails."""
         try:
             response = super().request(url, method, **arguments)
         except (ks_exceptions.ClientException, requests.RequestException):
-            self._meters.count_failure(self._peer, "unreachable")
+            self._failures.labels(self._peer, "unreachable").inc()
             raise
         if response.status_code in (401, 403):
-            self._meters.count_failure(self._peer, "forbidden")
+            self._failures.labels(self._peer, "forbidden").inc()
         elif response.status_code >= 500:
-            self._meters.count_failure(self._peer, "error")
+            self._failures.labels(self._peer, "error").inc()
         return response
+
+
+class _Cheroot(wsgi.Server):
+    def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
+        """Write to the log of the service, not to standard error."""
+        LOG.log(level, "%s", msg.strip(), exc_info=traceback)
+
+
+class Page:
+    """A WSGI application with one page; ``registry`` returns the registry that it exposes."""
+
+    def __init__(self, registry: Callable[[], CollectorRegistry]) -> None:
+        self._registry = registry
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer GET and HEAD of the page; all other requests get 404 or 405."""
+        if environ.get("PATH_INFO", "").rstrip("/") != PATH:
+            return _answer(start_response, "404 Not Found", b"")
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return _answer(start_response, "405 Method Not Allowed", b"", ("Allow", "GET, HEAD"))
+        body = generate_latest(self._registry())
+        _answer(start_response, "200 OK", body, ("Content-Type", CONTENT_TYPE_PLAIN_0_0_4))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+class Listener:
+    """The metrics server of a daemon; the constructor binds its port.
+
+    ``address`` is ``host:port``, an IPv6 host in brackets. Raises ConfigError when the server
+    cannot listen there.
+    """
+
+    def __init__(self, address: str, registry: CollectorRegistry) -> None:
+        host, _, port = address.rpartition(":")
+        self._server = _Cheroot(
+            (host.strip("[]"), int(port)),
+            Page(lambda: registry),
+            numthreads=_THREADS,
+            server_name="metrics",
+        )
+        try:
+            self._server.prepare()
+        except (OSError, OverflowError) as error:
+            raise exception.ConfigError(
+                reason=f"metrics_listen = {address} cannot be listened on: {error}"
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve, name="metrics", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the page with the bound port (port 0 selects a free one)."""
+        host, port = self._server.bind_addr[:2]
+        return f"http://{f'[{host}]' if ':' in str(host) else host}:{port}{PATH}"
+
+    def start(self) -> None:
+        """Start to answer; return without waiting."""
+        LOG.info("Metrics are available at %s", self.url)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering."""
+        self._server.stop()
+
+    def wait(self) -> None:
+        """Wait until the last answer is sent."""
+        self._thread.join()
+
+
+def _answer(
+    start_response: Callable[..., Any], status: str, body: bytes, *headers: tuple[str, str]
+) -> Iterable[bytes]:
+    start_response(status, [("Content-Length", str(len(body))), *headers])
+    return [body]

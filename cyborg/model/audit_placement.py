@@ -12,8 +12,14 @@ from dataclasses import dataclass, replace
 
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Finding, Kind
-from cyborg.model.audit_snapshot import DeployableRow, HostRow, Snapshot
-from cyborg.model.audit_views import AuditViews, Shown, View
+from cyborg.model.audit_snapshot import (
+    AuditViews,
+    DeployableRow,
+    HostRow,
+    HostView,
+    ProviderView,
+    Snapshot,
+)
 from cyborg.model.provider import Provider, provider_uuid
 
 
@@ -56,7 +62,7 @@ class _Side:
 
     cloud: Snapshot
     host: HostRow
-    view: View
+    view: HostView
     patience: GracePeriods
 
     @property
@@ -105,7 +111,7 @@ class _Side:
         return replace(_finding(kind, self.host, deployable, cause), fixable=not self.silent)
 
 
-def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
+def _difference(desired: Provider, shown: ProviderView, *, withheld: bool) -> str:
     """Return the differences in Placement in words; traits of other services are ignored.
 
     ``withheld`` allows more reserved units: units that need a silent agent are reserved.
@@ -135,13 +141,13 @@ def _difference(desired: Provider, shown: Shown, *, withheld: bool) -> str:
     return ", ".join(parts)
 
 
-def _held(shown: Shown, resource_class: str) -> str:
+def _held(shown: ProviderView, resource_class: str) -> str:
     """Return the consumers that keep an inventory from being removed, in words."""
     consumers = [consumer for consumer, has in shown.allocations.items() if resource_class in has]
     return f" with allocations of {' and '.join(sorted(consumers))}" if consumers else ""
 
 
-def _excess(cloud: Snapshot, deployable: DeployableRow, shown: Shown) -> int:
+def _excess(cloud: Snapshot, deployable: DeployableRow, shown: ProviderView) -> int:
     """Return how many more units Placement offers or has allocated for binds than can be bound.
 
     With a correct inventory this needs a leaked handle, or an ARQ that has a handle without an
@@ -194,7 +200,7 @@ def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Findin
 
 
 def _unallocated(
-    host: HostRow, deployable: DeployableRow, shown: Shown, bound: tuple[str, int]
+    host: HostRow, deployable: DeployableRow, shown: ProviderView, bound: tuple[str, int]
 ) -> Iterator[Finding]:
     instance, units = bound
     allocated = shown.allocations.get(instance, {}).get(deployable.resource_class, 0)

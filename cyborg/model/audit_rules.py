@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from cyborg.model import audit_placement, health_view
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Finding, Kind
-from cyborg.model.audit_snapshot import ArqRow, HandleRow, Snapshot, WorkRow
-from cyborg.model.audit_views import AuditViews
+from cyborg.model.audit_snapshot import ArqRow, AuditViews, HandleRow, Snapshot, WorkRow
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.health_view import Process, duration
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 

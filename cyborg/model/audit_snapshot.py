@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole cloud at one moment, as plain rows: what the invariants are checked on.
+"""The input of an audit: the rows of the database, and the answers of other services and hosts.
 
-What Placement, Nova and the hosts showed at about the same time stands in
-``cyborg.model.audit_views``. Times are ages in milliseconds by the database's clock.
+Times are ages in milliseconds by the database's clock.
 """
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from cyborg.model.arq import State
 from cyborg.model.availability import Standing, Unit, reserved
 from cyborg.model.device import HandleState
 from cyborg.model.health_view import Process
-from cyborg.model.provider import Provider
+from cyborg.model.provider import Inventory, Provider
 from cyborg.model.work import WorkKind
 
 
@@ -289,3 +289,41 @@ class Snapshot:
     @cached_property
     def _driver_states(self) -> dict[tuple[int, str], str]:
         return {(driver.host_id, driver.name): driver.state for driver in self.drivers}
+
+
+@dataclass(frozen=True)
+class ProviderView:
+    """One resource provider as Placement shows it; ``allocations`` by consumer, then class."""
+
+    name: str
+    parent_uuid: str | None
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    allocations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostView:
+    """What Placement shows of one host: the compute's own provider, and providers by uuid.
+
+    ``root`` is None when Placement does not know the compute.
+    """
+
+    root: str | None
+    providers: Mapping[str, ProviderView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AuditViews:
+    """The answers of other services; an audit concludes nothing from a missing answer.
+
+    ``placement`` are views by host name. ``vanished`` are uuids for which Nova answered that it
+    has no server. ``consumer_ages`` tells how long, at least, consumers have had allocations
+    without ARQs. ``prepared`` are the units, as (deployable name, handle key), that hosts (by
+    name) hold ready for guests.
+    """
+
+    placement: Mapping[str, HostView] = field(default_factory=dict)
+    vanished: frozenset[str] = frozenset()
+    consumer_ages: Mapping[str, int] = field(default_factory=dict)
+    prepared: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from cyborg import exception
+from cyborg.model.attribute import Labels, parse_labels
 from cyborg.model.device import (
     AttachHandle,
     AttachType,
@@ -19,7 +20,6 @@ from cyborg.model.device import (
     Device,
     DeviceType,
 )
-from cyborg.model.labels import Labels, parse_labels
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import is_resource_class_name, is_trait_name
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices as drivers see them: frozen facts about one host's hardware.
+"""Devices: what drivers report about one host's hardware, and the one table of their states.
 
 A device (a card or function) holds deployables (units that Placement knows as resource providers),
 a deployable holds attach handles (what a guest gets). All are matched by stable keys over scans,
@@ -8,9 +8,10 @@ whole cloud, a handle by its key within the deployable.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 #: Widths of the database's columns for text that drivers bring.
@@ -36,13 +37,72 @@ class DeviceType(StrEnum):
 
 
 class DeviceStatus(StrEnum):
-    """The administrative life of a device; being lost is a fact beside it, not a status."""
+    """The administrative state of a device.
+
+    A new device is inactive. A device that needs a set-up on its host is installing meanwhile.
+    Whether a device is lost is a separate fact: a device that returns has its earlier status.
+    """
 
     INACTIVE = "inactive"
     INSTALLING = "installing"
     ENABLED = "enabled"
     MAINTAINING = "maintaining"
     FAILED = "failed"
+
+
+#: The API's word for a device that its host does not show, whatever its status is.
+LOST: Final = "lost"
+#: Every word of the API for the state of a device.
+DEVICE_STATES: Final = (*(status.value for status in DeviceStatus), LOST)
+_ALL = frozenset(DeviceStatus)
+
+
+class DeviceEvent(StrEnum):
+    """The events that change the status of a device."""
+
+    ENABLE = "enable"
+    INSTALL = "install"
+    REINSTALL = "reinstall"
+    FINISH = "finish"
+    FAIL = "fail"
+    DISABLE = "disable"
+
+
+@dataclass(frozen=True)
+class Move:
+    """An event leads from any status of ``sources`` to ``target``."""
+
+    sources: frozenset[DeviceStatus]
+    target: DeviceStatus
+
+
+MOVES: Mapping[DeviceEvent, Move] = MappingProxyType(
+    {
+        # The device needs no set-up. Only FINISH enables a device that is being set up.
+        DeviceEvent.ENABLE: Move(_ALL - {DeviceStatus.INSTALLING}, DeviceStatus.ENABLED),
+        # An operator enables a device that its host has to set up first; FINISH or FAIL follows.
+        DeviceEvent.INSTALL: Move(
+            frozenset({DeviceStatus.INACTIVE, DeviceStatus.MAINTAINING, DeviceStatus.FAILED}),
+            DeviceStatus.INSTALLING,
+        ),
+        # A device in service has to be set up again, for example after a boot of its host.
+        DeviceEvent.REINSTALL: Move(frozenset({DeviceStatus.ENABLED}), DeviceStatus.INSTALLING),
+        DeviceEvent.FINISH: Move(frozenset({DeviceStatus.INSTALLING}), DeviceStatus.ENABLED),
+        DeviceEvent.FAIL: Move(frozenset({DeviceStatus.INSTALLING}), DeviceStatus.FAILED),
+        DeviceEvent.DISABLE: Move(_ALL, DeviceStatus.MAINTAINING),
+    }
+)
+
+
+def initial_status(driver: str, auto_enable: Collection[str]) -> DeviceStatus:
+    """Return the status of a new device of a driver; ``*`` in ``auto_enable`` is every driver."""
+    enabled = driver in auto_enable or "*" in auto_enable
+    return DeviceStatus.ENABLED if enabled else DeviceStatus.INACTIVE
+
+
+def shown_state(status: str, *, lost: bool) -> str:
+    """Return the API's word for the state of a device, one of DEVICE_STATES."""
+    return LOST if lost else status
 
 
 class AttachType(StrEnum):

@@ -23,7 +23,7 @@ _TRAIT_WORDS = ("required", "forbidden")
 _MAX_NAME = 255
 _MAX_TEXT = 16_000
 
-#: The keys that name an image to load before a guest gets the device; see ``image_wish``.
+#: The keys that name an image to load before a guest gets the device; see ``parse_image``.
 BITSTREAM_ID = "bitstream_id"
 FUNCTION_ID = "function_id"
 #: The keys of a group that hold them.
@@ -79,7 +79,7 @@ def resource_classes(group: Group) -> frozenset[str]:
     return frozenset(key.partition(":")[2] for key in group if key.startswith("resources:"))
 
 
-def wishes(group: Group) -> dict[str, str]:
+def accel_requirements(group: Group) -> dict[str, str]:
     """Return the ``accel:`` requirements of a group, without their prefix."""
     return {
         key.partition(":")[2]: value for key, value in group.items() if key.startswith("accel:")
@@ -99,7 +99,7 @@ class RequestedImage:
         return f"accel:{FUNCTION_ID} {self.function_id}"
 
 
-def image_wish(spec: Mapping[str, str]) -> RequestedImage | None:
+def parse_image(spec: Mapping[str, str]) -> RequestedImage | None:
     """Return the image that the ``accel:`` requirements of a group name; None without one.
 
     Raises exception.Invalid for an ``accel:bitstream_id`` that is not a UUID, and for one beside an
@@ -132,13 +132,13 @@ def image_warnings(groups: Sequence[Group], programmable: frozenset[str]) -> lis
     for index, group in enumerate(groups):
         classes = resource_classes(group)
         try:
-            wish = image_wish(wishes(group))
+            image = parse_image(accel_requirements(group))
         except exception.Invalid as error:
             warnings.append(f"groups[{index}]: {error}; its accelerator requests cannot be bound.")
             continue
-        if wish is not None and not classes & programmable:
+        if image is not None and not classes & programmable:
             warnings.append(
-                f"groups[{index}] asks for {wish}, but no device of {', '.join(sorted(classes))} "
+                f"groups[{index}] asks for {image}, but no device of {', '.join(sorted(classes))} "
                 "has a driver that can load an image; its accelerator requests cannot be bound."
             )
     return warnings

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 
 
 class Level(IntEnum):

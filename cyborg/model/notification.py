@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cyborg.model.arq import State
-from cyborg.model.device import Device, DeviceStatus
-from cyborg.model.device_life import LOST
+from cyborg.model.device import LOST, Device, DeviceStatus
 from cyborg.model.health import of_action
 from cyborg.model.provider import provider_uuid
-from cyborg.model.reading import Reading
+from cyborg.model.report import Reading
 
 VERSION: Final = "1.0"
 ARQ_STATE: Final = "arq.state"
@@ -52,7 +51,7 @@ class Notification:
 
 
 @dataclass(frozen=True)
-class Happening:
+class HistoryEvent:
     """One history record, with the fields of notifications; ``at_ms`` by the database's clock."""
 
     id: int
@@ -95,50 +94,48 @@ def state_after(noun: str, action: str, stated: str | None) -> str | None:
     return stated or _AFTER.get(noun, {}).get(action)
 
 
-def arq_state(happening: Happening, project_id: str | None) -> Notification | None:
+def arq_state(event: HistoryEvent, project_id: str | None) -> Notification | None:
     """Return the notification that an ARQ changed its state; None if it did not.
 
     ``project_id`` is the owner; None if the ARQ is deleted or has no owner.
     """
-    state = state_after(happening.noun, happening.action, happening.state)
+    state = state_after(event.noun, event.action, event.state)
     if state is None:
         return None
     return Notification(
         ARQ_STATE,
         {
-            **_common(happening),
+            **_common(event),
             "state": state,
             "project_id": project_id,
-            "instance": happening.instance_uuid,
+            "instance": event.instance_uuid,
         },
     )
 
 
-def device_state(happening: Happening, facts: DeviceFacts | None) -> Notification | None:
+def device_state(event: HistoryEvent, facts: DeviceFacts | None) -> Notification | None:
     """Return the notification that a device changed its state; None if it did not.
 
     ``facts`` is None for a removed device.
     """
-    state = state_after(happening.noun, happening.action, happening.state)
-    return None if state is None else _of_device(DEVICE_STATE, happening, {"state": state}, facts)
+    state = state_after(event.noun, event.action, event.state)
+    return None if state is None else _of_device(DEVICE_STATE, event, {"state": state}, facts)
 
 
-def device_health(happening: Happening, facts: DeviceFacts | None) -> Notification | None:
+def device_health(event: HistoryEvent, facts: DeviceFacts | None) -> Notification | None:
     """Return the notification that the health of a device changed; None if it did not."""
-    health = of_action(happening.action)
-    return (
-        None if health is None else _of_device(DEVICE_HEALTH, happening, {"health": health}, facts)
-    )
+    health = of_action(event.action)
+    return None if health is None else _of_device(DEVICE_HEALTH, event, {"health": health}, facts)
 
 
 def _of_device(
-    event_type: str, happening: Happening, news: Mapping[str, Any], facts: DeviceFacts | None
+    event_type: str, event: HistoryEvent, news: Mapping[str, Any], facts: DeviceFacts | None
 ) -> Notification:
     users = () if facts is None else facts.users
     return Notification(
         event_type,
         {
-            **_common(happening),
+            **_common(event),
             **news,
             "type": facts and facts.type,
             "driver": facts and facts.driver,
@@ -198,13 +195,13 @@ def _measured(reading: Reading, device: Device) -> dict[str, Any]:
     }
 
 
-def _common(happening: Happening) -> dict[str, Any]:
+def _common(event: HistoryEvent) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "event_id": happening.id,
-        "occurred_at": moment(happening.at_ms),
-        "uuid": happening.uuid,
-        "host": happening.hostname,
-        "reason": happening.reason,
-        "request_id": happening.request_id,
+        "event_id": event.id,
+        "occurred_at": moment(event.at_ms),
+        "uuid": event.uuid,
+        "host": event.hostname,
+        "reason": event.reason,
+        "request_id": event.request_id,
     }

@@ -3,14 +3,27 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from cyborg.model.device import Backend, Device, Hardware
 from cyborg.model.health import DeviceHealth
 from cyborg.model.provider import ProviderTree
+
+#: The figures that have a metric each, with their meaning; their names end in the unit.
+FIGURES: Final[Mapping[str, str]] = {
+    "utilization_ratio": "Utilisation of the accelerator, from 0 to 1.",
+    "memory_used_bytes": "Used memory of the accelerator, in bytes.",
+    "memory_total_bytes": "Total memory of the accelerator, in bytes.",
+    "temperature_celsius": "Temperature of the accelerator, in degrees Celsius.",
+    "power_watts": "Power draw of the accelerator, in watts.",
+}
+#: The maximum number of figures of one device; more are left out.
+MOST_FIGURES: Final = 64
+_LONGEST_NAME: Final = 64
 
 
 class DriverState(StrEnum):
@@ -270,3 +283,31 @@ class Desired:
     retired: tuple[Retired, ...] = ()
     drivers: tuple[RequestedDriver, ...] = ()
     made: tuple[Made, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one device measured; ``driver`` and ``key`` name it within its host.
+
+    ``figures`` are those of ``FIGURES`` that the driver knows, and others of its own.
+    """
+
+    KIND: ClassVar[str] = "Reading"
+
+    driver: str
+    key: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def valid_figures(figures: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the figures of a driver that have a printable name and a finite number."""
+    kept = {
+        name: float(value)
+        for name, value in figures.items()
+        if isinstance(name, str)
+        and 0 < len(name) <= _LONGEST_NAME
+        and name.isprintable()
+        and isinstance(value, int | float)
+        and math.isfinite(value)
+    }
+    return dict(sorted(kept.items())[:MOST_FIGURES])

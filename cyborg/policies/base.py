@@ -8,9 +8,9 @@ deprecated check by "or". Any project-scoped token then passes the persona rules
 from oslo_policy import policy
 
 _REASON = "Rules now name a persona (admin, manager, member, reader, service) of the project"
-_OWNER_SINCE = "WALLABY"
+OWNER_SINCE = "WALLABY"
 #: The release in which most rules moved to personas.
-PERSONAS_SINCE = "2026.1"
+_PERSONAS_SINCE = "2026.1"
 
 ADMIN = "rule:admin_api"
 MEMBER_OR_ADMIN = "rule:project_member_or_admin"
@@ -26,17 +26,37 @@ _OWNER = policy.DeprecatedRule(
     name="rule:admin_or_owner",
     check_str="rule:admin_api or project_id:%(project_id)s",
     deprecated_reason=_REASON,
-    deprecated_since=_OWNER_SINCE,
+    deprecated_since=OWNER_SINCE,
 )
 
 
-def bridge(name: str, check_str: str, *, since: str = _OWNER_SINCE) -> policy.DeprecatedRule:
-    """Return the older form of the rule ``name``, in force until new defaults are enforced."""
-    return policy.DeprecatedRule(
+def rule(
+    name: str,
+    check_str: str,
+    description: str,
+    *requests: str,
+    older: str | None = None,
+    since: str = _PERSONAS_SINCE,
+) -> policy.DocumentedRuleDefault:
+    """Return the rule that protects ``requests``, each of them a method and a path.
+
+    ``older`` is the check of releases before ``since``; it is in force until new defaults are
+    enforced.
+    """
+    return policy.DocumentedRuleDefault(
         name=name,
         check_str=check_str,
-        deprecated_reason=_REASON,
-        deprecated_since=since,
+        description=description,
+        operations=[
+            {"method": method, "path": path}
+            for method, path in (request.split(" ", 1) for request in requests)
+        ],
+        scope_types=["project"],
+        deprecated_rule=None
+        if older is None
+        else policy.DeprecatedRule(
+            name=name, check_str=older, deprecated_reason=_REASON, deprecated_since=since
+        ),
     )
 
 
@@ -57,7 +77,7 @@ def _retired(name: str, check_str: str, description: str) -> policy.RuleDefault:
         description,
         deprecated_for_removal=True,
         deprecated_reason=_REASON,
-        deprecated_since=_OWNER_SINCE,
+        deprecated_since=OWNER_SINCE,
     )
 
 

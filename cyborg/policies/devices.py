@@ -1,89 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of devices."""
-
-from oslo_policy import policy
+"""Policy rules of devices, their deployables, and the attributes of deployables."""
 
 from cyborg.policies import base
 
-GET_ALL = "cyborg:device:get_all"
-GET_ONE = "cyborg:device:get_one"
-GET_OWN = "cyborg:device:get_own"
-CREATE = "cyborg:device:create"
-UPDATE = "cyborg:device:update"
-DELETE = "cyborg:device:delete"
-LABEL = "cyborg:device:label"
-DISABLE = "cyborg:device:disable"
-ENABLE = "cyborg:device:enable"
-
 RULES = [
-    policy.DocumentedRuleDefault(
-        name=GET_ALL,
-        check_str=f"{base.MANAGER_OR_ADMIN} or {base.OPERATOR}",
-        description="List devices.",
-        operations=[{"path": "/v2/devices", "method": "GET"}],
-        scope_types=["project"],
-        deprecated_rule=base.bridge(GET_ALL, base.ADMIN, since=base.PERSONAS_SINCE),
+    base.rule(
+        "cyborg:device:get_all",
+        f"{base.MANAGER_OR_ADMIN} or {base.OPERATOR}",
+        "List devices.",
+        "GET /v2/devices",
+        older=base.ADMIN,
     ),
-    policy.DocumentedRuleDefault(
-        name=GET_ONE,
-        check_str=f"{base.MANAGER_OR_ADMIN} or {base.OPERATOR}",
-        description="Show a device.",
-        operations=[{"path": "/v2/devices/{uuid}", "method": "GET"}],
-        scope_types=["project"],
-        deprecated_rule=base.bridge(GET_ONE, base.ADMIN, since=base.PERSONAS_SINCE),
+    base.rule(
+        "cyborg:device:get_one",
+        f"{base.MANAGER_OR_ADMIN} or {base.OPERATOR}",
+        "Show a device.",
+        "GET /v2/devices/{uuid}",
+        older=base.ADMIN,
     ),
-    policy.DocumentedRuleDefault(
-        name=GET_OWN,
-        check_str=base.READER_OR_ADMIN,
-        description="List and show the devices that the ARQs of the caller's project hold, without "
-        "host names and addresses (from microversion 2.4).",
-        operations=[
-            {"path": "/v2/devices", "method": "GET"},
-            {"path": "/v2/devices/{uuid}", "method": "GET"},
-        ],
-        scope_types=["project"],
+    base.rule(
+        "cyborg:device:get_own",
+        base.READER_OR_ADMIN,
+        "List and show the devices that the ARQs of the caller's project hold, without host "
+        "names and addresses (from microversion 2.4).",
+        "GET /v2/devices",
+        "GET /v2/devices/{uuid}",
     ),
-    policy.DocumentedRuleDefault(
-        name=CREATE,
-        check_str=base.OPERATOR,
-        description="Create a device on a backend whose driver supports it.",
-        operations=[{"path": "/v2/devices", "method": "POST"}],
-        scope_types=["project"],
+    base.rule(
+        "cyborg:device:create",
+        base.OPERATOR,
+        "Create a device on a backend whose driver supports it.",
+        "POST /v2/devices",
     ),
-    policy.DocumentedRuleDefault(
-        name=UPDATE,
-        check_str=base.OPERATOR,
-        description="Update the status and labels of a device, and the model and traits of a "
-        "device that was created.",
-        operations=[{"path": "/v2/devices/{uuid}", "method": "PATCH"}],
-        scope_types=["project"],
+    base.rule(
+        "cyborg:device:update",
+        base.OPERATOR,
+        "Update the status and labels of a device, and the model and traits of a device that "
+        "was created.",
+        "PATCH /v2/devices/{uuid}",
     ),
-    policy.DocumentedRuleDefault(
-        name=DELETE,
-        check_str=base.OPERATOR,
-        description="Delete a device that was created or is lost.",
-        operations=[{"path": "/v2/devices/{uuid}", "method": "DELETE"}],
-        scope_types=["project"],
+    base.rule(
+        "cyborg:device:delete",
+        base.OPERATOR,
+        "Delete a device that was created or is lost.",
+        "DELETE /v2/devices/{uuid}",
     ),
-    policy.DocumentedRuleDefault(
-        name=LABEL,
-        check_str=base.MEMBER_OR_ADMIN,
-        description="Update the labels of a device that the ARQs of the caller's project hold.",
-        operations=[{"path": "/v2/devices/{uuid}", "method": "PATCH"}],
-        scope_types=["project"],
+    base.rule(
+        "cyborg:device:label",
+        base.MEMBER_OR_ADMIN,
+        "Update the labels of a device that the ARQs of the caller's project hold.",
+        "PATCH /v2/devices/{uuid}",
     ),
-    policy.DocumentedRuleDefault(
-        name=DISABLE,
-        check_str=base.OPERATOR,
-        description="Take a device out of service.",
-        operations=[{"path": "/v2/devices/{uuid}/disable", "method": "POST"}],
-        scope_types=["project"],
+    base.rule(
+        "cyborg:device:disable",
+        base.OPERATOR,
+        "Take a device out of service.",
+        "POST /v2/devices/{uuid}/disable",
     ),
-    policy.DocumentedRuleDefault(
-        name=ENABLE,
-        check_str=base.OPERATOR,
-        description="Put a device into service.",
-        operations=[{"path": "/v2/devices/{uuid}/enable", "method": "POST"}],
-        scope_types=["project"],
+    base.rule(
+        "cyborg:device:enable",
+        base.OPERATOR,
+        "Put a device into service.",
+        "POST /v2/devices/{uuid}/enable",
+    ),
+    base.rule(
+        "cyborg:deployable:get_all",
+        base.MANAGER_OR_ADMIN,
+        "List deployables.",
+        "GET /v2/deployables",
+        older=base.ADMIN,
+    ),
+    base.rule(
+        "cyborg:deployable:get_one",
+        base.MANAGER_OR_ADMIN,
+        "Show a deployable.",
+        "GET /v2/deployables/{uuid}",
+        older=base.ADMIN,
+    ),
+    base.rule(
+        "cyborg:deployable:program",
+        base.ADMIN,
+        "Load an image from Glance into a deployable.",
+        "PATCH /v2/deployables/{uuid}/program",
+    ),
+    base.rule(
+        "cyborg:attribute:get_all",
+        base.MANAGER_OR_ADMIN,
+        "List the attributes of deployables.",
+        "GET /v2/attributes",
+        older=base.ADMIN,
+    ),
+    base.rule(
+        "cyborg:attribute:get_one",
+        base.MANAGER_OR_ADMIN,
+        "Show an attribute of a deployable.",
+        "GET /v2/attributes/{uuid}",
+        older=base.ADMIN,
+    ),
+    base.rule(
+        "cyborg:attribute:create",
+        base.ADMIN,
+        "Add an attribute to a deployable.",
+        "POST /v2/attributes",
+    ),
+    base.rule(
+        "cyborg:attribute:delete",
+        base.ADMIN,
+        "Delete an attribute of a deployable.",
+        "DELETE /v2/attributes/{uuid}",
     ),
 ]

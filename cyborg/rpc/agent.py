@@ -24,36 +24,30 @@ Answer = TypeVar("Answer", Discovered, Outcome)
 Task = HandleTask | ProgramTask | InstallTask | DiscoveryTask
 
 
-class AgentClient:
-    """Asks the agent of a host (its ``[DEFAULT] host``); all verbs are idempotent by operation.
+class AgentClient(RPCClient):
+    """Call the agent of a host (``[DEFAULT] host``); all verbs are idempotent by operation.
 
-    Every verb but ``poke`` raises Unavailable when the agent does not answer within ``timeout``
-    seconds, and Invalid for an answer that is about something else, or in words of a wrong type;
-    one that is not ``done`` means: ask again.
+    Every verb except ``poke`` raises Unavailable if the agent does not answer within ``timeout``
+    seconds, and Invalid for an answer to another task or of a wrong type. If an answer is not
+    ``done``, the caller repeats the call.
     """
 
     def __init__(self, bus: Bus, *, timeout: float) -> None:
-        self._line = RPCClient(
-            bus, AGENT_TOPIC, peer="agent", timeout=timeout, later=versions.AGENT
-        )
-
-    def close(self) -> None:
-        """Give up calls in flight."""
-        self._line.close()
+        super().__init__(bus, AGENT_TOPIC, peer="agent", timeout=timeout, later=versions.AGENT)
 
     def prepare(
         self, host: str, task: HandleTask, *, image: ImageOrder | None = None, within: float
     ) -> Outcome:
-        """Make an attach handle ready for its guest; after ``within`` seconds nobody wants it.
+        """Prepare an attach handle for its guest; give up after ``within`` seconds.
 
-        With ``image`` the agent loads that image first; raises UnknownVerb for an agent of an older
-        release, which cannot.
+        With ``image`` the agent loads that image first. Raises UnknownVerb for an agent of an older
+        release, which cannot do that.
         """
         wish = None if image is None else wire.dump(image)
         return self._ask(Outcome, host, "prepare", task, within=within, image=wish)
 
     def release(self, host: str, task: HandleTask) -> Outcome:
-        """Undo what prepare did, and clean up after the guest."""
+        """Revert the preparation of an attach handle, and clean up after the guest."""
         return self._ask(Outcome, host, "release", task)
 
     def program(self, host: str, task: ProgramTask) -> Outcome:
@@ -61,27 +55,27 @@ class AgentClient:
         return self._ask(Outcome, host, "program", task)
 
     def discovery(self, host: str, task: DiscoveryTask) -> Discovered:
-        """Fetch what is desired, look at the hardware, and report; answers what was found."""
+        """Fetch the desired state, scan the hardware and report it; return the findings."""
         return self._ask(Discovered, host, "discovery", task)
 
     def reload(self, host: str, agent_epoch: int) -> None:
-        """Have the agent of this epoch finish what is in hand and execute itself again.
+        """Restart the agent of this epoch, after it has finished its current work.
 
-        It is done when the host's agent says hello with another epoch.
+        The restart is complete when the agent of the host sends a hello with another epoch.
         """
-        self._line.call_server(host, "reload", agent_epoch=agent_epoch)
+        self.call_server(host, "reload", agent_epoch=agent_epoch)
 
     def install(self, host: str, task: InstallTask) -> Outcome:
-        """Set a device up, look whether it is ready then, and look at the host again."""
+        """Set up a device, check that it is ready, and scan the host again."""
         return self._ask(Outcome, host, "install", task)
 
     def poke(self, host: str) -> None:
-        """Hint that the desired state changed; a lost hint costs one heartbeat."""
-        self._line.tell_server(host, "poke")
+        """Hint that the desired state has changed; without it the next heartbeat shows this."""
+        self.cast_server(host, "poke")
 
     def _ask(self, kind: type[Answer], host: str, verb: str, task: Task, **more: Any) -> Answer:
         """Return the answer to a task; raise exception.Invalid if it belongs to another task."""
-        reply = self._line.call_server(host, verb, task=wire.dump(task), **more)
+        reply = self.call_server(host, verb, task=wire.dump(task), **more)
         try:
             answer = wire.load(kind, reply)
             if answer.operation != task.operation:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conductor's verbs, as the API and the agents call them.
+"""Clients of the conductors: the verbs that the API and the agents call.
 
-Each write carries the operation id of its request: repeating it with the same id changes nothing
-more and answers the same.
+Each write carries the operation id of its request. A repetition with the same id changes nothing
+and returns the same answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +16,19 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
-from cyborg.model.names import API
 from cyborg.model.operation import Operation
-from cyborg.model.reading import Reading
-from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
+from cyborg.model.process import API
+from cyborg.model.report import Acknowledged, Desired, Hello, Reading, Report, Welcome
 from cyborg.model.work import Holdings
 from cyborg.rpc import versions
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, RPCClient
 
 
-class Client:
-    """A connection to the conductors; ``sender`` is the caller's own endpoint, or its name."""
+class Client(RPCClient):
+    """A connection to the conductors; ``sender`` is the endpoint or the name of the caller."""
 
     def __init__(self, bus: Bus, *, timeout: float, sender: str) -> None:
-        self._line = RPCClient(
+        super().__init__(
             bus,
             CONDUCTOR_TOPIC,
             peer="conductor",
@@ -38,39 +37,21 @@ class Client:
             later=versions.CONDUCTOR,
         )
 
-    def reached(self) -> bool:
-        """Whether a conductor is found; see ``RPCClient``."""
-        return self._line.reached()
 
-    @property
-    def up(self) -> bool:
-        """True while a conductor answers."""
-        return self._line.up
-
-    @property
-    def trouble(self) -> str:
-        """Why no conductor is reached, as a clause; empty while a conductor answers."""
-        return self._line.trouble
-
-    def close(self) -> None:
-        """Give up calls in flight."""
-        self._line.close()
-
-
-#: A write expires so much earlier than this process gives it up, in seconds: the clocks of a
-#: database's servers may differ by that, and an answer that was sent in time arrives. It is at most
-#: a quarter of the patience.
+#: How much earlier a write expires than this process stops to wait for it, in seconds. The clocks
+#: of a database's servers may differ by that, and an answer needs time to arrive. The margin is at
+#: most a quarter of the timeout.
 _MARGIN: Final = 1.0
 
 
 class ConductorClient(Client):
-    """What the API asks of the conductor: one call per request.
+    """The verbs that the API calls, one for each request.
 
-    Every verb raises the errors named there and, of the bus, Unavailable or OutcomeUnknown.
-    ``timeout`` is how long a write is waited for, in seconds. ``now_ms`` is the time by the
-    database's clock, never ahead of it; it may raise Unavailable. With it a write expires before
-    this process gives it up: a conductor that comes to it later changes nothing. Without it, as in
-    tests, writes do not expire, and are given up after one repeat.
+    Every verb raises the errors that its docstring names, and Unavailable or OutcomeUnknown of the
+    bus. ``timeout`` is how long this process waits for a write, in seconds. ``now_ms`` returns the
+    time of the database's clock, never ahead of it; it may raise Unavailable. With it, a write
+    expires before this process stops to wait for it: a conductor that receives it later changes
+    nothing. Without it, as in tests, writes do not expire and are repeated once.
     """
 
     def __init__(
@@ -82,15 +63,14 @@ class ConductorClient(Client):
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(bus, timeout=timeout, sender=sender)
-        self._patience = timeout
         self._now_ms = now_ms
 
     def alive(self, host: str, *, version: str, endpoint: str) -> None:
-        """Say that the API is served on this host; any of its processes may."""
-        self._line.call("alive", host=host, version=version, endpoint=endpoint)
+        """Report that the API is served on this host; each of its processes may do so."""
+        self.call("alive", host=host, version=version, endpoint=endpoint)
 
     def create_arqs(self, caller: Caller, operation: str, profile_name: str) -> list[Arq]:
-        """Make the ARQs that a profile asks for, all or none.
+        """Create the ARQs that a device profile requests, all or none.
 
         Raises NotFound for an unknown profile.
         """
@@ -114,25 +94,25 @@ class ConductorClient(Client):
         )
 
     def delete_arqs(self, caller: Caller, operation: str, uuids: list[str]) -> None:
-        """Delete what exists and may be deleted.
+        """Delete those of the ARQs that exist and may be deleted.
 
-        Then raises BoundArqs when some are bound and no service token came along, else NotFound
-        naming those that do not exist.
+        Raises BoundArqs afterwards if some are bound and the request has no service token,
+        otherwise NotFound with those that do not exist.
         """
         self._write(caller, operation, "delete_arqs", uuids=uuids)
 
     def delete_instance_arqs(self, caller: Caller, operation: str, instance_uuid: str) -> None:
-        """Delete every ARQ of an instance; none is fine."""
+        """Delete all ARQs of an instance, if there are any."""
         self._write(caller, operation, "delete_instance_arqs", instance_uuid=instance_uuid)
 
     def attach(
         self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
     ) -> Operation:
-        """Begin to attach what a profile asks for to an instance that exists, all or nothing.
+        """Start to attach the devices that a profile requests to an instance, all or none.
 
-        None is the profile of its flavor. Raises NotFound (instance, profile), CannotAttach,
-        NoFreeHandle, Conflict (the operation id is another one's) and Unavailable (Nova,
-        Placement).
+        None stands for the profile of its flavor. Raises NotFound (instance, profile),
+        CannotAttach, NoFreeHandle, Conflict (the operation id of another request) and Unavailable
+        (Nova, Placement).
         """
         body = self._write(
             caller, operation, "attach", instance_uuid=instance_uuid, profile_name=profile_name
@@ -142,10 +122,10 @@ class ConductorClient(Client):
     def detach(
         self, caller: Caller, operation: str, instance_uuid: str, arq_uuid: str | None
     ) -> Operation:
-        """Begin to detach one ARQ that attach made, or all of them (None); none is fine.
+        """Start to detach one ARQ that attach created, or all of them (None), if there are any.
 
-        Raises NotFound (instance, ARQ), CannotAttach, Conflict (the operation id is another one's)
-        and Unavailable (Nova).
+        Raises NotFound (instance, ARQ), CannotAttach, Conflict (the operation id of another
+        request) and Unavailable (Nova).
         """
         body = self._write(
             caller, operation, "detach", instance_uuid=instance_uuid, arq_uuid=arq_uuid
@@ -155,42 +135,42 @@ class ConductorClient(Client):
     def create_device_profile(
         self, caller: Caller, operation: str, profile: DeviceProfile
     ) -> DeviceProfile:
-        """Store a checked profile; raises Duplicate for a name or uuid that is taken."""
+        """Store a validated profile; raises Duplicate for a name or UUID that is in use."""
         body = self._write(caller, operation, "create_device_profile", profile=wire.dump(profile))
         return wire.load(DeviceProfile, body)
 
     def update_device_profile(
         self, caller: Caller, operation: str, key: str, wish: ProfileChange
     ) -> DeviceProfile:
-        """Change a profile, named by uuid or name; raises NotFound, Duplicate (name)."""
+        """Change the profile with this UUID or name; raises NotFound, Duplicate (name)."""
         body = self._write(
             caller, operation, "update_device_profile", key=key, wish=wire.dump(wish)
         )
         return wire.load(DeviceProfile, body)
 
     def delete_device_profiles(self, caller: Caller, operation: str, keys: list[str]) -> None:
-        """Delete profiles by uuid or name, all or none; raises NotFound, ProfileInUse."""
+        """Delete profiles by UUID or name, all or none; raises NotFound, ProfileInUse."""
         self._write(caller, operation, "delete_device_profiles", keys=keys)
 
     def set_device_status(
         self, caller: Caller, operation: str, uuid: str, status: DeviceStatus
     ) -> None:
-        """Enable a device or take it out of service, with all its deployables."""
+        """Set the status of a device, which enables or disables all its deployables."""
         self._write(caller, operation, "set_device_status", uuid=uuid, status=status.value)
 
     def set_service_status(
         self, caller: Caller, operation: str, uuid: str, *, disabled: bool, reason: str | None
     ) -> None:
-        """Take the host of an agent out of service, or put it back.
+        """Disable or enable the host of an agent.
 
-        Raises NotFound, Conflict (another process than an agent).
+        Raises NotFound, Conflict (the process is not an agent).
         """
         self._write(
             caller, operation, "set_service_status", uuid=uuid, disabled=disabled, reason=reason
         )
 
     def forget_service(self, caller: Caller, operation: str, uuid: str) -> Operation:
-        """Begin to forget a process that is down, and the whole host of an agent.
+        """Start to remove the record of a process that is down; for an agent, the whole host.
 
         Raises NotFound, Conflict (it is up, or ARQs have units of the host).
         """
@@ -208,11 +188,11 @@ class ConductorClient(Client):
         facts: dict[str, Any] | None = None,
         reason: str | None = None,
     ) -> None:
-        """Set status, labels, and the ``facts`` (model, traits) that operators tell; all or none.
+        """Set the status, the labels and the ``facts`` (model, traits) of a device, all or none.
 
-        ``reason`` explains a status that takes the device out of service.
-        ``project`` limits this to labels of what its requests hold. Raises NotFound, Forbidden,
-        Invalid (labels), DeviceInUse, Conflict (facts of what was discovered).
+        ``reason`` explains a status that disables the device. ``project`` limits the change to
+        labels of devices that the ARQs of this project hold. Raises NotFound, Forbidden, Invalid
+        (labels), DeviceInUse, Conflict (facts of a device that a driver discovered).
         """
         self._write(
             caller,
@@ -229,7 +209,7 @@ class ConductorClient(Client):
     def create_device(
         self, caller: Caller, operation: str, wanted: Creation, *, wait: bool
     ) -> Operation:
-        """Have an accelerator created on a backend.
+        """Create an accelerator on a backend.
 
         Raises NotFound (host, driver, backend), Unavailable, Invalid (handles) and Conflict.
         """
@@ -237,16 +217,16 @@ class ConductorClient(Client):
         return wire.load(Operation, body)
 
     def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
-        """Remove a device that an operator created; forget what is lost, of any other.
+        """Remove a device that an operator created, or the lost parts of any other device.
 
-        Raises NotFound, DeviceInUse, Conflict (nothing of it is lost).
+        Raises NotFound, DeviceInUse, Conflict (no part of it is lost).
         """
         self._write(caller, operation, "delete_device", uuid=uuid)
 
     def program_deployable(
         self, caller: Caller, operation: str, uuid: str, image_uuid: str
     ) -> None:
-        """Have a Glance image loaded; raises NotFound, CannotProgram, DeviceInUse."""
+        """Load a Glance image into a deployable; raises NotFound, CannotProgram, DeviceInUse."""
         self._write(caller, operation, "program_deployable", uuid=uuid, image_uuid=image_uuid)
 
     def create_attribute(
@@ -259,7 +239,7 @@ class ConductorClient(Client):
         value: str,
         uuid: str | None,
     ) -> Attribute:
-        """Add an operator's attribute; raises NotFound (deployable), Duplicate (uuid)."""
+        """Add an attribute of an operator; raises NotFound (deployable), Duplicate (uuid)."""
         body = self._write(
             caller,
             operation,
@@ -285,9 +265,9 @@ class ConductorClient(Client):
         wait: bool,
         setup: bool = False,
     ) -> Operation:
-        """Have hosts look at their hardware now; raises NotFound, Unavailable and Conflict.
+        """Scan the hardware of hosts now; raises NotFound, Unavailable and Conflict.
 
-        With ``setup`` they set up the devices of the driver that are inactive and need it.
+        With ``setup`` the hosts also set up the inactive devices of the driver that need it.
         """
         request = {"hosts": hosts, "driver": driver, "wait": wait, "setup": setup or None}
         return wire.load(Operation, self._write(caller, operation, "discover_services", **request))
@@ -302,7 +282,7 @@ class ConductorClient(Client):
         options: Mapping[str, str] | None,
         wait: bool,
     ) -> Operation:
-        """Have hosts load a driver from now on; raises NotFound, Unavailable and Conflict."""
+        """Load a driver on hosts from now on; raises NotFound, Unavailable and Conflict."""
         request = {"driver": driver, "hosts": hosts, "options": options, "wait": wait}
         return wire.load(Operation, self._write(caller, operation, "install_driver", **request))
 
@@ -316,7 +296,7 @@ class ConductorClient(Client):
         enabled: bool | None,
         wait: bool,
     ) -> Operation:
-        """Change options of a driver (None: remove it), enable or disable it.
+        """Set options of a driver (None removes an option), and enable or disable the driver.
 
         Raises NotFound, Unavailable and Conflict.
         """
@@ -326,7 +306,7 @@ class ConductorClient(Client):
     def uninstall_driver(
         self, caller: Caller, operation: str, *, driver: str, drain: bool, wait: bool
     ) -> Operation:
-        """Take a driver off its hosts, with ``drain`` once nobody uses it any more.
+        """Uninstall a driver from its hosts; with ``drain`` as soon as no ARQ uses it.
 
         Raises NotFound, Unavailable and Conflict.
         """
@@ -336,45 +316,43 @@ class ConductorClient(Client):
     def _write(self, caller: Caller, operation: str, verb: str, **arguments: Any) -> Any:
         request = {"request_id": caller.request_id, "operation": operation, **arguments}
         if self._now_ms is None:
-            return self._line.call(verb, caller=wire.dump(caller), **request)
-        # Before the clock is read: the wait for the first connection is not part of the patience.
-        self._line.insist()
-        left = self._patience - min(_MARGIN, self._patience / 4)
+            return self.call(verb, caller=wire.dump(caller), **request)
+        # Before the clock is read: the wait for the first connection is not part of the timeout.
+        self.require_peer()
+        left = self._timeout - min(_MARGIN, self._timeout / 4)
         caller = replace(caller, expires_ms=self._now_ms() + int(left * 1000))
-        return self._line.call_until(
-            verb, within=self._patience, caller=wire.dump(caller), **request
-        )
+        return self.call_until(verb, within=self._timeout, caller=wire.dump(caller), **request)
 
 
 class ReportClient(Client):
-    """What an agent tells the conductor, and asks of it."""
+    """The verbs that an agent calls."""
 
     def hello(self, hello: Hello) -> Welcome:
-        """The heartbeat; raises StaleEpoch when another agent took this host over."""
-        return wire.load(Welcome, self._line.call("hello", hello=wire.dump(hello)))
+        """Send the heartbeat; raises StaleEpoch if another agent has taken over this host."""
+        return wire.load(Welcome, self.call("hello", hello=wire.dump(hello)))
 
     def report(self, host: str, epoch: int, report: Report) -> Acknowledged:
-        """Hand in what the drivers found; raises StaleEpoch."""
-        body = self._line.call("report", host=host, epoch=epoch, report=wire.dump(report))
+        """Report the findings of the drivers; raises StaleEpoch."""
+        body = self.call("report", host=host, epoch=epoch, report=wire.dump(report))
         return wire.load(Acknowledged, body)
 
     def desired(self, host: str, epoch: int) -> Desired:
-        """Fetch what Placement shall show of this host; raises StaleEpoch."""
-        return wire.load(Desired, self._line.call("desired", host=host, epoch=epoch))
+        """Fetch the desired state of this host; raises StaleEpoch."""
+        return wire.load(Desired, self.call("desired", host=host, epoch=epoch))
 
     def holdings(self, host: str, epoch: int) -> Holdings:
-        """Fetch who has which of this host's units that binds prepare; raises StaleEpoch."""
-        return wire.load(Holdings, self._line.call("holdings", host=host, epoch=epoch))
+        """Fetch the units of this host that binds prepare, with their use; raises StaleEpoch."""
+        return wire.load(Holdings, self.call("holdings", host=host, epoch=epoch))
 
     def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
-        """Tell which deployables Placement refused (name → reason); the others stand there."""
-        self._line.call("published", host=host, epoch=epoch, refused=refused)
+        """Report which deployables Placement refused (name → reason); it has all others."""
+        self.call("published", host=host, epoch=epoch, refused=refused)
 
     def retired(self, host: str, epoch: int, names: list[str]) -> None:
-        """Tell which deployables that are given up have no provider any more; raises StaleEpoch."""
-        self._line.call("retired", host=host, epoch=epoch, names=names)
+        """Report removed deployables whose provider was deleted; raises StaleEpoch."""
+        self.call("retired", host=host, epoch=epoch, names=names)
 
     def readings(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
-        """Tell what the host's devices measure of themselves; raises StaleEpoch."""
+        """Report the readings of the devices of this host; raises StaleEpoch."""
         bodies = [wire.dump(reading) for reading in readings]
-        self._line.call("readings", host=host, epoch=epoch, readings=bodies)
+        self.call("readings", host=host, epoch=epoch, readings=bodies)

@@ -42,18 +42,19 @@ class Notifier:
         """
         if not self.enabled or not notifications:
             return
+
+        def send_all() -> None:
+            for notification in notifications:
+                self._notifier.info({}, notification.event_type, notification.payload)
+
         self._wait(self._under_way, within)
-        self._under_way = in_thread(lambda: self._send(notifications))
+        self._under_way = in_thread(send_all)
         self._wait(self._under_way, within)
 
     def close(self) -> None:
         """Abandon messages in progress: callers that wait for them get Unavailable at once."""
         if not self._closed.done():
             self._closed.set_result(None)
-
-    def _send(self, notifications: Sequence[Notification]) -> None:
-        for notification in notifications:
-            self._notifier.info({}, notification.event_type, notification.payload)
 
     def _wait(self, sending: Future[None] | None, within: float | None) -> None:
         if sending is None:

@@ -11,7 +11,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from oslo_messaging._drivers import amqp as rpc_amqp
 from oslo_messaging._drivers import common as rpc_common
 from oslo_messaging._drivers import impl_rabbit
 
-from cyborg.model.trouble import Trouble
+from cyborg.model.process import BusFault
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Troubles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: dict[str, Trouble] = {}
+        self._parts: dict[str, BusFault] = {}
 
     def failed(self, part: str, error: BaseException) -> None:
         """Note why a part does not work."""
@@ -71,7 +71,7 @@ class Troubles:
             before = self._parts.get(part)
             is_new = all(trouble.reason != reason for trouble in self._parts.values())
             since = before.since if before else time.monotonic()
-            self._parts[part] = Trouble(reason, since, refused)
+            self._parts[part] = BusFault(reason, since, refused)
         if is_new:
             LOG.warning("%s does not work: %s", part, reason)
 
@@ -84,8 +84,8 @@ class Troubles:
         if ended:
             LOG.info("The message bus works again (%s)", part)
 
-    def of(self, part: str) -> Trouble | None:
-        """Why a part does not work; None when it does."""
+    def of(self, part: str) -> BusFault | None:
+        """Return why a part does not work; None while it works."""
         return self._parts.get(part)
 
 
@@ -100,7 +100,7 @@ class WatchedConnection(impl_rabbit.Connection):
         self, conf: Any, url: Any, purpose: str, retry: int | None = None, *, troubles: Troubles
     ) -> None:
         self._troubles = troubles
-        # Which consumer it is shows when it declares its queue.
+        # A consumer replaces this when it declares its queue.
         self._part = SENDER if purpose == rpc_common.PURPOSE_SEND else _CONSUMER
         self._error: BaseException | None = None
         self._stopping = threading.Event()
@@ -108,7 +108,7 @@ class WatchedConnection(impl_rabbit.Connection):
         super().__init__(conf, url, purpose, retry=retry)
 
     def ensure_connection(self) -> None:
-        """Connect, trying every broker of the URL once; raises what the last one answers."""
+        """Try to connect to each broker of the URL once; raise the error of the last one."""
         self._set_current_channel(None)
         try:
             self.connection.ensure_connection(errback=self._note, max_retries=self._others)
@@ -127,7 +127,7 @@ class WatchedConnection(impl_rabbit.Connection):
         recoverable_error_callback: Callable[[BaseException], None] | None = None,
         error_callback: Callable[[BaseException], None] | None = None,
     ) -> Any:
-        """See the parent. A consumer's work is repeated once per broker, not for ever."""
+        """See the parent; a consumer tries each broker once, and not for ever."""
 
         def noting(callback: Callable[[BaseException], None] | None, error: BaseException) -> None:
             self._note(error)
@@ -162,7 +162,7 @@ class WatchedConnection(impl_rabbit.Connection):
         super().declare_direct_consumer(*args, **kwargs)
 
     def consume(self, timeout: float | None = None) -> None:
-        """Handle what arrives; raises ``Timeout`` when nothing does, after a pause if it cannot."""
+        """Handle messages; raise ``Timeout`` if none arrive, after a pause if none can arrive."""
         self._error = None
         try:
             super().consume(timeout=timeout)
@@ -191,7 +191,7 @@ class WatchedConnection(impl_rabbit.Connection):
         self._stopping.set()
 
     def _failed(self, error: BaseException) -> BrokerFailure:
-        """Note a failure; returns what is to be raised."""
+        """Note a failure; return the exception to raise."""
         reason, refused = explain(error, f"{self.connection.hostname}:{self.connection.port}")
         failure = BrokerFailure(reason, refused=refused)
         self._troubles.failed(self._part, failure)
@@ -202,7 +202,7 @@ class WatchedConnection(impl_rabbit.Connection):
         self._troubles.works(self._part)
 
     def _drop(self) -> None:
-        """Have the next attempt begin with a new connection."""
+        """Make the next attempt begin with a new connection."""
         self._new_tags = set(self._consumers.values())
         self._set_current_channel(None)
         self.connection.collect()
@@ -212,50 +212,41 @@ class WatchedConnection(impl_rabbit.Connection):
 
     @property
     def _others(self) -> int:
-        """How many more brokers the URL has."""
+        """Return how many brokers the URL has besides the first."""
         return max(0, len(self.connection.alt or ()) - 1)
 
 
 def watch(transport: Any, troubles: Troubles) -> None:
-    """Have a transport use such connections, if it leads to RabbitMQ."""
-    driver = transport._driver  # oslo.messaging has no public way
+    """Make a transport use ``WatchedConnection``, if it is one of RabbitMQ."""
+    driver = transport._driver  # oslo.messaging has no public interface for this
     if isinstance(driver, impl_rabbit.RabbitDriver):
         pool = driver._connection_pool
         pool.connection_cls = partial(WatchedConnection, troubles=troubles)
 
 
 def explain(error: BaseException, address: str = "") -> tuple[str, bool]:
-    """Return why the bus cannot be used, as a clause, and whether a broker answered and refused.
+    """Return why the bus cannot be used, as a clause, and whether a broker has refused it.
 
-    The clause holds the broker's own words and never a password.
+    The clause contains the broker's own words and never a password.
     """
     bus = f"the message bus at {address}" if address else "the message bus"
-    for cause in _causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, BrokerFailure):
             return cause.reason, cause.refused
         if isinstance(cause, _AMQPError) and cause.reply_code:
             text = " ".join(str(cause.reply_text).split())
             what = "a request" if cause.method_name.startswith(_OF_CHANNELS) else "the connection"
             return f"{bus} refuses {what}: {cause.reply_code} {text}", True
+        if isinstance(cause, ssl.SSLError):
+            # Any other error of TLS may come from a broker that is starting or stopping.
+            refused = "CERTIFICATE" in (cause.reason or "")
+            return f"the TLS connection to {bus} fails: {cause.strerror or cause}", refused
         if isinstance(cause, OSError):
-            return _of_socket(cause, bus)
+            text = (cause.strerror or str(cause) or type(cause).__name__).lower()
+            return f"{bus} cannot be reached: {text}", False
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, oslo_messaging.MessagingTimeout):
         return "no answer over the message bus", False
     text = " ".join(str(error).split()) or type(error).__name__
     return f"{bus} cannot be used: {text}", False
-
-
-def _of_socket(error: OSError, bus: str) -> tuple[str, bool]:
-    text = (error.strerror or str(error) or type(error).__name__).lower()
-    if isinstance(error, ssl.SSLError):
-        # Anything else about TLS may be a broker that is just starting or ending.
-        refused = "CERTIFICATE" in (error.reason or "")
-        return f"the TLS connection to {bus} fails: {error.strerror or error}", refused
-    return f"{bus} cannot be reached: {text}", False
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and what it was raised from or during."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

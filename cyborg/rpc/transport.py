@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from oslo_messaging.rpc.server import RPCServer
 
 from cyborg import exception, tracing
 from cyborg.context import REQUEST_ID, carried, ids, working_for
-from cyborg.model.trouble import Trouble
+from cyborg.model.process import BusFault
 from cyborg.rpc import faults, rabbit, versions
 
 LOG = logging.getLogger(__name__)
@@ -32,27 +33,26 @@ AGENT_TOPIC = "cyborg-agent"
 
 #: How long the first request of a process may wait for the first connection, in seconds.
 _FIRST_CONNECTION = 3.0
-#: How much longer than its time-out a call is waited for, in seconds.
+#: How much longer than its timeout a caller waits for a call, in seconds.
 _GRACE_SECONDS = 1.0
-#: Pauses between attempts to use a broker that does not let us, in seconds: the first, the longest.
+#: Pauses between attempts to use a broker that refuses, in seconds: the first, the longest.
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
 #: How long the end of a process may wait for its connections to be closed, in seconds.
 _CLOSING = 5.0
 _PING_TIMEOUT = 5.0
-#: A broker is to say so when a ping finds no queue. Otherwise the first conductor of a new broker
-#: would be found only when the ping before it has timed out. (The broker's Ack follows; it does not
-#: confuse the next message of that channel, for py-amqp reads what there is before it publishes.)
+#: The broker must report a ping for which there is no queue. Otherwise the first conductor of a new
+#: broker would be found only after the previous ping has timed out. (The broker's Ack follows. It
+#: does not confuse the next message of that channel: py-amqp reads all input before it publishes.)
 _MANDATORY: Final = oslo_messaging.TransportOptions(at_least_once=True)
-#: The shortest time-out of a call, in seconds.
+#: The shortest timeout of a call, in seconds.
 _SHORTEST = 0.1
-#: How long a server with a call may be silent, in seconds; a working server sends heartbeats.
-#: A stopped server of oslo.messaging loses the calls that arrive while its last calls end (its
-#: consumer still takes them from RabbitMQ, but does not process them). They are repeated then.
+#: How long a server with a call may send nothing, in seconds; a working server sends heartbeats.
+#: A stopping server of oslo.messaging loses the calls that arrive while its last calls end (its
+#: consumer takes them from RabbitMQ and does not process them). The caller then repeats them.
 _SILENCE = 5.0
 
-
-#: What servers of another release raise at a verb, or a version of it, that they do not have.
+#: The exceptions of a server of another release that does not have a verb, or its version.
 _UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
 
@@ -67,14 +67,11 @@ class _Dispatcher(oslo_messaging.RPCDispatcher):
         context, verb = incoming.ctxt, incoming.message.get("method")
         server = tracing.Kind.SERVER
         with working_for(context), tracing.span(f"handle {verb}", server, origin=context):
-            return self._dispatch(incoming)
-
-    def _dispatch(self, incoming: Any) -> Any:
-        try:
-            return super().dispatch(incoming)
-        except (oslo_messaging.NoSuchMethod, oslo_messaging.UnsupportedVersion) as refusal:
-            LOG.warning("Call of a peer of another release refused: %s", refusal)
-            raise oslo_messaging.ExpectedException from None
+            try:
+                return super().dispatch(incoming)
+            except (oslo_messaging.NoSuchMethod, oslo_messaging.UnsupportedVersion) as refusal:
+                LOG.warning("Call of a peer of another release refused: %s", refusal)
+                raise oslo_messaging.ExpectedException from None
 
 
 class _Server(RPCServer):
@@ -90,7 +87,7 @@ class _Server(RPCServer):
 
 
 class Receiver:
-    """An RPC server that starts once the broker accepts it; ``make`` builds one per attempt."""
+    """An RPC server that starts when the broker accepts it; ``make`` makes one per attempt."""
 
     def __init__(self, make: Callable[[], _Server], troubles: rabbit.Troubles) -> None:
         self._make = make
@@ -100,7 +97,7 @@ class Receiver:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Try until the server listens, or is told to stop; pauses grow from 1 to 10 seconds."""
+        """Try until the server listens or ``stop`` is called; pauses grow from 1 to 10 seconds."""
         self._began = time.monotonic()
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
@@ -108,8 +105,7 @@ class Receiver:
             try:
                 server.start()
             except Exception as error:  # noqa: BLE001
-                # Nothing but the messaging libraries runs in there; errors of the broker's driver
-                # pass unchanged.
+                # The messaging libraries pass on the errors of the broker's driver unchanged.
                 self._troubles.failed(rabbit.SERVER, error)
             else:
                 self._server = server
@@ -119,22 +115,22 @@ class Receiver:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def stop(self) -> None:
-        """Take no more requests."""
+        """Accept no more requests."""
         self._stopping.set()
         if self._server is not None:
             self._server.stop()
 
     def wait(self) -> None:
-        """Return when the requests in hand are answered."""
+        """Wait until all accepted requests are answered."""
         if self._server is not None:
             self._server.wait()
 
     @property
-    def trouble(self) -> Trouble | None:
-        """Why no request is answered; None while the server listens, and before it is started."""
+    def trouble(self) -> BusFault | None:
+        """Return why requests are not answered; None while the server listens or is not started."""
         trouble = self._troubles.of(rabbit.SERVER)
         if trouble is None and self._server is not None:
-            # A process that may not send cannot answer what it receives.
+            # A process that may not send cannot answer the requests that it receives.
             sender = self._troubles.of(rabbit.SENDER)
             return sender if sender is not None and sender.refused else None
         if trouble is not None or self._began is None:
@@ -142,11 +138,11 @@ class Receiver:
         # No attempt has ended yet.
         if time.monotonic() - self._began < _FIRST_CONNECTION:
             return None
-        return Trouble("no connection to the message bus yet", self._began)
+        return BusFault("no connection to the message bus yet", self._began)
 
 
 class Bus:
-    """The transport of one process; connects when first used.
+    """The transport of one process; it connects at its first use.
 
     ``conf`` must be the global ``cfg.CONF`` (oslo.messaging registers its options there); ``url``
     overrides ``[DEFAULT] transport_url``, ``exchange`` overrides ``[DEFAULT] control_exchange``.
@@ -159,7 +155,7 @@ class Bus:
         self, conf: cfg.ConfigOpts, *, url: str | None = None, exchange: str | None = None
     ) -> None:
         oslo_messaging.set_transport_defaults(EXCHANGE)
-        # By itself it registers most of its options at first use, too late to check them.
+        # oslo.messaging registers most of its options at first use, too late to check them.
         for group, options in opts.list_opts():
             conf.register_opts(options, group=group)
         where = conf.get_location("transport_url")
@@ -182,6 +178,8 @@ class Bus:
         self.troubles = rabbit.Troubles()
         rabbit.watch(self._transport, self.troubles)
         self._exchange = exchange or conf.control_exchange
+        # RabbitMQ names a queue by its topic alone, so the topic must contain the exchange.
+        self._prefix = "" if self._exchange == EXCHANGE else f"{self._exchange}."
         levels = conf.upgrade_levels
         self._pins = {
             CONDUCTOR_TOPIC: versions.pinned("conductor", levels.conductor, versions.CONDUCTOR),
@@ -189,47 +187,40 @@ class Bus:
         }
 
     def server(self, topic: str, server: str, endpoint: object) -> Any:
-        """An RPC server for ``topic.server``; the caller starts and stops it."""
+        """Return an RPC server for ``topic.server``; the caller starts and stops it."""
         target = oslo_messaging.Target(
-            exchange=self._exchange, topic=self._queue(topic), server=server
+            exchange=self._exchange, topic=self._prefix + topic, server=server
         )
         dispatcher = _Dispatcher([endpoint], None, oslo_messaging.DefaultRPCAccessPolicy)
-
-        def make() -> _Server:
-            return _Server(self._transport, target, dispatcher, executor="threading")
-
+        make = partial(_Server, self._transport, target, dispatcher, executor="threading")
         return Receiver(make, self.troubles)
 
     def client(self, topic: str) -> Any:
-        """An oslo.messaging RPC client that tries a send once, of nothing above the pin."""
+        """Return an oslo.messaging RPC client that sends once, and nothing above the pin."""
         return oslo_messaging.get_rpc_client(
             self._transport,
             oslo_messaging.Target(
-                exchange=self._exchange, topic=self._queue(topic), version=versions.FIRST
+                exchange=self._exchange, topic=self._prefix + topic, version=versions.FIRST
             ),
             version_cap=self._pins.get(topic),
             retry=1,
         )
 
     def close(self) -> None:
-        """Drop the connections; calls in flight end as unavailable."""
-        # A thread that connects holds a lock that this needs, while the broker does not answer.
+        """Close the connections; calls in progress raise Unavailable."""
+        # While the broker does not answer, a thread that connects holds a lock that this needs.
         wait((in_thread(self._transport.cleanup, name="bus-close"),), _CLOSING)
-
-    def _queue(self, topic: str) -> str:
-        """RabbitMQ calls a queue by its topic alone, whatever the exchange: it must be in it."""
-        return topic if self._exchange == EXCHANGE else f"{self._exchange}.{topic}"
 
 
 class RPCClient:
     """Bounded calls to the servers of one topic.
 
-    ``timeout`` is in seconds and holds for each try of ``call``; ``sender`` is the endpoint or the
-    name of the caller, without which conductors refuse a call; ``later`` is the history of the
-    servers' verbs, by which each message is of the lowest version that will do. Every method raises
-    Unavailable when nobody can be reached, PinnedVersion for what may not be sent, and
-    OutcomeUnknown when the second try, with the same arguments and so the same operation id, went
-    unanswered too.
+    ``timeout`` is in seconds and applies to each attempt of ``call``. ``sender`` is the endpoint or
+    the name of the caller; conductors refuse a call without it. ``later`` is the history of the
+    servers' verbs, which gives each message the lowest version that it can have. Every method
+    raises Unavailable if no server can be reached, PinnedVersion for a message above the pin, and
+    OutcomeUnknown if the second attempt, which has the same arguments and so the same operation id,
+    got no answer either.
     """
 
     def __init__(
@@ -245,7 +236,7 @@ class RPCClient:
         self._sender = sender
         self._later = later
         self._client = bus.client(topic)
-        self._asking = self._client.prepare(timeout=timeout, call_monitor_timeout=_SILENCE)
+        self._default = self._client.prepare(timeout=timeout, call_monitor_timeout=_SILENCE)
         self._peer = peer
         self._timeout = timeout
         self._up = threading.Event()
@@ -273,7 +264,7 @@ class RPCClient:
         patience = self._since + _FIRST_CONNECTION - time.monotonic()
         return self._up.wait(max(0.0, patience))
 
-    def insist(self) -> None:
+    def require_peer(self) -> None:
         """Raise Unavailable if the peer is not reached; see ``reached``."""
         if not self.reached():
             reason = self._trouble or "no connection over the message bus yet"
@@ -282,18 +273,18 @@ class RPCClient:
     def call_until(
         self, verb: str, *, within: float, request_id: str = "", **arguments: Any
     ) -> Any:
-        """Ask any server of the topic, again whenever it is silent, for ``within`` seconds.
+        """Call any server of the topic, and repeat the call for ``within`` seconds if none answers.
 
-        The repeats have the same arguments, and so the same operation id. Raises Unavailable when
-        the broker has refused the message, and OutcomeUnknown not before the time is over.
+        The repeats have the same arguments, and so the same operation id. Raises Unavailable if the
+        broker has refused the message, and OutcomeUnknown only after that time.
         """
-        self.insist()
+        self.require_peer()
         end = time.monotonic() + within
         while True:
             left = max(end - time.monotonic(), _SHORTEST)
             client = self._client.prepare(timeout=left, call_monitor_timeout=_SILENCE)
             try:
-                reply = self._once(client, verb, request_id, arguments, patience=left)
+                reply = self._call_once(client, verb, request_id, arguments, patience=left)
             except oslo_messaging.MessagingTimeout:
                 pass
             except exception.OutcomeUnknown:
@@ -306,11 +297,11 @@ class RPCClient:
                 raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
 
     def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
-        """Ask any server of the topic; a try that times out is repeated once, as it is."""
-        self.insist()
+        """Call any server of the topic; repeat a call that times out once, without a change."""
+        self.require_peer()
         for last in (False, True):
             try:
-                reply = self._once(self._asking, verb, request_id, arguments)
+                reply = self._call_once(self._default, verb, request_id, arguments)
             except oslo_messaging.MessagingTimeout:
                 if last:
                     self._lost()
@@ -322,35 +313,38 @@ class RPCClient:
     def call_server(
         self, server: str, verb: str, *, within: float | None = None, **arguments: Any
     ) -> Any:
-        """Ask one named server, once; raises NoAnswer when it does not answer in time.
+        """Call one server, once; raise NoAnswer if it does not answer in time.
 
-        ``within`` is a time in seconds that may be shorter than the usual one.
+        ``within`` is a timeout in seconds; it has an effect if it is below the usual timeout.
         """
-        patience = self._timeout if within is None else min(self._timeout, max(within, 0.1))
+        patience = self._timeout if within is None else min(self._timeout, max(within, _SHORTEST))
         client = self._client.prepare(
             server=server, timeout=patience, call_monitor_timeout=_SILENCE
         )
         try:
-            reply = self._once(client, verb, "", arguments)
+            reply = self._call_once(client, verb, "", arguments)
         except oslo_messaging.MessagingTimeout:
             raise exception.NoAnswer(peer=f"{self._peer} on {server}") from None
         return faults.unwrap(reply, f"{self._peer} on {server}", "")
 
-    def tell_server(self, server: str, verb: str, **arguments: Any) -> None:
-        """Send a hint that may be lost; never raises, never waits."""
-        spoken = versions.said(self._later, verb, arguments)
-        version = versions.needed(self._later, verb, spoken)
+    def cast_server(self, server: str, verb: str, **arguments: Any) -> None:
+        """Send a message that may be lost; do not wait, and raise nothing."""
+        version, sent = versions.lowest(self._later, verb, arguments)
         cast = self._client.prepare(server=server, version=version).cast
         context = ids()
-        sending = in_thread(lambda: cast(context, verb, **spoken))
-        sending.add_done_callback(lambda future: self._note(verb, future.exception()))
+
+        def log_failure(future: Future[Any]) -> None:
+            if (error := future.exception()) is not None:
+                LOG.debug("Hint %s to the %s was not sent: %s", verb, self._peer, error)
+
+        in_thread(lambda: cast(context, verb, **sent)).add_done_callback(log_failure)
 
     def close(self) -> None:
         """Abandon calls in progress: callers that wait for them get Unavailable at once."""
         if not self._closed.done():
             self._closed.set_result(None)
 
-    def _once(
+    def _call_once(
         self,
         client: Any,
         verb: str,
@@ -359,11 +353,10 @@ class RPCClient:
         *,
         patience: float | None = None,
     ) -> Any:
-        """Send once and wait; ``patience`` in seconds ends a call that the bus holds up."""
+        """Send once and wait, for ``patience`` seconds if given; the usual limit is the timeout."""
         if self._closed.done():
             raise exception.Unavailable(peer=self._peer, reason="this process is ending")
-        spoken = versions.said(self._later, verb, arguments)
-        version = versions.needed(self._later, verb, spoken)
+        version, sent = versions.lowest(self._later, verb, arguments)
         call = client.prepare(version=version).call
         with tracing.span(f"{self._peer} {verb}", tracing.Kind.CLIENT):
             context = {REQUEST_ID: request_id, **ids()}
@@ -371,7 +364,7 @@ class RPCClient:
                 context[REQUEST_ID] = request_id
             if self._sender:
                 context["sender"] = self._sender
-            future = in_thread(lambda: call(context, verb, **spoken))
+            future = in_thread(lambda: call(context, verb, **sent))
             limit = self._timeout + _GRACE_SECONDS if patience is None else patience
             wait((future, self._closed), limit, FIRST_COMPLETED)
         if not future.done():
@@ -387,7 +380,7 @@ class RPCClient:
             raise exception.PinnedVersion(
                 peer=self._peer, verb=verb, needed=version, pin=error.version_cap
             )
-        # Within one process it comes as it was raised.
+        # Within one process the exception is the one that was raised.
         if getattr(error, "exc_type", type(error).__name__) in _UNKNOWN:
             raise exception.UnknownVerb(peer=self._peer, verb=verb) from None
         if isinstance(error, oslo_messaging.RemoteError):
@@ -433,20 +426,16 @@ class RPCClient:
                 LOG.info("%s cannot be reached over the message bus: %s", self._peer, reason)
             self._trouble = reason
             wait((self._closed,), pause)
-            # A peer that starts must be found soon; a broker that fails may take its time.
+            # A peer that starts must be found soon; a broker that fails needs longer.
             pause = _FIRST_PAUSE if nobody else min(2 * pause, _LONGEST_PAUSE / 2)
 
     def _lost(self) -> None:
         self._up.clear()
         self._connect()
 
-    def _note(self, verb: str, error: BaseException | None) -> None:
-        if error is not None:
-            LOG.debug("Hint %s to the %s was not sent: %s", verb, self._peer, error)
-
 
 def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]:
-    """Call in a thread that the process does not wait for at its end, unlike an executor's."""
+    """Call in a daemon thread: unlike an executor's, it does not delay the end of the process."""
     future: Future[Any] = Future()
     call = carried(call)
 
@@ -454,8 +443,8 @@ def in_thread(call: Callable[[], Any], *, name: str = "rpc-call") -> Future[Any]
         try:
             future.set_result(call())
         except Exception as error:  # noqa: BLE001
-            # Nothing but the messaging libraries runs in there; those of the broker's driver let
-            # errors of their own pass while they make a connection. Each belongs to who asked.
+            # The libraries of the broker's driver raise errors of their own while they connect.
+            # The caller gets each error from the future.
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

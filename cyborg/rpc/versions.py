@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from cyborg import exception
 
-#: Name → the version in which it came, for all that is later than FIRST.
+#: Name → the version that added it, for all that is later than FIRST.
 Later = Mapping[str, str]
 
 FIRST: Final = "1.0"
-#: Of the conductor's verbs.
+#: The history of the conductor's verbs.
 CONDUCTOR: Final[Later] = MappingProxyType(
     {"discover_services.setup": "1.1", "update_device.reason": "1.1"}
 )
-#: Of the agents' verbs.
+#: The history of the agents' verbs.
 AGENT: Final[Later] = MappingProxyType({"prepare.image": "1.1"})
 
 
@@ -29,19 +29,18 @@ def newest(later: Later) -> str:
     return max((FIRST, *later.values()), key=_order)
 
 
-def said(later: Later, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without later ones that are None: an older peer lacks these."""
-    return {
+def lowest(later: Later, verb: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the lowest version that a message can have, and its arguments.
+
+    Later arguments that are None are left out: an older peer does not accept them.
+    """
+    sent = {
         name: value
         for name, value in arguments.items()
         if value is not None or f"{verb}.{name}" not in later
     }
-
-
-def needed(later: Later, verb: str, arguments: Mapping[str, Any]) -> str:
-    """Return the lowest version that accepts this verb with these arguments."""
-    names = (verb, *(f"{verb}.{name}" for name in arguments))
-    return max((FIRST, *(later[name] for name in names if name in later)), key=_order)
+    names = (verb, *(f"{verb}.{name}" for name in sent))
+    return max((FIRST, *(later[name] for name in names if name in later)), key=_order), sent
 
 
 def pinned(option: str, value: str | None, later: Later) -> str | None:

@@ -21,7 +21,8 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg import exception, tracing
 from cyborg.api import app, expose
-from cyborg.model.names import API
+from cyborg.api.framework import WsgiApp
+from cyborg.model.process import API
 
 LOG = logging.getLogger(__name__)
 
@@ -44,13 +45,13 @@ class LazyApplication:
 
     def __init__(
         self,
-        make: Callable[[Mapping[str, Any]], app.WsgiApp],
+        make: Callable[[Mapping[str, Any]], WsgiApp],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make = make
         self._clock = clock
         self._lock = threading.Lock()
-        self._app: app.WsgiApp | None = None
+        self._app: WsgiApp | None = None
         self._reason = ""
         self._logged = 0.0
 
@@ -103,7 +104,7 @@ def arguments(environ: Mapping[str, Any]) -> list[str]:
     if files:
         place = directory or _DEFAULT_DIRECTORY
         names = filter(None, map(str.strip, files.split(";")))
-        return [word for name in names for word in ("--config-file", _below(place, name))]
+        return [word for name in names for word in ("--config-file", str(Path(place) / name))]
     if directory:
         return _in_directory(Path(directory))
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -133,10 +134,6 @@ def _in_directory(directory: Path) -> list[str]:
     return [word for file in files for word in ("--config-file", str(file))] + options
 
 
-def _below(directory: str, name: str) -> str:
-    return str(Path(directory) / name)
-
-
 def _uwsgi(option: str) -> list[str]:
     """Return the values of a uWSGI option; empty if uWSGI does not run this process."""
     value = getattr(sys.modules.get("uwsgi"), "opt", {}).get(option, [])
@@ -144,7 +141,7 @@ def _uwsgi(option: str) -> list[str]:
     return [item.decode() if isinstance(item, bytes) else str(item) for item in values]
 
 
-def make(environ: Mapping[str, Any]) -> app.WsgiApp:
+def make(environ: Mapping[str, Any]) -> WsgiApp:
     """Configure this process and return its application; raises ConfigError."""
     conf = configuration.prepare(arguments(environ), prog=API)
     with configuration.checked(conf):

@@ -12,12 +12,12 @@ def _figure(p50: float, floor: float | None, aim: float | None) -> Figure:
     return Figure.of("list ARQs", samples, others=1000, rows=1000, floor_ms=floor, aim=aim)
 
 
-def test_medians_and_the_slowest_hundredth():
+def test_median_and_p99_are_computed():
     found = Samples([one / 1000 for one in range(1, 201)], elapsed=2.0)
     assert (found.p50_ms, found.p99_ms, found.per_second) == (100.5, 199.0, 100.0)
 
 
-def test_of_few_samples_the_slowest_counts():
+def test_p99_of_few_samples_is_the_slowest():
     assert Samples([0.001, 0.004], elapsed=1.0).p99_ms == 4.0
 
 
@@ -30,7 +30,7 @@ def test_of_few_samples_the_slowest_counts():
         (9.0, None, 2.0, None, False),
     ],
 )
-def test_a_ratio_is_held_against_its_aim(
+def test_ratio_is_compared_with_its_target(
     p50: float, floor: float | None, aim: float | None, ratio: float | None, missed: bool
 ):
     one = _figure(p50, floor, aim)
@@ -38,13 +38,13 @@ def test_a_ratio_is_held_against_its_aim(
     assert one.missed is missed
 
 
-def test_each_cost_is_held_against_its_own_allowance():
+def test_each_cost_is_compared_with_its_allowance():
     assert not Count("x", 10, 3, 1, 1, (4, 1, 1)).exceeded
     assert Count("x", 10, 3, 2, 1, (4, 1, 1)).exceeded
     assert not Count("x", 10, 99, 9, 9, None).exceeded
 
 
-def test_tables_name_what_is_above_and_mark_it():
+def test_tables_mark_exceeded_values():
     results = Results("sqlite 3", "fake")
     results.counts = [Count("create 3 ARQs", 10, 5, 1, 1, (4, 1, 1))]
     results.figures = [_figure(9.0, 2.0, 3.0)]
@@ -54,7 +54,7 @@ def test_tables_name_what_is_above_and_mark_it():
     assert "--transport-url" in shown
 
 
-def test_the_document_tells_what_the_tables_tell():
+def test_json_document_equals_the_tables():
     results = Results("sqlite 3", "fake")
     results.counts = [Count("create 3 ARQs", 10, 5, 1, 1, (4, 1, 1))]
     results.figures = [_figure(9.0, 2.0, 3.0)]
@@ -63,7 +63,7 @@ def test_the_document_tells_what_the_tables_tell():
     assert document["figures"][0]["ratio"] == pytest.approx(4.5)
 
 
-def test_by_default_it_needs_no_server_and_measures_all_sizes():
+def test_defaults_need_no_server_and_measure_all_sizes():
     plan = options.parse([])
     assert plan.database_url is None
     assert plan.in_process
@@ -72,11 +72,11 @@ def test_by_default_it_needs_no_server_and_measures_all_sizes():
     assert plan.clients == (1, 8)
 
 
-def test_a_quick_run_is_small():
+def test_quick_run_has_one_size():
     assert options.parse(["--quick"]).others == (10,)
 
 
-def test_wrong_usage_ends_with_a_hint(capsys: pytest.CaptureFixture[str]):
+def test_wrong_usage_prints_a_hint(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         options.parse(["--fast"])
     assert "--fast" in capsys.readouterr().err

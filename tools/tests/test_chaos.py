@@ -50,17 +50,17 @@ def task() -> HandleTask:
     return HandleTask("operation", "chaos_driver", CARD, f"here_{CARD}", UNIT, "uuid")
 
 
-def test_everything_that_can_be_asked_for_can_be_done():
+def test_every_named_fault_has_an_implementation():
     assert list(DONE) == list(NAMES)
 
 
-def test_by_default_all_faults_are_done():
+def test_all_faults_run_by_default():
     plan = options.parse([])
     assert [one.name for one in plan.faults] == list(NAMES)
     assert (plan.clients, plan.short, plan.as_json, plan.keep) == (6, False, False, False)
 
 
-def test_the_short_run_has_what_ci_is_to_see():
+def test_short_run_has_the_faults_of_ci():
     assert [one.name for one in options.parse(["--short"]).faults] == [
         "conductor-kill",
         "conductor-stop",
@@ -72,7 +72,7 @@ def test_the_short_run_has_what_ci_is_to_see():
     ]
 
 
-def test_named_faults_are_done_in_the_usual_order():
+def test_named_faults_run_in_list_order():
     asked = ["--only", "nova-503", "--only", "api-kill", "--short", "--seed", "7"]
     plan = options.parse(asked)
     assert [one.name for one in plan.faults] == ["api-kill", "nova-503"]
@@ -129,19 +129,19 @@ def test_view_shows_the_line_that_names_the_cause():
 
 
 @pytest.mark.parametrize("arguments", [["--only", "earthquake"], ["--clients", "9"]])
-def test_wrong_usage_ends(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         options.parse(arguments)
     assert ended.value.code == 2
     assert arguments[1] in capsys.readouterr().err
 
 
-def test_a_program_that_is_missing_is_named_with_its_package():
+def test_missing_program_is_named_with_its_package():
     with pytest.raises(exception.ConfigError, match=r"no-such-mariadbd .* package mariadb-server"):
         servers.needed("no-such-mariadbd", "mariadb-server")
 
 
-def test_the_machine_shows_what_is_prepared(machine: driver.Machine, loaded: driver.ChaosDriver):
+def test_machine_file_lists_prepared_units(machine: driver.Machine, loaded: driver.ChaosDriver):
     assert machine.prepared == set()
     for _ in range(2):
         loaded.prepare(task())
@@ -152,14 +152,14 @@ def test_the_machine_shows_what_is_prepared(machine: driver.Machine, loaded: dri
     assert machine.units == {UNIT: CARD, "0000:81:00.2": CARD}
 
 
-def test_the_driver_offers_what_is_plugged_in(loaded: driver.ChaosDriver):
+def test_driver_reports_plugged_devices(loaded: driver.ChaosDriver):
     (device,) = loaded.discover()
     (deployable,) = device.deployables
     assert (device.key, device.model, deployable.prepare) == (CARD, "CUSTOM_CARD", True)
     assert [one.key for one in deployable.handles] == [UNIT, "0000:81:00.2"]
 
 
-def test_the_driver_is_announced_as_vendors_do(tmp_path: Path):
+def test_driver_is_installed_as_an_entry_point(tmp_path: Path):
     announced, tools = driver.install(tmp_path / "vendor")["PYTHONPATH"].split(os.pathsep)
     (distribution,) = importlib.metadata.distributions(path=[announced])
     assert (Path(tools) / "cyborg_tools" / "chaos" / "driver.py").exists()
@@ -168,7 +168,7 @@ def test_the_driver_is_announced_as_vendors_do(tmp_path: Path):
     assert entry.load() is driver.ChaosDriver
 
 
-def test_a_unit_with_two_guests_is_written_down():
+def test_unit_with_two_guests_is_a_violation():
     witness = Witness()
     witness.hold(("provider", "unit"), "one")
     witness.hold(("provider", "unit"), "one")
@@ -192,14 +192,14 @@ def chapter() -> Chapter:
     return witness.page
 
 
-def test_answers_are_counted_by_what_became_of_them():
+def test_responses_are_counted_by_outcome():
     seen = chapter().seen["client-1"]
     assert seen.row("bind") == "2, 503 x1"
     assert seen.row("delete") == "0, none x1"
     assert seen.row("create") == "0"
 
 
-def test_a_document_for_programs():
+def test_json_document_has_all_results():
     part = Part("conductor-kill", "killed", chapter(), figures={"ARQ resolved": 3.21}, recovery=1.0)
     part.violations.append("something is wrong")
     document = Results(seed=7, parts=[part]).document()
@@ -211,7 +211,7 @@ def test_a_document_for_programs():
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(4.9, "aim: 5 s)"), (5.1, "aim: 5 s, missed)")])
-def test_people_see_the_takeover_against_its_aim(seconds: float, words: str):
+def test_text_report_compares_takeover_with_its_target(seconds: float, words: str):
     out = io.StringIO()
     part = Part("conductor-kill", "killed", chapter(), figures={"ARQ resolved": seconds})
     results = Results(seed=7, parts=[part], seconds=12.0)

@@ -50,7 +50,7 @@ def doors(witness: Witness, *urls: str) -> Doors:
     return Doors(urls, client="client", witness=witness, ended=threading.Event())
 
 
-def test_a_request_is_repeated_until_it_is_answered_for_good():
+def test_request_is_repeated_until_a_final_response():
     witness = Witness()
     with Loopback(Scripted(503, 503, 202)) as loopback:
         answer = doors(witness, loopback.url).ask("bind", "PATCH", "/accelerator_requests", {})
@@ -61,7 +61,7 @@ def test_a_request_is_repeated_until_it_is_answered_for_good():
     assert witness.page.violations == []
 
 
-def test_another_door_is_tried_where_nobody_answers():
+def test_next_endpoint_is_tried_when_one_is_unreachable():
     witness = Witness()
     nowhere = f"http://127.0.0.1:{free_port()}"
     with Loopback(Scripted(204)) as loopback:
@@ -71,14 +71,14 @@ def test_another_door_is_tried_where_nobody_answers():
     assert witness.page.seen["client"].row("delete") == "1, none x1"
 
 
-def test_an_unforeseen_fault_is_a_violation():
+def test_unexpected_error_is_a_violation():
     witness = Witness()
     with Loopback(Scripted(500)) as loopback:
         doors(witness, loopback.url).ask("list", "GET", "/x")
     assert witness.page.violations == ["client: GET /x was answered 500"]
 
 
-def test_a_front_hands_requests_on(front: tuple[Front, Scripted]):
+def test_proxy_forwards_requests(front: tuple[Front, Scripted]):
     door, behind = front
     headers = {"X-Auth-Token": "mine"}
     answer = requests.put(f"{door.url}/a/b?c=d", json={"e": 1}, headers=headers, timeout=10)
@@ -87,7 +87,7 @@ def test_a_front_hands_requests_on(front: tuple[Front, Scripted]):
     assert door.met == 0
 
 
-def test_a_front_refuses_and_is_healed(front: tuple[Front, Scripted]):
+def test_proxy_refuses_requests_until_reset(front: tuple[Front, Scripted]):
     door, behind = front
     door.refuse(409, writes_only=True)
     assert requests.get(door.url, timeout=10).status_code == 200
@@ -99,7 +99,7 @@ def test_a_front_refuses_and_is_healed(front: tuple[Front, Scripted]):
     assert (door.met, len(behind.asked)) == (1, 2)
 
 
-def test_a_front_leaves_requests_waiting(front: tuple[Front, Scripted]):
+def test_proxy_holds_requests(front: tuple[Front, Scripted]):
     door, behind = front
     door.hold()
     with ThreadPoolExecutor(1) as pool:

@@ -21,16 +21,16 @@ _SHORT = st.recursive(
 
 
 @given(_SHORT)
-def test_what_is_shown_is_the_value(value: Any) -> None:
+def test_compact_text_equals_the_value(value: Any) -> None:
     lines = compact(value, 40)
     assert json.loads("\n".join(lines)) == value
 
 
-def test_what_fits_is_one_line() -> None:
+def test_short_value_is_one_line() -> None:
     assert compact({"a": [1, "b"], "c": None}, 40) == ['{"a": [1, "b"], "c": null}']
 
 
-def test_short_entries_share_lines_and_nested_ones_do_not() -> None:
+def test_short_entries_share_lines() -> None:
     value = {"uuid": "0" * 20, "n": 1, "inner": {"first": "1" * 12, "second": "2" * 12}, "end": 2}
     assert compact(value, 42) == [
         "{",
@@ -44,7 +44,7 @@ def test_short_entries_share_lines_and_nested_ones_do_not() -> None:
     ]
 
 
-def test_a_list_of_one_costs_no_line() -> None:
+def test_list_of_one_entry_adds_no_line() -> None:
     assert compact([{"first": "1" * 20, "second": "2" * 20}], 40) == [
         "[{",
         '  "first": "11111111111111111111",',
@@ -54,7 +54,7 @@ def test_a_list_of_one_costs_no_line() -> None:
 
 
 @pytest.mark.parametrize("room", [20, 100])
-def test_of_many_entries_the_first_are_shown(room: int) -> None:
+def test_long_list_shows_its_first_entries(room: int) -> None:
     lines = compact(list(range(9)), room)
     assert "".join(line.strip() + " " for line in lines).strip("[ ]") == "0, 1, 2, ... 6 more"
     many: dict[str, Any] = {f"key{number}": {} for number in range(5)}
@@ -62,12 +62,12 @@ def test_of_many_entries_the_first_are_shown(room: int) -> None:
     assert shown.strip("{ }") == '"key0": {}, "key1": {}, "key2": {}, ... 2 more'
 
 
-def test_links_are_left_out() -> None:
+def test_links_are_omitted() -> None:
     assert compact({"links": [{"rel": "self"}], "a": 1}, 40) == ['{"links": [...], "a": 1}']
 
 
 @given(_SHORT, st.integers(30, 90))
-def test_lines_keep_to_their_room_where_strings_allow(value: Any, room: int) -> None:
+def test_lines_keep_to_the_width(value: Any, room: int) -> None:
     # No string above is longer than 18 columns with its quotes and escapes, no key than 9.
     deepest = max(len(line) - len(line.lstrip()) for line in compact(value, room))
     assert all(len(line) <= max(room, deepest + 32) for line in compact(value, room))

@@ -24,19 +24,19 @@ def commands(proxied: bool = False) -> list[list[str]]:
     return [words for one in found if (words := shlex.split(one, comments=True))]
 
 
-def test_lines_are_short_enough() -> None:
+def test_lines_fit_100_columns() -> None:
     lines = "\n".join(to_copy(SCENE, False)).splitlines()
     assert max(len(line) for line in lines if "PATH" not in line) <= 100
 
 
-def test_curl_makes_a_profile_for_the_accelerator_of_the_walk() -> None:
+def test_curl_creates_profile_for_the_accelerator() -> None:
     (made,) = [one for one in commands() if one[:3] == ["curl", "-s", f"{URL}/v2/device_profiles"]]
     body = json.loads(made[made.index("-d") + 1])
     group = {"resources:CUSTOM_PCI": "1", f"trait:{_TRAIT}": "required"}
     assert body == [{"name": "mine", "groups": [group]}]
 
 
-def test_curl_binds_to_the_provider_of_the_walk_and_releases() -> None:
+def test_curl_binds_to_the_provider_and_releases() -> None:
     requests = f"{URL}/v2/accelerator_requests"
     bound = next(one for one in commands() if "PATCH" in one)
     (changes,) = json.loads(bound[bound.index("-d") + 1]).values()
@@ -47,13 +47,13 @@ def test_curl_binds_to_the_provider_of_the_walk_and_releases() -> None:
     assert released[-1] == f"{requests}?instance={named['/instance_uuid']}"
 
 
-def test_the_command_of_this_package_needs_no_keystone() -> None:
+def test_cyborg_commands_need_no_keystone() -> None:
     asked = [one for one in commands() if one[0] in ("cyborg", "export")]
     assert ["export", "OS_AUTH_TYPE=none", f"OS_ENDPOINT={URL}"] in asked
     assert asked[-1] == ["cyborg", "hardware-list", "--long"]
 
 
-def test_the_client_needs_no_keystone() -> None:
+def test_openstack_commands_need_no_keystone() -> None:
     asked = [one for one in commands() if one[0] == "openstack"]
     assert asked
     prefix = ["openstack", "--os-auth-type", "none", "--os-endpoint", f"{URL}/v2", "accelerator"]
@@ -61,6 +61,6 @@ def test_the_client_needs_no_keystone() -> None:
     assert ["arq", "create", "other"] in [one[6:] for one in asked]
 
 
-def test_a_proxy_is_bypassed_where_there_is_one() -> None:
+def test_proxy_is_bypassed_when_set() -> None:
     assert "no_proxy=$no_proxy,127.0.0.1" in commands(proxied=True)[0]
     assert all("no_proxy" not in " ".join(one) for one in commands())

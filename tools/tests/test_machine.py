@@ -47,12 +47,12 @@ def chosen(driver: type[Driver]) -> tuple[Deployable, bool]:
     return found.deployable, found.own
 
 
-def test_an_offered_function_comes_before_the_fake() -> None:
+def test_offered_function_is_preferred_to_fake_device() -> None:
     deployable, own = chosen(OnePciCard)
     assert (deployable.name, own) == ("card_FakeDevice", True)
 
 
-def test_without_a_bus_the_fake_stands_in() -> None:
+def test_fake_device_is_used_without_pci_bus() -> None:
     deployable, own = chosen(PciDriver)
     assert (deployable.name, own) == ("fake_FakeDevice", False)
     assert machine.notes(findings()) == [
@@ -60,7 +60,7 @@ def test_without_a_bus_the_fake_stands_in() -> None:
     ]
 
 
-def test_a_bus_that_cannot_be_read_is_no_end() -> None:
+def test_fake_device_is_used_when_bus_cannot_be_read() -> None:
     deployable, own = chosen(UnreadableBus)
     assert (deployable.name, own) == ("fake_FakeDevice", False)
     assert machine.notes(findings(fault="reading /sys failed")) == [
@@ -68,7 +68,7 @@ def test_a_bus_that_cannot_be_read_is_no_end() -> None:
     ]
 
 
-def test_table_shows_everything_with_its_reason() -> None:
+def test_table_shows_every_function_with_its_reason() -> None:
     lines = machine.table(findings(DISK, CARD), 100)
     assert lines[0].split() == ["Address", "Kind", "Vendor", "Model", "Offered"]
     assert "no: it is mounted" in lines[2]
@@ -88,10 +88,10 @@ def test_long_words_are_wrapped_not_cut() -> None:
     assert (text.count("V") - 1, text.count("word")) == (60, 30)
 
 
-def test_notes_speak_of_the_whitelist_until_something_is_offered() -> None:
+def test_notes_mention_whitelist_until_something_is_offered() -> None:
     assert "--whitelist" in " ".join(machine.notes(findings(DISK)))
     assert machine.notes(findings(DISK, CARD)) == []
 
 
-def test_notes_explain_numbers() -> None:
+def test_notes_explain_numeric_names() -> None:
     assert "pci.ids" in " ".join(machine.notes(findings(DISK)))

@@ -21,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=[one.name for one in DEFECTS])
-def test_a_defect_can_be_applied(defect: Any) -> None:
+def test_defect_can_be_applied(defect: Any) -> None:
     text = (ROOT / defect.file).read_text()
     assert text.count(defect.text) == 1, f"correct the text of {defect.name} in tools/defects.py"
     changed = text.replace(defect.text, defect.replacement)
@@ -30,17 +30,17 @@ def test_a_defect_can_be_applied(defect: Any) -> None:
     assert all((ROOT / one.split("::")[0]).exists() for one in defect.tests)
 
 
-def test_each_defect_has_a_name_of_its_own() -> None:
+def test_defects_have_unique_names() -> None:
     assert [name for name, count in Counter(one.name for one in DEFECTS).items() if count > 1] == []
 
 
-def test_the_entries_are_listed() -> None:
+def test_list_prints_all_entries() -> None:
     ended = run("--list")
     assert ended.returncode == 0
     assert len(ended.stdout.splitlines()) == len(DEFECTS)
 
 
-def test_an_unknown_entry_is_one_sentence() -> None:
+def test_unknown_entry_is_named_in_one_line() -> None:
     ended = run("no-such-defect")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == ("mutants: tools/defects.py has no entry no-such-defect. See --list.\n")

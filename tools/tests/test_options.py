@@ -8,14 +8,14 @@ import pytest
 from cyborg_tools.quickstart.options import parse
 
 
-def test_defaults() -> None:
+def test_defaults_are_set() -> None:
     asked = parse([])
     assert (asked.port, asked.demo, asked.clean, asked.whitelist) == (6666, False, False, ())
     assert asked.state.parts[-2:] == (".quickstart", "state")
     assert asked.python is None
 
 
-def test_everything() -> None:
+def test_all_options_are_parsed() -> None:
     asked = parse(
         ["--demo", "--clean", "--port", "0", "--state", "x", "--whitelist", "{}", "--whitelist=[]"]
     )
@@ -25,7 +25,7 @@ def test_everything() -> None:
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "http", "", "\u00b2"])
-def test_what_is_no_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_port_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse([f"--port={port}"])
     assert ended.value.code == 2

@@ -19,7 +19,7 @@ def _colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def test_a_terminal_gets_colours_unless_it_does_not_want_them(
+def test_terminal_has_colours_unless_disabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     coloured, plain, unwanted = Terminal(), io.StringIO(), Terminal()
@@ -31,7 +31,7 @@ def test_a_terminal_gets_colours_unless_it_does_not_want_them(
     assert plain.getvalue() == unwanted.getvalue() == "\nheld\n"
 
 
-def test_a_short_exchange() -> None:
+def test_short_exchange_is_printed() -> None:
     out = io.StringIO()
     Screen(out).exchange("Cyborg", Exchange("POST", "/v2/things", {"a": 1}, 201, {"b": [2]}))
     assert out.getvalue().splitlines() == [
@@ -40,7 +40,7 @@ def test_a_short_exchange() -> None:
     ]
 
 
-def test_a_long_query_goes_below_and_an_empty_answer_is_its_status() -> None:
+def test_long_query_is_wrapped_and_empty_response_shows_status() -> None:
     out = io.StringIO()
     query = "&".join(f"name{number}={'x' * 20}" for number in range(4))
     Screen(out).exchange("Placement", Exchange("GET", f"/candidates?{query}", None, 204, None))
@@ -51,7 +51,7 @@ def test_a_long_query_goes_below_and_an_empty_answer_is_its_status() -> None:
     assert lines[5] == "           < 204"
 
 
-def test_bodies_stay_within_the_width() -> None:
+def test_bodies_fit_the_width() -> None:
     out = io.StringIO()
     body = {f"key{number}": "value" * 4 for number in range(20)}
     Screen(out).exchange("Cyborg", Exchange("PUT", "/x", body, 409, body))
@@ -61,7 +61,7 @@ def test_bodies_stay_within_the_width() -> None:
     assert all(line.startswith(" " * 11) for line in lines[1:])
 
 
-def test_steps_are_numbered_and_words_wrapped() -> None:
+def test_steps_are_numbered_and_text_is_wrapped() -> None:
     out = io.StringIO()
     screen = Screen(out)
     screen.step("first")
@@ -76,7 +76,7 @@ def test_steps_are_numbered_and_words_wrapped() -> None:
 
 
 @pytest.mark.parametrize(("columns", "width"), [(40, 72), (80, 80), (100, 100), (240, 100)])
-def test_lines_have_the_width_of_the_terminal_within_bounds(
+def test_lines_have_the_width_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch, columns: int, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -88,7 +88,7 @@ def test_lines_have_the_width_of_the_terminal_within_bounds(
     assert width - 5 <= longest <= width
 
 
-def test_a_brief_screen_shows_each_step_in_one_line() -> None:
+def test_brief_screen_shows_one_line_for_each_step() -> None:
     out = io.StringIO()
     screen = Screen(out, brief=True)
     screen.heading("The walk")

@@ -11,7 +11,7 @@ from cyborg.conf import opts
 from cyborg_tools.quickstart.state import State
 
 
-def test_only_one_at_a_time(tmp_path: Path) -> None:
+def test_second_user_of_state_directory_is_refused(tmp_path: Path) -> None:
     first, second = State(tmp_path / "new"), State(tmp_path / "new")
     with first.taken(), pytest.raises(exception.ConfigError, match="another quickstart is using"):
         second.taken().__enter__()
@@ -19,7 +19,7 @@ def test_only_one_at_a_time(tmp_path: Path) -> None:
         second.write_conf(6666, [])
 
 
-def test_clean_removes_what_was_made_and_nothing_else(tmp_path: Path) -> None:
+def test_clean_removes_only_created_files(tmp_path: Path) -> None:
     state = State(tmp_path)
     with state.taken():
         state.write_conf(6666, [])
@@ -30,7 +30,7 @@ def test_clean_removes_what_was_made_and_nothing_else(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "quickstart.lock"}
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_kept(tmp_path: Path) -> None:
     theirs = tmp_path / "cyborg.sqlite"
     theirs.write_text("precious")
     with pytest.raises(exception.ConfigError, match=r"holds cyborg\.sqlite.*--state"):
@@ -39,18 +39,18 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["file/below", "file"])
-def test_a_directory_that_cannot_be(tmp_path: Path, name: str) -> None:
+def test_unusable_directory_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(exception.ConfigError, match=r"cannot be used \(.*\); .*--state"):
         State(tmp_path / name).taken().__enter__()
 
 
-def test_a_path_that_no_configuration_can_hold(tmp_path: Path) -> None:
+def test_path_with_special_characters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(exception.ConfigError, match="characters"):
         State(tmp_path / "a$b").taken().__enter__()
 
 
-def test_configuration_says_what_was_asked_for(tmp_path: Path) -> None:
+def test_configuration_has_given_options(tmp_path: Path) -> None:
     directory = tmp_path / "with space#and%signs"
     state = State(directory)
     with state.taken():

@@ -47,7 +47,7 @@ def operator(
         yield Operator({**known, **account, "HOME": str(tmp_path)}, screen[0])
 
 
-def test_servers_are_those_of_the_tests_unless_others_are_named():
+def test_default_servers_are_those_of_the_tests():
     plan = options.parse([])
     assert (plan.mysql_url, plan.rabbit_url, plan.keep) == (
         "mysql+pymysql://root@127.0.0.1:3306/",
@@ -73,9 +73,7 @@ def nowhere(scheme: str) -> str:
         ("kafka", "rabbit", "must begin with rabbit://"),
     ],
 )
-def test_a_server_that_is_missing_is_one_sentence(
-    scheme: str, kind: str, words: str, tmp_path: Path
-):
+def test_missing_server_is_named_in_one_line(scheme: str, kind: str, words: str, tmp_path: Path):
     url = nowhere(scheme)
     database = servers.database(url, tmp_path, "cyborg_walkthrough")
     door = database if kind == "mysql" else servers.exchange(url)
@@ -88,7 +86,7 @@ def test_a_server_that_is_missing_is_one_sentence(
     assert "secret" not in said
 
 
-def test_without_a_server_the_walk_ends():
+def test_walkthrough_ends_without_a_server():
     command = [sys.executable, "-m", "cyborg_tools.walkthrough"]
     ran = subprocess.run(
         [*command, "--mysql-url", nowhere("mysql+pymysql")],
@@ -102,7 +100,7 @@ def test_without_a_server_the_walk_ends():
     assert line.startswith("walkthrough: The server at 127.0.0.1:")
 
 
-def test_commands_are_trusted_only_where_root_alone_can_change_them():
+def test_commands_are_trusted_only_in_directories_of_root():
     place = Place.make()
     try:
         assert place.directory.is_dir()
@@ -112,7 +110,7 @@ def test_commands_are_trusted_only_where_root_alone_can_change_them():
         place.directory.rmdir()
 
 
-def test_the_operator_reads_what_came_back(
+def test_operator_reads_returned_columns(
     operator: Operator, screen: tuple[Screen, io.StringIO], service: Service
 ):
     found = operator.asks(f"service-show {AGENT} -c uuid -c binary")
@@ -123,7 +121,7 @@ def test_the_operator_reads_what_came_back(
     assert operator.does(f"service-show {AGENT} -f value -c binary").out == "cyborg-agent\n"
 
 
-def test_another_end_than_expected_fails_the_step(operator: Operator, service: Service):
+def test_step_fails_with_an_unexpected_exit_status(operator: Operator, service: Service):
     service.answers["/drivers"] = [Answer(409, error_body("It is in use."))] * 3
     with pytest.raises(StepFailed, match="status 1 came back, and 0 was expected"):
         operator.does("driver-list")
@@ -134,7 +132,7 @@ def test_another_end_than_expected_fails_the_step(operator: Operator, service: S
         operator.is_refused(f"service-show {AGENT}")
 
 
-def test_only_the_last_look_is_shown(operator: Operator, screen: tuple[Screen, io.StringIO]):
+def test_only_the_last_attempt_is_shown(operator: Operator, screen: tuple[Screen, io.StringIO]):
     seen: list[object] = []
 
     def holds(shown: object) -> bool:
@@ -160,7 +158,7 @@ def shown(screen: tuple[Screen, io.StringIO]) -> Shown:
     return show
 
 
-def test_a_command_and_what_it_said(shown: Shown):
+def test_command_and_output_are_shown(shown: Shown):
     assert shown("cyborg x", 1, "It is not so.\nNor so.\n", None) == [
         "           $ cyborg x",
         "           ! It is not so.",
@@ -169,7 +167,7 @@ def test_a_command_and_what_it_said(shown: Shown):
     ]
 
 
-def test_text_stays_as_it_is_and_long_lines_go_on(shown: Shown):
+def test_text_is_unchanged_and_long_commands_are_wrapped(shown: Shown):
     lines = shown(f"cyborg {' '.join(['--option'] * 20)}", 0, "", "| a |\n| b |")
     assert lines[0].endswith("--option \\")
     assert max(map(len, lines)) <= WIDTH

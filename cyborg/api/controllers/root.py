@@ -2,17 +2,15 @@
 """Route a path to its resource: the root, /v2, and paths without a version, which act as /v2."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-import pecan
 import webob
 import webob.exc
 
 from cyborg.api import expose, microversion
+from cyborg.api.framework import ROUTE, Noun, Request, Routes, handler
 from cyborg.api.rendering import VERSION_SEGMENT, Links
-from cyborg.api.request import Request
-from cyborg.api.routing import ROUTE, Noun, Routes, segments
 
 _V2: Final = frozenset({VERSION_SEGMENT, f"{VERSION_SEGMENT}.json"})
 _PREFIX: Final = f"/{VERSION_SEGMENT}"
@@ -24,64 +22,60 @@ class Root:
 
     def __init__(self, nouns: Mapping[str, Noun], public_endpoint: str | None) -> None:
         self._nouns = nouns
-        self._root = _Document(_root_document, public_endpoint)
-        self._v2 = _Document(_v2_document, public_endpoint)
+        self._root = _RootDocument(public_endpoint)
+        self._v2 = _V2Document(public_endpoint)
 
-    @pecan.expose()
-    def _route(self, args: Sequence[str], request: Request) -> Any:
-        parts = segments(args)
+    def route(self, parts: Sequence[str], request: Request) -> tuple[Any, list[str]]:
+        """Return the handler of a path and its identifiers; negotiates version and content type."""
         if not parts:
-            request.check_accept(expose.JSON)
+            request.check_accept()
             request.environ[ROUTE] = "/"
-            return self._root._route([], request)
+            return self._root.route([], request)
         if parts[0] in _V2:
             parts = parts[1:]
         elif _OTHER_VERSION.fullmatch(parts[0]):
             raise webob.exc.HTTPNotFound("There is only version 2 of this API.")
         request.negotiate()
-        request.check_accept(expose.JSON)
+        request.check_accept()
         if not parts:
             request.environ[ROUTE] = _PREFIX
-            return self._v2._route([], request)
+            return self._v2.route([], request)
         noun = self._nouns.get(parts[0])
         if noun is None:
             raise webob.exc.HTTPNotFound("There is no such resource.")
         request.environ[ROUTE] = f"{_PREFIX}/{parts[0]}"
-        return noun._route(parts[1:], request)
+        return noun.route(parts[1:], request)
 
 
-class _Document(Noun):
-    """A version document, for API discovery; needs neither token nor database."""
+class _RootDocument(Noun):
+    """The answer of ``GET /``, for API discovery; needs neither token nor database."""
 
     routes: ClassVar[Routes] = {"": {"GET": "show"}}
 
-    def __init__(
-        self, document: Callable[[Links], dict[str, Any]], public_endpoint: str | None
-    ) -> None:
-        self._document = document
+    def __init__(self, public_endpoint: str | None) -> None:
         self._public_endpoint = public_endpoint
 
-    @pecan.expose(content_type=expose.JSON)
+    @handler
     def show(self, req: Request, resp: webob.Response) -> webob.Response:
         """Answer the document, with links to the URL that the client used."""
-        return expose.answer(200, self._document(Links.of(req, self._public_endpoint)))
+        return expose.answer(200, self._document(Links.of(req, self._public_endpoint).v2))
+
+    def _document(self, url: str) -> dict[str, Any]:
+        version = _version("v2", url)
+        return {
+            "name": "OpenStack Cyborg API",
+            "description": "Cyborg manages the life cycle of hardware accelerators: GPUs, FPGAs, "
+            "smart NICs, NVMe disks and the like.",
+            "versions": [version],
+            "default_version": version,
+        }
 
 
-def _root_document(links: Links) -> dict[str, Any]:
-    """Return the answer of ``GET /``."""
-    version = _version("v2", links.v2)
-    return {
-        "name": "OpenStack Cyborg API",
-        "description": "Cyborg manages the life cycle of hardware accelerators: GPUs, FPGAs, "
-        "smart NICs, NVMe disks and the like.",
-        "versions": [version],
-        "default_version": version,
-    }
+class _V2Document(_RootDocument):
+    """The answer of ``GET /v2``: the version without an envelope."""
 
-
-def _v2_document(links: Links) -> dict[str, Any]:
-    """Return the answer of ``GET /v2``: the version without an envelope."""
-    return _version("v2.0", f"{links.v2}/")
+    def _document(self, url: str) -> dict[str, Any]:
+        return _version("v2.0", f"{url}/")
 
 
 def _version(id_: str, href: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authenticate requests with keystonemiddleware, except those to paths that need no token.
+"""Authenticate requests: with keystonemiddleware, or not at all (``auth_strategy = noauth``).
 
 Paste files of deployers name ``AuthTokenMiddleware.factory``, with ``acl_public_routes``.
 """
 
+import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -15,17 +16,29 @@ from oslo_config import cfg
 
 from cyborg import exception
 from cyborg.api import expose, microversion
-from cyborg.api.middleware.noauth import NoAuthMiddleware
+from cyborg.api.framework import WsgiApp, has_account
 from cyborg.api.middleware.request_log import RequestLog
 from cyborg.clients.http import KEYSTONE
-from cyborg.conf import keystone_authtoken
-
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+from cyborg.conf import clients
 
 PUBLIC_ROUTES: Final = ("/", "/v2")
 #: Pages that never need a token, because monitoring has none.
 _HEALTH: Final = "/healthcheck"
 _METRICS: Final = "/metrics"
+
+#: The project and user of every request, unless ``X-Project-Id`` names another project.
+PROJECT_ID: Final = "00000000000000000000000000000000"
+USER_ID: Final = "00000000000000000000000000000001"
+_PROJECT_HEADER: Final = "HTTP_X_PROJECT_ID"
+_IDENTITY: Final = {
+    "HTTP_X_IDENTITY_STATUS": "Confirmed",
+    "HTTP_X_USER_ID": USER_ID,
+    "HTTP_X_USER_NAME": "noauth",
+    "HTTP_X_ROLES": "admin,manager,member,reader",
+    "HTTP_X_SERVICE_IDENTITY_STATUS": "Confirmed",
+    "HTTP_X_SERVICE_USER_ID": USER_ID,
+}
+_FOREIGN: Final = ("HTTP_X_DOMAIN_ID", "HTTP_OPENSTACK_SYSTEM_SCOPE", "HTTP_X_TENANT_ID")
 
 
 class AuthTokenMiddleware(auth_token.AuthProtocol):
@@ -50,12 +63,13 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
             raise exception.ConfigError(
                 reason=f"[keystone_authtoken] cannot be used: {fault}"
             ) from fault
-        if self._auth is None:
+        if not has_account(self):
             # Without this check the service starts and then fails at the first token.
             raise exception.ConfigError(
                 reason="[keystone_authtoken] auth_type is not set: there is no account to check "
                 "tokens with. Without Keystone set [api] auth_strategy = noauth."
             )
+        self._application = app
         monitoring = (_HEALTH, _METRICS) if conf.api.metrics else (_HEALTH,)
         self._public = frozenset(_plain(route) for route in (*public_routes, *monitoring))
 
@@ -69,7 +83,7 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Pass public paths on without a look at the token; authenticate all others."""
         if _plain(environ.get("PATH_INFO", "")) in self._public:
-            return self._app(environ, start_response)
+            return self._application(environ, start_response)
         return super().__call__(environ, start_response)
 
     def process_request(self, request: webob.Request) -> webob.Response | None:
@@ -81,7 +95,10 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
             refusal.json = {**body, "error_message": body["error"]["message"]}
             return _stamped(refusal)
         except webob.exc.HTTPServiceUnavailable as fault:
-            rejected = isinstance(_first_cause(fault), ks_exceptions.Unauthorized)
+            cause: BaseException = fault
+            while (earlier := cause.__cause__ or cause.__context__) is not None:
+                cause = earlier
+            rejected = isinstance(cause, ks_exceptions.Unauthorized)
             reason = (
                 "the identity service refuses the account with which Cyborg checks tokens "
                 "([keystone_authtoken])"
@@ -91,6 +108,56 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
             error = exception.Unavailable(peer=KEYSTONE, reason=reason)
             return _stamped(expose.fault(error, ""))
         return None
+
+
+class NoAuthMiddleware:
+    """Makes every caller an administrator with a service token, without a look at its tokens.
+
+    Unless ``[api] noauth_anywhere`` is set, raises ConfigError if the service listens on an
+    address that is not loopback, and answers 403 to clients on other machines, because an external
+    WSGI server may listen on any address.
+    """
+
+    def __init__(self, app: WsgiApp, conf: cfg.ConfigOpts) -> None:
+        self._app = app
+        self._anywhere = conf.api.noauth_anywhere
+        self._service_roles = ",".join(conf.keystone_authtoken.service_token_roles)
+        if not self._anywhere and not is_loopback(conf.api.host_ip):
+            raise exception.ConfigError(
+                reason="[api] auth_strategy = noauth lets everybody in, and [api] host_ip = "
+                f"{conf.api.host_ip} is not a loopback address; set noauth_anywhere = true if "
+                "that is what you want."
+            )
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Set the identity headers that keystonemiddleware sets, and pass the request on."""
+        if not self._anywhere and not is_loopback(environ.get("REMOTE_ADDR", "127.0.0.1")):
+            error = exception.Forbidden(
+                reason="Without authentication ([api] auth_strategy = noauth) this service "
+                "answers its own machine only."
+            )
+            refusal: Iterable[bytes] = expose.fault(error, "")(environ, start_response)
+            return refusal
+        for name in _FOREIGN:
+            environ.pop(name, None)
+        environ.update(_IDENTITY, HTTP_X_SERVICE_ROLES=self._service_roles)
+        environ[_PROJECT_HEADER] = environ.get(_PROJECT_HEADER) or PROJECT_ID
+        return self._app(environ, start_response)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address, or come from it.
+
+    An empty address is that of a peer on a Unix socket.
+    """
+    if host in ("", "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def protect(
@@ -114,7 +181,7 @@ def protect(
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register ``[keystone_authtoken]`` with Cyborg's defaults; may be called repeatedly."""
-    keystone_authtoken.set_defaults()
+    clients.set_auth_token_defaults()
     for group, options in auth_token.list_opts():
         conf.register_opts(options, group=group)
 
@@ -123,13 +190,6 @@ def service_roles(conf: cfg.ConfigOpts) -> frozenset[str]:
     """Return the roles that make a token a service token."""
     register_opts(conf)
     return frozenset(conf.keystone_authtoken.service_token_roles)
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Return the first error in the chain of causes."""
-    while (before := error.__cause__ or error.__context__) is not None:
-        error = before
-    return error
 
 
 def _plain(path: str) -> str:

@@ -2,12 +2,13 @@
 """Send the heartbeats of the API: messages to a conductor that this host serves the API."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from cyborg import version
-from cyborg.db.cached_clock import CachedClock
-from cyborg.model.names import API
+from cyborg.api.framework import WsgiApp
+from cyborg.db.clock import CachedClock
+from cyborg.model.process import API
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.service import PeriodicTask
 
@@ -15,8 +16,6 @@ from cyborg.service import PeriodicTask
 INTERVAL: Final = 10.0
 #: Workers of a host start together; the jitter spreads their heartbeats.
 _JITTER: Final = 0.2
-
-_WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Heartbeat:
@@ -29,7 +28,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        app: _WsgiApp,
+        app: WsgiApp,
         *,
         conductor: ConductorClient,
         clock: CachedClock,
@@ -49,13 +48,10 @@ class Heartbeat:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Start the heartbeats of this process if necessary, and pass the request on."""
         if os.getpid() not in self._periodics:
-            self._start_periodic()
+            periodic = PeriodicTask("heartbeat", self._send, interval=INTERVAL, jitter=_JITTER)
+            if self._periodics.setdefault(os.getpid(), periodic) is periodic:
+                periodic.start()
         return self._app(environ, start_response)
-
-    def _start_periodic(self) -> None:
-        periodic = PeriodicTask("heartbeat", self._send, interval=INTERVAL, jitter=_JITTER)
-        if self._periodics.setdefault(os.getpid(), periodic) is periodic:
-            periodic.start()
 
     def _send(self) -> None:
         self._clock.set()

@@ -15,16 +15,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from cyborg import exception, version
+from cyborg.api.framework import ROUTE, WsgiApp
 from cyborg.api.health import PATH as HEALTH
-from cyborg.api.routing import ROUTE
 from cyborg.metrics import catalogue
-from cyborg.metrics.listener import PATH, Page
-from cyborg.metrics.meters import BuildInfo
-from cyborg.model.names import API
+from cyborg.metrics.meters import PATH, BuildInfo, Page
+from cyborg.model.process import API
 
 LOG = logging.getLogger(__name__)
-
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 #: prometheus_client reads this variable when it is imported.
 DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -62,7 +59,13 @@ class Metering:
         """Pass the request on and count it, unless it is for the metrics page."""
         environ[_PAGE] = self._page
         if _is_page(environ):
-            self._warn(environ)
+            if environ.get("wsgi.multiprocess") and self._directory is None and not self._warned:
+                self._warned = True
+                LOG.warning(
+                    "The metrics cover only one of several processes: %s is not set in the "
+                    "environment of the server",
+                    DIRECTORY,
+                )
             return self._app(environ, start_response)
         began, status = time.monotonic(), "500"
 
@@ -74,7 +77,9 @@ class Metering:
         try:
             return self._app(environ, started)
         finally:
-            route, method = _route(environ), environ["REQUEST_METHOD"]
+            is_health = str(environ.get("PATH_INFO", "")).rstrip("/") == HEALTH
+            route = HEALTH if is_health else str(environ.get(ROUTE, _OTHER))
+            method = environ["REQUEST_METHOD"]
             method = method if method in _METHODS else _OTHER
             self._requests.labels(route, method, status).inc()
             self._seconds.labels(route, method).observe(time.monotonic() - began)
@@ -86,15 +91,6 @@ class Metering:
         MultiProcessCollector(together, self._directory)  # type: ignore[no-untyped-call]
         together.register(self._build)
         return together
-
-    def _warn(self, environ: dict[str, Any]) -> None:
-        if environ.get("wsgi.multiprocess") and self._directory is None and not self._warned:
-            self._warned = True
-            LOG.warning(
-                "The metrics cover only one of several processes: %s is not set in the environment "
-                "of the server",
-                DIRECTORY,
-            )
 
 
 class MetricsEndpoint:
@@ -115,10 +111,3 @@ class MetricsEndpoint:
 
 def _is_page(environ: dict[str, Any]) -> bool:
     return str(environ.get("PATH_INFO", "")).rstrip("/") == PATH
-
-
-def _route(environ: dict[str, Any]) -> str:
-    """Return the route of a request; ``other`` for every path without a route."""
-    if str(environ.get("PATH_INFO", "")).rstrip("/") == HEALTH:
-        return HEALTH
-    return str(environ.get(ROUTE, _OTHER))

@@ -52,7 +52,7 @@ class Attributes:
             self._store(caller, request_key, attribute)
         except exception.Conflict:
             with self.db.reader() as tx:
-                if not events.done_by(tx, request_key, _CREATED, [new_uuid]):
+                if not events.subjects_of(tx, request_key, _CREATED, [new_uuid]):
                     raise exception.Duplicate(
                         noun="Attribute", field="uuid", value=new_uuid
                     ) from None
@@ -70,8 +70,8 @@ class Attributes:
     def delete(self, caller: Caller, request_key: str, uuid: str) -> None:
         """Remove an attribute; raises NotFound."""
         with self.db.writer() as tx:
-            if not attributes.delete(tx, uuid):
-                if events.done_by(tx, request_key, _DELETED, [uuid]):
+            if not attributes.remove(tx, uuid):
+                if events.subjects_of(tx, request_key, _DELETED, [uuid]):
                     return
                 raise exception.NotFound(noun="Attribute", key=uuid)
             entry = events.Entry(_NOUN, uuid, _DELETED)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.arqs import images, release
-from cyborg.db import arqs, attach_handles, attaching, deployables, events, instances, work
+from cyborg.db import arqs, attach_handles, attachments, deployables, events, instances, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
@@ -151,7 +151,7 @@ class ArqBinder:
             # after the instances were read.
             return None
         unbound = any(row.state == State.UNBOUND for row in rows.values())
-        if unbound and events.operation_known(tx, request_key):
+        if unbound and events.is_repeated(tx, request_key):
             # A late repetition must not bind again what has been unbound in the meantime.
             return None
         for row in rows.values():
@@ -214,7 +214,7 @@ class ArqBinder:
                     "host_id": deployable.host_id,
                     "deployable_id": deployable.id,
                     "attach_handle_id": claim.handle_id,
-                    "spec": device_profile.wishes(claim.row.group_spec),
+                    "spec": device_profile.accel_requirements(claim.row.group_spec),
                     "deadline_in": self.bind_timeout,
                 }
             tasks.append(task)
@@ -328,7 +328,7 @@ def resolve(
     belongs to an attach operation: that operation binds it later, and Nova waits for no event of
     it. ``ordered_by`` holds the ids of the request that began the bind.
     """
-    attaching.wake(tx, now, {row.instance_uuid for row in rows if row.hidden})
+    attachments.make_due(tx, now, {row.instance_uuid for row in rows if row.hidden})
     if event is Event.FINISH:
         rows = [row for row in rows if not row.hidden]
     started = [row for row in rows if row.state == State.BIND_STARTED]

@@ -25,7 +25,7 @@ class ArqCreator:
         key. It never creates ARQs again that have been deleted in the meantime.
         """
         with self.db.reader() as tx:
-            profile = device_profiles.wanted(tx, profile_name, request_key)
+            profile = device_profiles.groups(tx, profile_name, request_key)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=profile_name)
         now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
@@ -42,7 +42,7 @@ class ArqCreator:
             except exception.Conflict as error:
                 conflict = error
         with self.db.reader() as tx:
-            created_at = arqs.made_at(tx, [arq.uuid for arq in new])
+            created_at = arqs.created_at(tx, [arq.uuid for arq in new])
         if created_at is not None:
             return [replace(arq, created_at=created_at) for arq in new]
         if conflict is not None:
@@ -51,7 +51,11 @@ class ArqCreator:
 
     @retried
     def _store(
-        self, caller: Caller, request_key: str, profile: device_profiles.Wanted, new: list[Arq]
+        self,
+        caller: Caller,
+        request_key: str,
+        profile: device_profiles.ProfileGroups,
+        new: list[Arq],
     ) -> None:
         rows = [
             {

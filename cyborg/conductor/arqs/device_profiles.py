@@ -38,7 +38,7 @@ class Profiles:
             return new
         except exception.Conflict:
             with self.db.reader() as tx:
-                if events.done_by(tx, request_key, _CREATED, [profile.uuid]):
+                if events.subjects_of(tx, request_key, _CREATED, [profile.uuid]):
                     # An earlier attempt of this request stored it.
                     return device_profiles.show(tx, profile.uuid, profile.name) or profile
                 taken = device_profiles.uuid_of(tx, profile.name)
@@ -58,7 +58,7 @@ class Profiles:
             with self.db.writer() as tx:
                 # The first attempt of a repeated request may have renamed the profile: its uuid
                 # still finds it.
-                uuid = events.treated_by(tx, request_key, _UPDATED)
+                uuid = events.subject_of(tx, request_key, _UPDATED)
                 rows = device_profiles.lock(tx, [uuid or key])
                 if not rows:
                     raise exception.NotFound(noun="Device profile", key=key)
@@ -83,7 +83,7 @@ class Profiles:
             rows = device_profiles.lock(tx, keys)
             existing = {key for row in rows for key in (row.uuid, row.name)}
             missing = [key for key in keys if key not in existing]
-            if missing and not events.operation_known(tx, request_key):
+            if missing and not events.is_repeated(tx, request_key):
                 raise exception.NotFound(noun="Device profile", key=", ".join(missing))
             if not rows:
                 return
@@ -91,6 +91,6 @@ class Profiles:
             for row in rows:
                 if row.id in users:
                     raise exception.ProfileInUse(name=row.name, count=users[row.id])
-            device_profiles.delete(tx, [row.id for row in rows])
+            device_profiles.remove(tx, [row.id for row in rows])
             entries = [events.Entry(_NOUN, row.uuid, _DELETED) for row in rows]
             events.record(tx, self.db.now, entries, caller=caller, operation=request_key)

@@ -14,10 +14,10 @@ from functools import partial
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.db import images
+from cyborg.db import deployables
 from cyborg.db.base import Record
 from cyborg.model.arq import State
-from cyborg.model.device_profile import Group, RequestedImage, image_wish, wishes
+from cyborg.model.device_profile import Group, RequestedImage, accel_requirements, parse_image
 from cyborg.model.work import ImageOrder, WorkKind
 
 #: Key in the ``spec`` of ``release`` work: its bind was cancelled while its image may have been
@@ -35,7 +35,7 @@ class ImageDecision:
 
 def requested_image(group: Group) -> RequestedImage | None:
     """Return the image that a group of a device profile requests; raises exception.Invalid."""
-    return image_wish(wishes(group))
+    return parse_image(accel_requirements(group))
 
 
 def admit(
@@ -57,9 +57,9 @@ def admit(
                 f"driver {deployable.driver} cannot load images"
             )
         return False
-    loaded = images.lock(tx, deployable.id)
-    users = images.users(tx, deployable.id) if with_image else ()
-    used = {_parsed(wishes(user.group_spec or {})) for user in users}
+    loaded = deployables.lock_image(tx, deployable.id)
+    users = deployables.image_users(tx, deployable.id) if with_image else ()
+    used = {_parsed(accel_requirements(user.group_spec or {})) for user in users}
     for arq, image in with_image.items():
         if _holds(loaded, image):
             continue
@@ -74,7 +74,7 @@ def admit(
             )
     if any(not _holds(loaded, image) for image in with_image.values()):
         return True
-    return any(_is_loading(row) for row in images.work_on(tx, deployable.id))
+    return any(_is_loading(row) for row in deployables.image_work(tx, deployable.id))
 
 
 def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
@@ -83,22 +83,24 @@ def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
     When its agent is to load an image, the loaded image is stored as unknown until the agent has
     answered.
     """
-    loaded = images.lock(tx, handle.deployable_id)
-    others = [other for other in images.work_on(tx, handle.deployable_id) if other.id != row.id]
+    loaded = deployables.lock_image(tx, handle.deployable_id)
+    others = [
+        other for other in deployables.image_work(tx, handle.deployable_id) if other.id != row.id
+    ]
     if any(
         _is_loading(other) and (other.id < row.id or other.kind == WorkKind.RELEASE)
         for other in others
     ):
         return ImageDecision(waits=True)
-    image = image_wish(row.spec or {})
+    image = parse_image(row.spec or {})
     if image is None or _holds(loaded, image):
         return ImageDecision()
     waiting = {
         other.arq_uuid for other in others if other.kind == WorkKind.PREPARE and other.id > row.id
     } | {row.arq_uuid}
-    alone = all(user.uuid in waiting for user in images.users(tx, handle.deployable_id))
+    alone = all(user.uuid in waiting for user in deployables.image_users(tx, handle.deployable_id))
     if alone and loaded is not None:
-        images.note(tx, handle.deployable_id, None)
+        deployables.set_image(tx, handle.deployable_id, None)
     return ImageDecision(
         image=ImageOrder(
             image.bitstream_id, image.function_id, loaded, alone=alone, prepare=handle.prepare
@@ -112,22 +114,22 @@ def clear_after_release(tx: sa.Connection, handle: Record) -> None:
     The clean-up after an instance may have removed the image as well.
     """
     if handle.prepare and handle.bitstream_id is not None:
-        images.lock(tx, handle.deployable_id)
-        users = images.users(tx, handle.deployable_id)
+        deployables.lock_image(tx, handle.deployable_id)
+        users = deployables.image_users(tx, handle.deployable_id)
         if all(user.attach_handle_id == handle.id for user in users):
-            images.note(tx, handle.deployable_id, None)
+            deployables.set_image(tx, handle.deployable_id, None)
 
 
 def may_be_loading(arq: Record) -> bool:
     """Return whether the image of an ARQ, whose handle is released now, may still be loading."""
-    image = _parsed(wishes(arq.group_spec or {}))
+    image = _parsed(accel_requirements(arq.group_spec or {}))
     return bool(arq.state == State.BIND_STARTED) and image is not None
 
 
 def check_unused(tx: sa.Connection, deployable: Record) -> None:
     """Lock a deployable for an operator's image; raises DeviceInUse while ARQs hold its units."""
-    images.lock(tx, deployable.id)
-    users = images.users(tx, deployable.id)
+    deployables.lock_image(tx, deployable.id)
+    users = deployables.image_users(tx, deployable.id)
     if users:
         arqs = ", ".join(user.uuid for user in users)
         raise exception.DeviceInUse(uuid=deployable.device_uuid, arqs=arqs)
@@ -154,6 +156,6 @@ def _is_loading(row: Record) -> bool:
 def _parsed(spec: Mapping[str, str]) -> RequestedImage | None:
     """Return the image that a stored row requests; None when the request is no longer valid."""
     try:
-        return image_wish(spec)
+        return parse_image(spec)
     except exception.Invalid:
         return None

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.arqs import images
-from cyborg.db import arqs, attach_handles, attaching, events, instances, work
+from cyborg.db import arqs, attach_handles, attachments, events, instances, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
@@ -47,7 +47,7 @@ class ArqReleaser:
             rows = _lock(tx, caller, uuids)
             missing = set(uuids) - {row.uuid for row in rows}
             if missing:
-                missing -= events.done_by(tx, request_key, _DELETED, missing)
+                missing -= events.subjects_of(tx, request_key, _DELETED, missing)
             bound = {row.uuid for row in rows if row.instance_uuid and not caller.service}
             deletable = [row for row in rows if row.uuid not in bound]
             waiting = self._delete(tx, caller, request_key, deletable)
@@ -67,12 +67,12 @@ class ArqReleaser:
         A repeated request does not delete ARQs that were bound after its first attempt.
         """
         with self.db.writer() as tx:
-            scope = [*arqs.of_caller(caller), ~events.mark_of(request_key)]
+            scope = [*arqs.of_caller(caller), ~events.has_operation(request_key)]
             # This comes first because it also locks the instance against a bind.
             opened = instances.release(tx, self.db.now, [instance_uuid], removing=scope)
             rows = arqs.lock(tx, Arq.instance_uuid == instance_uuid, *scope)
             waiting = self._delete(tx, caller, request_key, rows)
-            attached = sum(1 for row in rows if row.origin == attaching.ATTACHED)
+            attached = sum(1 for row in rows if row.origin == attachments.ATTACHED)
             if attached:
                 # The instance may go on (evacuated, offloaded), without these accelerators.
                 LOG.info("Instance %s has lost %d attached accelerator(s)", instance_uuid, attached)
@@ -86,7 +86,7 @@ class ArqReleaser:
             if rows and not opened:
                 # There was no row to lock: the first bind of the instance committed afterwards.
                 instances.release(tx, self.db.now, [instance_uuid])
-            if not rows and not events.operation_known(tx, request_key):
+            if not rows and not events.is_repeated(tx, request_key):
                 # This entry marks the request as done, so that a late repetition does not delete
                 # what was bound since.
                 entry = events.Entry("instance", instance_uuid, _DELETED)
@@ -101,7 +101,7 @@ class ArqReleaser:
         if not rows:
             return False
         cancel_and_release(tx, self.db.now, rows, request_key=request_key)
-        arqs.delete(tx, [row.id for row in rows])
+        arqs.remove(tx, [row.id for row in rows])
         entries = [arq_entry(row, _DELETED) for row in rows]
         events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
         return any(row.prepared for row in rows)
@@ -120,7 +120,7 @@ def unbind(
     ARQs that an earlier attempt of this request has unbound are not changed.
     """
     rows = _lock(tx, caller, uuids)
-    done = events.done_by(tx, request_key, State.UNBOUND.value, uuids)
+    done = events.subjects_of(tx, request_key, State.UNBOUND.value, uuids)
     rows = [row for row in rows if row.uuid not in done]
     missing = sorted(set(uuids) - done - {row.uuid for row in rows})
     if missing:
@@ -193,7 +193,7 @@ def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[R
     the lock is granted, and only a delete or unbind could remove the ARQ from the instance. They
     wait for the lock of the ARQ as well.
     """
-    unlocked = arqs.peek(tx, caller, uuids)
+    unlocked = arqs.instances_of(tx, caller, uuids)
     instances.lock(tx, (row.instance_uuid for row in unlocked if row.instance_uuid))
     return arqs.lock(tx, Arq.uuid.in_(uuids), *arqs.of_caller(caller))
 

@@ -13,10 +13,9 @@ from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Node, Placement
 from cyborg.db import snapshot
 from cyborg.db.engine import Reader
-from cyborg.model.audit_findings import Finding, Severity
+from cyborg.model.audit_findings import Finding
 from cyborg.model.audit_rules import Ages, check, confirmed
-from cyborg.model.audit_snapshot import Snapshot
-from cyborg.model.audit_views import AuditViews, Shown, View
+from cyborg.model.audit_snapshot import AuditViews, HostView, ProviderView, Snapshot
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,6 @@ class Verdict:
 
     findings: tuple[Finding, ...]
     unasked: tuple[str, ...] = ()
-
-    @property
-    def severity(self) -> Severity:
-        """The severity of the worst finding; INFO when there is none."""
-        return max((finding.severity for finding in self.findings), default=Severity.INFO)
 
 
 class Auditor:
@@ -60,22 +54,39 @@ class Auditor:
         if host is not None and all(row.name != host for row in first.hosts):
             raise exception.NotFound(noun="Host", key=host)
         views, unasked = self._views(first, host)
-        servers = _instances(first, host) | _unbound_consumers(first, views)
+        instances = {
+            arq.instance_uuid
+            for arq in first.arqs
+            if arq.instance_uuid is not None and (host is None or first.place_of(arq) == host)
+        }
+        consumers = _unbound_consumers(first, views)
         vanished: frozenset[str] = frozenset()
         try:
-            vanished = self._servers.vanished(servers)
+            vanished = self._servers.vanished(instances | consumers)
         except exception.CyborgError as error:
             unasked.append(str(error))
-        evidence = AuditViews(views, vanished, self._consumer_ages(first, views))
+        # Milliseconds, at least, for which the consumers have had no ARQ. The database knows since
+        # when an instance is not bound. Of a consumer that never was an instance with ARQs, only
+        # the time since the auditor first saw it is known.
+        ages = {
+            consumer: first.taken_ms - since
+            for consumer, since in self._first_seen.items()
+            if consumer in consumers
+        }
+        ages |= snapshot.unbound_for(self._db, consumers)
+        evidence = AuditViews(views, vanished, ages)
         second = snapshot.take(self._db)
-        self._remember(second, views)
+        self._first_seen = {
+            consumer: self._first_seen.get(consumer, second.taken_ms)
+            for consumer in _unbound_consumers(second, views)
+        }
         findings = confirmed(
             check(first, evidence, self._ages), check(second, evidence, self._ages)
         )
         shown = [finding for finding in findings if host is None or finding.host == host]
         return Verdict(tuple(shown), tuple(unasked))
 
-    def _views(self, cloud: Snapshot, host: str | None) -> tuple[dict[str, View], list[str]]:
+    def _views(self, cloud: Snapshot, host: str | None) -> tuple[dict[str, HostView], list[str]]:
         """Return what Placement shows of the hosts, and the error when it does not answer."""
         views = {}
         try:
@@ -93,27 +104,6 @@ class Auditor:
             return {}, [str(error)]
         return views, []
 
-    def _consumer_ages(self, cloud: Snapshot, views: Mapping[str, View]) -> dict[str, int]:
-        """Return for how many milliseconds, at least, these consumers have had no ARQ.
-
-        The database knows since when an instance is not bound. Of a consumer that never was an
-        instance with ARQs, only the time since the auditor first saw it is known.
-        """
-        consumers = _unbound_consumers(cloud, views)
-        ages = {
-            consumer: cloud.taken_ms - since
-            for consumer, since in self._first_seen.items()
-            if consumer in consumers
-        }
-        return ages | snapshot.open_since(self._db, consumers)
-
-    def _remember(self, cloud: Snapshot, views: Mapping[str, View]) -> None:
-        before = self._first_seen
-        consumers = _unbound_consumers(cloud, views)
-        self._first_seen = {
-            consumer: before.get(consumer, cloud.taken_ms) for consumer in consumers
-        }
-
 
 class PlacementView:
     """Reads what Placement shows of each host, and asks only for what may have changed.
@@ -126,16 +116,22 @@ class PlacementView:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._roots: dict[str, str] = {}
-        self._details: dict[str, tuple[int | None, Shown]] = {}
+        self._details: dict[str, tuple[int | None, ProviderView]] = {}
 
-    def view(self, host: str, providers: Collection[str]) -> View:
+    def view(self, host: str, providers: Collection[str]) -> HostView:
         """Return a host's tree, and those of ``providers`` that are in other trees.
 
         Raises exception.Unavailable.
         """
-        root, tree = self._tree(host)
-        if root is None:
-            return View(None)
+        root = self._roots.get(host)
+        tree = {} if root is None else self._placement.tree(root)
+        if root is None or not tree:
+            self._roots.pop(host, None)
+            node = self._placement.find_by_name(host)
+            if node is None:
+                return HostView(None)
+            root = self._roots[host] = node.uuid
+            tree = self._placement.tree(root)
         for uuid in set(providers) - tree.keys():
             node = self._placement.find_by_uuid(uuid)
             if node is not None:
@@ -145,32 +141,22 @@ class PlacementView:
             for uuid, node in tree.items()
             if uuid != root
         }
-        return View(root, {uuid: detail for uuid, detail in shown.items() if detail is not None})
+        return HostView(
+            root, {uuid: detail for uuid, detail in shown.items() if detail is not None}
+        )
 
-    def _tree(self, host: str) -> tuple[str | None, dict[str, Node]]:
-        if host in self._roots:
-            tree = self._placement.tree(self._roots[host])
-            if tree:
-                return self._roots[host], tree
-            del self._roots[host]
-        node = self._placement.find_by_name(host)
-        if node is None:
-            return None, {}
-        self._roots[host] = node.uuid
-        return node.uuid, self._placement.tree(node.uuid)
-
-    def _shown(self, node: Node, *, in_detail: bool) -> Shown | None:
+    def _shown(self, node: Node, *, in_detail: bool) -> ProviderView | None:
         """Return what Placement shows of a provider; None when it has just been deleted."""
         if not in_detail:
-            return Shown(node.name, node.parent_uuid)
-        generation, shown = self._details.get(node.uuid, (None, Shown("", None)))
+            return ProviderView(node.name, node.parent_uuid)
+        generation, shown = self._details.get(node.uuid, (None, ProviderView("", None)))
         try:
             if generation != node.generation:
                 # The generation comes with the first answer, so that what changes after it is
                 # read again in the next pass.
                 generation, inventories = self._placement.inventories(node.uuid)
                 _, traits = self._placement.traits(node.uuid)
-                shown = Shown("", None, inventories, traits, {"": {}})
+                shown = ProviderView("", None, inventories, traits, {"": {}})
             if shown.allocations:
                 shown = replace(shown, allocations=self._placement.allocations_of(node.uuid))
         except exception.NotFound:
@@ -179,16 +165,7 @@ class PlacementView:
         return replace(shown, name=node.name, parent_uuid=node.parent_uuid)
 
 
-def _instances(cloud: Snapshot, host: str | None) -> set[str]:
-    """Return the instances that ARQs name, of one host or of all."""
-    return {
-        arq.instance_uuid
-        for arq in cloud.arqs
-        if arq.instance_uuid is not None and (host is None or cloud.place_of(arq) == host)
-    }
-
-
-def _unbound_consumers(cloud: Snapshot, views: Mapping[str, View]) -> set[str]:
+def _unbound_consumers(cloud: Snapshot, views: Mapping[str, HostView]) -> set[str]:
     """Return the consumers with allocations of Cyborg's providers and no ARQ that binds a unit."""
     consumers: set[str] = set()
     for view in views.values():

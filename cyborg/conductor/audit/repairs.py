@@ -2,7 +2,8 @@
 """Repair findings of the audit in the database, one transaction for each finding.
 
 A repair locks instance, ARQs and handles, in this order, and checks the finding again. It returns
-False and changes nothing when the finding is no longer true.
+False and changes nothing when the finding is no longer true. A periodic job makes one conductor
+audit the cloud and repair the findings.
 """
 
 import logging
@@ -15,12 +16,14 @@ import sqlalchemy as sa
 from cyborg import exception
 from cyborg.conductor.arqs import bind, release
 from cyborg.conductor.arqs.release import ArqReleaser
-from cyborg.db import arqs, attach_handles, attaching, events, hosts, instances, work
+from cyborg.conductor.audit.auditor import Auditor
+from cyborg.conductor.leases import ConductorLease
+from cyborg.db import arqs, attach_handles, attachments, events, hosts, instances, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Host, Work
 from cyborg.model.arq import Event, State
-from cyborg.model.audit_findings import Finding, Fix
+from cyborg.model.audit_findings import Finding, Fix, Kind, Severity
 from cyborg.model.caller import Caller
 from cyborg.model.device import UNRELEASED, HandleState
 from cyborg.model.work import WorkKind
@@ -144,7 +147,7 @@ def release_handle(db: Database, uuid: str) -> bool:
             work.add(tx, db.now, [release.release_work(leaked, None)])
         else:
             attach_handles.finish_release(tx, row.id)
-            work.due_now(tx, db.now, row.id)
+            work.make_due(tx, db.now, row.id)
         entry = events.Entry(
             "handle", uuid, "released by audit", hostname=row.hostname, device_uuid=row.device_uuid
         )
@@ -203,7 +206,12 @@ def fail_bind(db: Database, arq_uuid: str) -> bool:
         instances.lock(tx, [uuid for uuid in uuids if uuid is not None])
         rows = arqs.lock(tx, Arq.uuid == arq_uuid)
         preparing = sa.and_(Work.arq_uuid == arq_uuid, Work.kind == WorkKind.PREPARE.value)
-        if _is_any(tx, preparing) or any(_is_being_attached(tx, row) for row in rows):
+        if _is_any(tx, preparing):
+            return False
+        # An attach in progress ends its own ARQs, which are hidden.
+        if any(
+            row.hidden and attachments.work_of(tx, row.instance_uuid) is not None for row in rows
+        ):
             return False
         return bind.resolve(tx, db.now, rows, Event.FAIL, fault=_NO_WORK)
 
@@ -213,7 +221,9 @@ def open_instance(db: Database, uuid: str) -> bool:
     """Let an instance that counts as bound, but has no ARQ, be bound again."""
     with db.writer() as tx:
         existing = instances.lock(tx, [uuid])
-        if uuid not in existing or not existing[uuid].bound or _lock_arqs_of(tx, uuid):
+        if uuid not in existing or not existing[uuid].bound:
+            return False
+        if arqs.lock(tx, Arq.instance_uuid == uuid):
             return False
         instances.release(tx, db.now, [uuid])
         entry = events.Entry("instance", uuid, "opened by audit", instance_uuid=uuid)
@@ -229,7 +239,7 @@ def guard_instance(db: Database, uuid: str) -> bool:
     """
     with db.writer() as tx:
         existing = instances.lock(tx, [uuid])
-        rows = _lock_arqs_of(tx, uuid)
+        rows = arqs.lock(tx, Arq.instance_uuid == uuid)
         if not rows or (uuid in existing and existing[uuid].bound):
             return False
         values = {
@@ -274,19 +284,73 @@ def _lock_handle(tx: sa.Connection, uuid: str) -> Record:
     ).one_or_none()
 
 
-def _lock_arqs_of(tx: sa.Connection, instance: str) -> list[Record]:
-    return list(arqs.lock(tx, Arq.instance_uuid == instance))
-
-
 def _is_being_released(tx: sa.Connection, handle_id: int) -> bool:
     return _is_any(
         tx, sa.and_(Work.attach_handle_id == handle_id, Work.kind == WorkKind.RELEASE.value)
     )
 
 
-def _is_being_attached(tx: sa.Connection, arq: Record) -> bool:
-    return bool(arq.hidden) and attaching.busy(tx, arq.instance_uuid) is not None
-
-
 def _is_any(tx: sa.Connection, term: sa.ColumnElement[bool]) -> bool:
     return bool(tx.execute(sa.select(sa.exists().where(term))).scalar_one())
+
+
+class AuditJob:
+    """A periodic job of every conductor; only the first living conductor does something in it.
+
+    For a moment several conductors may do it at once. This is harmless, since every repair checks
+    its finding again under lock. ``limit`` is the largest number of changes in one pass. A
+    conductor counts as alive for ``lease_ms`` milliseconds after its last heartbeat.
+    """
+
+    def __init__(
+        self,
+        *,
+        lease: ConductorLease,
+        auditor: Callable[[], Auditor],
+        repairs: Repairs,
+        lease_ms: int,
+        limit: int,
+    ) -> None:
+        self._lease = lease
+        self._make_auditor = auditor
+        self._auditor: Auditor | None = None
+        self._repairs = repairs
+        self._lease_ms = lease_ms
+        self._limit = limit
+        self._logged: set[tuple[Kind, str, str]] = set()
+
+    def run_once(self) -> None:
+        """Run one pass.
+
+        Raises exception.Unavailable, without a repair, when Placement or Nova does not answer.
+        """
+        if not self._lease.comes_first(self._lease_ms):
+            # What an earlier turn of this conductor remembers is too old for its next turn.
+            self._auditor, self._logged = None, set()
+            return
+        if self._auditor is None:
+            self._auditor = self._make_auditor()
+        verdict = self._auditor.look()
+        findings = {
+            finding.identity: finding
+            for finding in verdict.findings
+            if finding.severity > Severity.INFO
+        }
+        # Each finding is logged once, for as long as it stays.
+        for identity in findings.keys() - self._logged:
+            finding = findings[identity]
+            LOG.warning(
+                "Audit finding %s: %s %s: %s %s",
+                *(finding.kind, finding.noun, finding.key, finding.cause, finding.remedy),
+            )
+        self._logged = set(findings)
+        if verdict.unasked:
+            raise exception.Unavailable(
+                peer="A service that the audit reads", reason=" ".join(verdict.unasked)
+            )
+        for answer in self._repairs.repair(verdict.findings, self._limit):
+            if answer.reason:
+                LOG.warning(
+                    "Audit finding on %s %s is not repaired: %s",
+                    *(answer.finding.noun, answer.finding.key, answer.reason),
+                )

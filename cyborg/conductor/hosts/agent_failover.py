@@ -60,8 +60,12 @@ class AgentFailover:
         if not self._lease.comes_first(self._lease_ms):
             self._silent, self._reserved = {}, {}
             return
-        absences = self._absences()
-        before = self._silent
+        absences: dict[int, _Absence] = {}
+        with self._db.reader() as tx:
+            for row in hosts.silent_providers(tx, self._db.now, self._grace):
+                absence = absences.setdefault(row.id, _Absence(row.name, row.last_seen_ms, []))
+                absence.providers.append(row.rp_uuid)
+        silent_before = self._silent
         self._silent = {host_id: absence.last_seen_ms for host_id, absence in absences.items()}
         self._reserved = {
             host_id: last_seen_ms
@@ -69,16 +73,8 @@ class AgentFailover:
             if self._silent.get(host_id) == last_seen_ms
         }
         for host_id, absence in absences.items():
-            if host_id not in self._reserved and before.get(host_id) == absence.last_seen_ms:
+            if host_id not in self._reserved and silent_before.get(host_id) == absence.last_seen_ms:
                 self._reserve(host_id, absence)
-
-    def _absences(self) -> dict[int, _Absence]:
-        absences: dict[int, _Absence] = {}
-        with self._db.reader() as tx:
-            for row in hosts.without_agent(tx, self._db.now, self._grace):
-                absence = absences.setdefault(row.id, _Absence(row.name, row.last_seen_ms, []))
-                absence.providers.append(row.rp_uuid)
-        return absences
 
     def _reserve(self, host_id: int, absence: _Absence) -> None:
         if self._publisher is None:

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.conductor.reports.driver_inventory import register_drivers
-from cyborg.db import hosts, images, services
+from cyborg.db import deployables, hosts, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API
+from cyborg.model.process import AGENT, API
 from cyborg.model.report import DriverState, Hello, Welcome
 
 LOG = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ class Heartbeats:
         self._db = db
         self._down_after = down_after
 
+    @retried
     def hello(self, hello: Hello) -> Welcome:
         """Renew the agent's lease, or begin its first epoch; raises StaleEpoch.
 
@@ -39,28 +40,11 @@ class Heartbeats:
             raise exception.Forbidden(
                 reason=f"{hello.endpoint} cannot speak for host {hello.host}, only for its own."
             )
-        process = Process(hello.host, AGENT, hello.version, hello.endpoint)
-        return self._hello(hello, process)
-
-    def api_alive(self, host: str, version: str, endpoint: str) -> None:
-        """Store that the API is served on this host; one SQL statement while its row exists."""
-        # When several workers start together, one of them inserts the row for all.
-        with contextlib.suppress(exception.Conflict):
-            self._api_alive(Process(host, API, version, endpoint))
-
-    @retried
-    def _api_alive(self, process: Process) -> None:
         with self._db.writer() as tx:
-            if not services.renew(tx, self._db.now, process):
-                services.register(tx, self._db.now, process, DriverState.READY.value)
-
-    @retried
-    def _hello(self, hello: Hello, process: Process) -> Welcome:
-        with self._db.writer() as tx:
-            epoch = self._epoch(tx, hello, process)
+            epoch = self._epoch(tx, hello)
             host = hosts.of_agent(tx, hello.host)
             if host is None:
-                hosts.adopt(tx, self._db.now, hello.host, hello.provider_names)
+                hosts.assign_agent(tx, self._db.now, hello.host, hello.provider_names)
                 host = hosts.of_agent(tx, hello.host)
             elif len(hello.provider_names) == 1 and host.name != hello.provider_names[0]:
                 LOG.info(
@@ -72,31 +56,28 @@ class Heartbeats:
             if hello.epoch is None and host.digest is not None:
                 # A new host needs none of this: its first report follows.
                 register_drivers(tx, host.id, hello.drivers)
-                images.forget_unused(tx, host.id)
+                deployables.clear_unused_images(tx, host.id)
         return Welcome(epoch, host.digest, host.desired_generation)
 
-    def _epoch(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
-        if hello.epoch is None:
-            return self._register(tx, hello, process)
-        if services.heartbeat(
-            tx,
-            self._db.now,
-            process,
-            epoch=hello.epoch,
-            status=hello.status.value,
-            status_reason=hello.failure,
-            bus_error=hello.bus_error,
-        ):
-            return hello.epoch
-        row = services.current(tx, self._db.now, process)
-        if row is None or row.silent_ms > self._down_after:
-            return self._register(tx, hello, process)
-        raise exception.StaleEpoch(
-            epoch=hello.epoch, binary=AGENT, host=hello.host, current=row.epoch
-        )
-
-    def _register(self, tx: sa.Connection, hello: Hello, process: Process) -> int:
-        """Begin a new epoch of the agent, and return it."""
+    def _epoch(self, tx: sa.Connection, hello: Hello) -> int:
+        """Return the epoch of the agent's process, a new one if it has none that is current."""
+        process = Process(hello.host, AGENT, hello.version, hello.endpoint)
+        if hello.epoch is not None:
+            if services.heartbeat(
+                tx,
+                self._db.now,
+                process,
+                epoch=hello.epoch,
+                status=hello.status.value,
+                status_reason=hello.failure,
+                bus_error=hello.bus_error,
+            ):
+                return hello.epoch
+            row = services.current(tx, self._db.now, process)
+            if row is not None and row.silent_ms <= self._down_after:
+                raise exception.StaleEpoch(
+                    epoch=hello.epoch, binary=AGENT, host=hello.host, current=row.epoch
+                )
         return services.register(
             tx,
             self._db.now,
@@ -105,3 +86,12 @@ class Heartbeats:
             status_reason=hello.failure,
             bus_error=hello.bus_error,
         )[1]
+
+    @retried
+    def api_alive(self, host: str, version: str, endpoint: str) -> None:
+        """Store that the API is served on this host; one SQL statement while its row exists."""
+        process = Process(host, API, version, endpoint)
+        # When several workers start together, one of them inserts the row for all.
+        with contextlib.suppress(exception.Conflict), self._db.writer() as tx:
+            if not services.renew(tx, self._db.now, process):
+                services.register(tx, self._db.now, process, DriverState.READY.value)

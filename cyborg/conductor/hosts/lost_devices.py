@@ -64,7 +64,7 @@ class LostDevices:
         The agents fetch their desired state again. What has no provider is removed at once.
         """
         with self._db.reader() as tx:
-            host_ids = lost_devices.hosts(tx, self._db.now, self._age, self._down_after)
+            host_ids = lost_devices.due_hosts(tx, self._db.now, self._age, self._down_after)
         for host_id in host_ids:
             self._expire_on(host_id)
 
@@ -86,9 +86,9 @@ class LostDevices:
     ) -> tuple[int | None, str | None]:
         """Return the id of the device's host, and its agent; None twice for a repeated request."""
         with self._db.writer() as tx:
-            if events.operation_known(tx, request_key):
+            if events.is_repeated(tx, request_key):
                 return None, None
-            row = devices.of_operator(tx, uuid)
+            row = devices.with_agent(tx, uuid)
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
@@ -120,7 +120,14 @@ class LostDevices:
             name = hosts.name_of(tx, host_id)
             # A device without deployables has no provider that must be deleted first.
             removed, _ = self._remove(tx, host_id, frozenset())
-            removed += self._remove_units(tx, host_id)
+            # The lock of the host keeps single units lost, no bind claims a lost unit, and a held
+            # unit is not due. So the units that are due stay so until the commit.
+            units = lost_devices.due_handles(
+                tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
+            )
+            if units:
+                lost_devices.remove_handles(tx, [row.id for row in units])
+            removed += _removed("handle", units)
             self._record(tx, removed, name)
         _log(removed, name)
 
@@ -149,12 +156,12 @@ class LostDevices:
         ``names`` are deployables whose providers are deleted. Return what was removed, and whether
         one of ``names`` belongs to nothing that is due to be removed.
         """
-        lost = lost_devices.lost(tx, host_id)
+        lost = lost_devices.all_lost(tx, host_id)
         bare = _without_provider(lost, names)
         lost_devices.lock_handles_of(tx, [row.id for row in bare if row.id is not None])
         # Read after the lock, so that a bind that was faster shows.
-        due_devices = lost_devices.due(tx, self._db.now, host_id, self._age)
-        due_parts = lost_devices.deployables(tx, self._db.now, host_id, self._age)
+        due_devices = lost_devices.due_devices(tx, self._db.now, host_id, self._age)
+        due_parts = lost_devices.due_deployables(tx, self._db.now, host_id, self._age)
         due_ids = {row.id for row in due_devices}
         due_names = {row.name for row in lost if row.whole and row.device_id in due_ids}
         due_names |= {row.name for row in due_parts}
@@ -165,19 +172,6 @@ class LostDevices:
         lost_devices.remove_deployables(tx, [row.id for row in due_parts])
         removed = [*_removed("device", due_devices), *_removed("deployable", due_parts)]
         return removed, not names <= due_names
-
-    def _remove_units(self, tx: sa.Connection, host_id: int) -> list[Removed]:
-        """Remove the single units that are due; the caller locks the host.
-
-        That lock keeps them lost. No bind claims a lost unit, and a unit that is held is not due.
-        So what is read here stays true until the commit.
-        """
-        due = lost_devices.handles(
-            tx, self._db.now, host_id, age_ms=self._age, silent_ms=self._down_after
-        )
-        if due:
-            lost_devices.remove_handles(tx, [row.id for row in due])
-        return _removed("handle", due)
 
     def _record(self, tx: sa.Connection, removed: list[Removed], host: str) -> None:
         entries = [
@@ -206,18 +200,16 @@ def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Rec
 
 
 def _removed(noun: str, rows: Iterable[Record]) -> list[Removed]:
-    return [
-        Removed(noun, row.uuid, row.device_uuid, _why(row), noun == "device" and row.made)
-        for row in rows
-    ]
-
-
-def _why(row: Record) -> str:
-    if row.leaving:
-        return "an operator ordered its removal"
-    if row.uninstalled:
-        return "its driver was uninstalled"
-    return f"it had been lost for {row.lost_for // _DAY_MS} days"
+    removed = []
+    for row in rows:
+        reason = f"it had been lost for {row.lost_for // _DAY_MS} days"
+        if row.leaving:
+            reason = "an operator ordered its removal"
+        elif row.uninstalled:
+            reason = "its driver was uninstalled"
+        created = noun == "device" and row.made
+        removed.append(Removed(noun, row.uuid, row.device_uuid, reason, created))
+    return removed
 
 
 def _log(removed: list[Removed], host: str) -> None:

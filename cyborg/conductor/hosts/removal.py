@@ -15,15 +15,15 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.placement_sync import Publisher
-from cyborg.conductor.operations.operations import Operations, Order, Place, Task
+from cyborg.conductor.operations.operations import HostRef, Operations, Order, Task
 from cyborg.conductor.reports.desired_state import children_first
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import events, hosts, lost_devices, operations, services
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.model.caller import Caller
-from cyborg.model.names import AGENT
 from cyborg.model.operation import HostResult, Operation, ResultState
+from cyborg.model.process import AGENT
 from cyborg.model.work import WorkKind
 from cyborg.rpc.agent import AgentClient
 
@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 VERB: Final = "forget"
 #: The step of an operation after all providers of the host have been deleted in Placement.
 _UNPUBLISHED: Final = "unpublished"
-_DISABLED_REASON: Final = "It is being forgotten."
+_DISABLED_REASON: Final = "It is being removed."
 _ENABLED: Final = "enabled"
 _DISABLED: Final = "disabled"
 
@@ -56,6 +56,7 @@ class Processes:
         self._operations = operations
         self._down_after = down_after
 
+    @retried
     def set_status(
         self, caller: Caller, request_key: str, uuid: str, reason: str | None, *, disabled: bool
     ) -> None:
@@ -65,13 +66,6 @@ class Processes:
         fetched its desired state. Instances keep their units. Raises NotFound, Conflict (not an
         agent).
         """
-        agent = self._set_status(caller, request_key, uuid, reason, disabled=disabled)
-        self._agents.poke(agent)
-
-    @retried
-    def _set_status(
-        self, caller: Caller, request_key: str, uuid: str, reason: str | None, *, disabled: bool
-    ) -> str:
         with self._db.writer() as tx:
             row = self._process(tx, uuid)
             if row.binary != AGENT:
@@ -80,16 +74,17 @@ class Processes:
                     "has no units."
                 )
             status = _DISABLED if disabled else _ENABLED
-            if not events.done_by(tx, request_key, status, [uuid]):
+            if not events.subjects_of(tx, request_key, status, [uuid]):
                 if row.host_id is not None:
                     hosts.bump_desired_generation(tx, self._db.now, row.host_id)
                 services.disable(tx, row.id, disabled=disabled, reason=reason)
-                self._record(tx, row, status, reason, caller=caller, request_key=request_key)
+                entry = events.Entry("service", row.uuid, status, hostname=row.host, reason=reason)
+                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
         LOG.info(
             "%s on host %s is %s by an operator%s",
             *(row.binary, row.host, status, f": {reason}" if reason else ""),
         )
-        return str(row.host)
+        self._agents.poke(row.host)
 
     def request_removal(self, caller: Caller, request_key: str, uuid: str) -> Operation:
         """Begin to remove a process that is down and, of an agent, its host with all its devices.
@@ -104,10 +99,22 @@ class Processes:
                     reason=f"{row.binary} on {row.host} is up; it was seen "
                     f"{row.silent_ms // 1000} s ago. Stop it first."
                 )
-            place = Place(row.host) if row.host_id is None else _disable_host(tx, row)
-            self._record(tx, row, "forgotten", None, caller=caller, request_key=request_key)
-            about = {"service": str(row.binary)}
-            return [Task(place, WorkKind.FORGET, {"service": uuid}, patient=True, about=about)]
+            place = HostRef(row.host)
+            if row.host_id is not None:
+                place = HostRef(hosts.lock_with_handles(tx, row.host_id), row.host_id)
+                _check_unused(tx, row.host_id, row.host)
+                other = hosts.removal_operation(tx, row.host_id)
+                if other is not None:
+                    raise exception.Conflict(
+                        reason=f"{row.host} is being removed already: see operation {other}."
+                    )
+                services.disable(tx, row.id, disabled=True, reason=_DISABLED_REASON)
+            entry = events.Entry("service", row.uuid, "forgotten", hostname=row.host)
+            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            subject = {"service": str(row.binary)}
+            return [
+                Task(place, WorkKind.FORGET, {"service": uuid}, unlimited=True, subject=subject)
+            ]
 
         return self._operations.begin(Order(caller, request_key, VERB), plan)
 
@@ -116,32 +123,6 @@ class Processes:
         if row is None:
             raise exception.NotFound(noun="Process", key=uuid)
         return row
-
-    def _record(
-        self,
-        tx: sa.Connection,
-        row: Record,
-        action: str,
-        reason: str | None,
-        *,
-        caller: Caller,
-        request_key: str,
-    ) -> None:
-        entry = events.Entry("service", row.uuid, action, hostname=row.host, reason=reason)
-        events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
-
-
-def _disable_host(tx: sa.Connection, agent: Record) -> Place:
-    """Disable the host of an agent before its removal; raises Conflict."""
-    name = services.lock_host(tx, agent.host_id)
-    _refuse_used(tx, agent.host_id, agent.host)
-    running = services.removal_operation(tx, agent.host_id)
-    if running is not None:
-        raise exception.Conflict(
-            reason=f"{agent.host} is being forgotten already: see operation {running}."
-        )
-    services.disable(tx, agent.id, disabled=True, reason=_DISABLED_REASON)
-    return Place(name, agent.host_id)
 
 
 class HostRemover:
@@ -175,7 +156,7 @@ class HostRemover:
             return
         with self._db.reader() as tx:
             agent = services.process(tx, self._db.now, row.spec["service"])
-            providers = services.providers(tx, row.host_id)
+            providers = hosts.providers(tx, row.host_id)
             name = hosts.name_of(tx, row.host_id)
         try:
             if not self._is_up(agent):
@@ -208,7 +189,7 @@ class HostRemover:
     @retried
     def _remove_host(self, row: Record) -> None:
         with self._queue.complete([row]) as tx:
-            name = services.lock_host(tx, row.host_id)
+            name = hosts.lock_with_handles(tx, row.host_id)
             agent = services.process(tx, self._db.now, row.spec["service"])
             if agent is not None and self._is_up(agent):
                 # The host stays, and its agent publishes it again.
@@ -217,19 +198,19 @@ class HostRemover:
                 LOG.warning("Host %s is not removed: its agent is up again", agent.host)
                 self._end(tx, row, "its agent has come back, and the host stays")
                 return
-            _refuse_used(tx, row.host_id, name)
-            device_rows = services.devices(tx, row.host_id)
-            operations.reach(tx, self._db.now, row.operation_id, _UNPUBLISHED)
-            ended = HostResult(name, ResultState.FAILED, error="the host was forgotten")
-            for uuid in operations.open_on(tx, name):
+            _check_unused(tx, row.host_id, name)
+            device_rows = hosts.devices(tx, row.host_id)
+            operations.add_step(tx, self._db.now, row.operation_id, _UNPUBLISHED)
+            ended = HostResult(name, ResultState.FAILED, error="the host was removed")
+            for uuid in operations.open_for_host(tx, name):
                 if uuid != row.operation_id:
                     operations.end(tx, self._db.now, uuid, ended)
-            services.cancel_work(tx, row.host_id, kept=row.id)
+            hosts.cancel_work(tx, row.host_id, kept=row.id)
             lost_devices.remove(tx, [device.id for device in device_rows])
-            services.remove_host(tx, row.host_id)
+            hosts.remove(tx, row.host_id)
             if agent is not None:
                 services.remove(tx, agent.id)
-            reason = "its host was forgotten"
+            reason = "its host was removed"
             entries = [
                 events.Entry("device", device.uuid, "retired", hostname=name, reason=reason)
                 for device in device_rows
@@ -243,10 +224,10 @@ class HostRemover:
         """Store what prevents the removal of a host; only read when that is stored already."""
         result = HostResult(row.spec["host"], ResultState.RUNNING, error=reason)
         with self._db.reader() as tx:
-            stored = operations.standing(tx, row.operation_id, result.host)
+            stored = operations.result_of(tx, row.operation_id, result.host)
         if stored != (result.state.value, reason):
             with self._queue.checkpoint([row]) as tx:
-                operations.pause(tx, row.operation_id, result)
+                operations.update_result(tx, row.operation_id, result)
 
     def _end(self, tx: sa.Connection, row: Record, fault: str | None, *, devices: int = 0) -> None:
         state = ResultState.SUCCEEDED if fault is None else ResultState.FAILED
@@ -258,9 +239,9 @@ class HostRemover:
         return process is not None and process.silent_ms <= self._down_after[process.binary]
 
 
-def _refuse_used(tx: sa.Connection, host_id: int, host: str) -> None:
+def _check_unused(tx: sa.Connection, host_id: int, host: str) -> None:
     """Raise Conflict naming the ARQs that have units of a host."""
-    arqs = services.arqs(tx, host_id)
+    arqs = hosts.arqs(tx, host_id)
     if arqs:
         raise exception.Conflict(
             reason=f"Accelerator requests have units of {host}: {', '.join(arqs)}. Delete their "

@@ -4,26 +4,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova, Server
+from cyborg.clients.placement import Allocations
 from cyborg.conductor.arqs import images
 from cyborg.conductor.operations.operations import (
     Done,
+    HostRef,
     Operations,
     Order,
-    Place,
     Task,
     begun_before,
 )
 from cyborg.db import (
     arqs,
     attach_handles,
-    attaching,
+    attachments,
     deployables,
     device_profiles,
     events,
@@ -36,7 +35,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq
 from cyborg.model import device_profile, health, wire
 from cyborg.model.arq import State, arq_uuids
-from cyborg.model.attaching import Plan, Step
+from cyborg.model.attachment import Plan, Step
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.operation import Operation
@@ -61,12 +60,8 @@ class AttachRequest:
     operation: str
     server: Server
     profile_name: str
-    profile: device_profiles.Wanted
+    profile: device_profiles.ProfileGroups
     candidates: Sequence[Mapping[int, str]]
-
-    def refuse(self, reason: str) -> exception.CannotAttach:
-        """Return the error for this request."""
-        return exception.CannotAttach(instance=self.server.uuid, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Unit:
     group: int
     #: The deployable, with its device and host.
     offer: Record
-    handle: attach_handles.Claimed
+    handle: attach_handles.Claim
     #: Whether the guest gets the unit only after an image was loaded.
     loads: bool
 
@@ -140,10 +135,39 @@ class Attacher:
         Raises what ``ConductorClient.detach`` lists. A repeated request changes nothing more.
         """
         begun = self._begun_before(caller, operation, WorkKind.DETACH)
-        if begun is None:
-            server = self._server(caller, instance_uuid)
-            begun = self._begin_detach(caller, operation, server, arq_uuid)
-        return begun
+        if begun is not None:
+            return begun
+        server = self._server(caller, instance_uuid)
+
+        def plan(tx: sa.Connection) -> list[Task | Done]:
+            instances.lock(tx, [server.uuid])
+            _check_alone(tx, server.uuid)
+            terms = [Arq.instance_uuid == server.uuid]
+            terms += [] if arq_uuid is None else [Arq.uuid == arq_uuid]
+            rows = arqs.lock(tx, *terms)
+            if arq_uuid is not None and not rows:
+                raise exception.NotFound(noun="Accelerator request", key=arq_uuid)
+            if arq_uuid is not None and rows[0].origin != attachments.ATTACHED:
+                raise exception.CannotAttach(
+                    instance=server.uuid,
+                    reason=f"accelerator request {arq_uuid} came with its flavor or a port, and "
+                    "only an attached accelerator can be detached",
+                )
+            rows = [row for row in rows if row.origin == attachments.ATTACHED]
+            if not rows:
+                self._record(tx, caller, operation, server, action="nothing to detach")
+                host = HostRef(server.node or "")
+                return [Done(host, {"arqs": []}, {"instance": server.uuid})]
+            _check_ready(server)
+            # Nova no longer sees the ARQs. Their handles are held until the guest has lost them.
+            arqs.hide(tx, [row.id for row in rows], hidden=True)
+            self._record(tx, caller, operation, server, action="detach")
+            uuids = tuple(row.uuid for row in rows)
+            providers = attachments.providers(tx, uuids)
+            leaving = Plan(Step.REBOOT, uuids, server.node or "", providers, leaving=True)
+            return [_task(server, WorkKind.DETACH, leaving)]
+
+        return self._operations.begin(Order(caller, operation, WorkKind.DETACH.value), plan)
 
     def _begun_before(self, caller: Caller, operation: str, verb: WorkKind) -> Operation | None:
         with self._db.reader() as tx:
@@ -173,7 +197,7 @@ class Attacher:
             )
         name = profile_name or server.profile
         with self._db.reader() as tx:
-            profile = device_profiles.wanted(tx, name, operation)
+            profile = device_profiles.groups(tx, name, operation)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=name)
         root = self._placement.find_by_name(server.node or "")
@@ -181,14 +205,24 @@ class Attacher:
         return AttachRequest(caller, operation, server, name, profile, candidates)
 
     def _begin_attach(self, request: AttachRequest) -> Operation:
-        """Claim the handles, create the ARQs and queue the rest, in one transaction."""
+        """Claim the handles, create the ARQs and queue the rest, in one transaction.
+
+        Raises Unavailable, naming the host, if an agent has to prepare a unit and is down.
+        """
         server = request.server
 
         def plan(tx: sa.Connection) -> list[Task]:
             bound = instances.lock(tx, [server.uuid])
             _check_alone(tx, server.uuid)
             units = _claim(tx, request)
-            self._check_agents(tx, units)
+            for host_id in sorted({int(unit.offer.host_id) for unit in units if unit.prepares}):
+                agent = hosts.agent_of(tx, self._db.now, self._down_after, host_id)
+                if agent is None or not agent.up:
+                    raise exception.Unavailable(
+                        peer=f"The agent of {hosts.name_of(tx, host_id)}",
+                        reason="it is down, and it would have to prepare the accelerators; nothing "
+                        "was changed. Repeat it when the agent is back.",
+                    )
             if server.uuid not in bound or not bound[server.uuid].bound:
                 row = {
                     "uuid": server.uuid,
@@ -198,42 +232,54 @@ class Attacher:
                 }
                 instances.bind(tx, self._db.now, bound, [row])
             self._store(tx, request, units)
-            self._record(tx, request.caller, request.operation, _entry(server, "attach"))
+            self._record(tx, request.caller, request.operation, server, action="attach")
             providers = {unit.offer.rp_uuid: unit.offer.resource_class for unit in units}
             uuids = tuple(unit.uuid for unit in units)
-            return [
-                _task(server, WorkKind.ATTACH, Plan(Step.PREPARE, uuids, _node(server), providers))
-            ]
+            preparing = Plan(Step.PREPARE, uuids, server.node or "", providers)
+            return [_task(server, WorkKind.ATTACH, preparing)]
 
         order = Order(request.caller, request.operation, WorkKind.ATTACH.value)
         return self._operations.begin(order, plan)
 
-    def _check_agents(self, tx: sa.Connection, units: Sequence[Unit]) -> None:
-        """Raise Unavailable, naming the host, if an agent has to prepare a unit and is down."""
-        for host_id in sorted({int(unit.offer.host_id) for unit in units if unit.prepares}):
-            agent = hosts.agent_of(tx, self._db.now, self._down_after, host_id)
-            if agent is None or not agent.up:
-                name = hosts.name_of(tx, host_id)
-                raise exception.Unavailable(
-                    peer=f"The agent of {name}",
-                    reason="it is down, and it would have to prepare the accelerators; nothing was "
-                    "changed. Repeat it when the agent is back.",
-                )
-
     def _store(self, tx: sa.Connection, request: AttachRequest, units: Sequence[Unit]) -> None:
         """Hold the handles, insert the ARQs, and queue the preparations of the hosts."""
         attach_handles.hold(tx, [unit.handle.id for unit in units if not unit.handle.waits])
-        arqs.insert(tx, [_arq(request, unit) for unit in units])
+        server = request.server
+        created_at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+        rows = [
+            {
+                "uuid": unit.uuid,
+                "state": State.BIND_STARTED.value,
+                "project_id": server.project_id,
+                "device_profile_id": request.profile.id,
+                "device_profile_group_id": unit.group,
+                "group_spec": request.profile.groups[unit.group],
+                "hostname": server.node,
+                "device_rp_uuid": unit.offer.rp_uuid,
+                "instance_uuid": server.uuid,
+                "attach_handle_id": unit.handle.id,
+                "deployable_id": unit.offer.id,
+                # As with a bind: while the host still cleans up after the last guest, the work
+                # sets this.
+                "prepared": bool(unit.offer.prepare) and not unit.handle.waits,
+                "origin": attachments.ATTACHED,
+                "hidden": True,
+                "operation_id": request.operation,
+                "created_at": created_at,
+            }
+            for unit in units
+        ]
+        arqs.insert(tx, rows)
         preparations = [
             {
                 "kind": WorkKind.PREPARE,
-                "instance_uuid": request.server.uuid,
+                "instance_uuid": server.uuid,
                 "arq_uuid": unit.uuid,
                 "operation_id": request.operation,
                 "host_id": unit.offer.host_id,
                 "deployable_id": unit.offer.id,
                 "attach_handle_id": unit.handle.id,
-                "spec": device_profile.wishes(request.profile.groups[unit.group]),
+                "spec": device_profile.accel_requirements(request.profile.groups[unit.group]),
                 "deadline_in": self._bind_timeout,
             }
             for unit in units
@@ -245,45 +291,20 @@ class Attacher:
                 "arq",
                 unit.uuid,
                 State.BIND_STARTED.value,
-                instance_uuid=request.server.uuid,
-                hostname=request.server.node,
+                instance_uuid=server.uuid,
+                hostname=server.node,
                 device_uuid=unit.offer.device_uuid,
             )
             for unit in units
         ]
         events.record(tx, self._db.now, entries, caller=request.caller, operation=request.operation)
 
-    def _begin_detach(
-        self, caller: Caller, operation: str, server: Server, arq_uuid: str | None
-    ) -> Operation:
-        """Hide the ARQs from Nova; their handles are held until the guest has lost them."""
-
-        def plan(tx: sa.Connection) -> list[Task | Done]:
-            instances.lock(tx, [server.uuid])
-            _check_alone(tx, server.uuid)
-            terms = [Arq.instance_uuid == server.uuid]
-            terms += [] if arq_uuid is None else [Arq.uuid == arq_uuid]
-            rows = arqs.lock(tx, *terms)
-            if arq_uuid is not None:
-                _check_attached(server, arq_uuid, rows)
-            rows = [row for row in rows if row.origin == attaching.ATTACHED]
-            if not rows:
-                self._record(tx, caller, operation, _entry(server, "nothing to detach"))
-                about = {"instance": server.uuid}
-                return [Done(Place(_node(server)), {"arqs": []}, about)]
-            _check_ready(server)
-            arqs.hide(tx, [row.id for row in rows], hidden=True)
-            self._record(tx, caller, operation, _entry(server, "detach"))
-            uuids = tuple(row.uuid for row in rows)
-            providers = attaching.providers(tx, uuids)
-            leaving = Plan(Step.REBOOT, uuids, _node(server), providers, leaving=True)
-            return [_task(server, WorkKind.DETACH, leaving)]
-
-        return self._operations.begin(Order(caller, operation, WorkKind.DETACH.value), plan)
-
     def _record(
-        self, tx: sa.Connection, caller: Caller, operation: str, entry: events.Entry
+        self, tx: sa.Connection, caller: Caller, operation: str, server: Server, *, action: str
     ) -> None:
+        entry = events.Entry(
+            "instance", server.uuid, action, instance_uuid=server.uuid, hostname=server.node
+        )
         events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
 
 
@@ -300,21 +321,9 @@ def _check_ready(server: Server) -> None:
         raise exception.CannotAttach(instance=server.uuid, reason=reason)
 
 
-def _check_attached(server: Server, arq_uuid: str, rows: Sequence[Record]) -> None:
-    """Raise NotFound without a row, CannotAttach unless attach created the ARQ of the row."""
-    if not rows:
-        raise exception.NotFound(noun="Accelerator request", key=arq_uuid)
-    if rows[0].origin != attaching.ATTACHED:
-        raise exception.CannotAttach(
-            instance=server.uuid,
-            reason=f"accelerator request {arq_uuid} came with its flavor or a port, and only an "
-            "attached accelerator can be detached",
-        )
-
-
 def _check_alone(tx: sa.Connection, instance_uuid: str) -> None:
     """Raise CannotAttach while another attach or detach of the instance is in progress."""
-    other = attaching.busy(tx, instance_uuid)
+    other = attachments.work_of(tx, instance_uuid)
     if other is not None:
         raise exception.CannotAttach(
             instance=instance_uuid,
@@ -350,7 +359,7 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
         )
         for offer in by_id
     }
-    handles: dict[int, list[attach_handles.Claimed]] = {}
+    handles: dict[int, list[attach_handles.Claim]] = {}
     for offer in by_id:
         count = sum(1 for index in groups if placement[index] == offer.rp_uuid)
         # No locked handle was skipped before, so waiting for other transactions is safe.
@@ -361,7 +370,16 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
     for uuid, index in zip(uuids, groups, strict=True):
         offer = offers[placement[index]]
         units.append(Unit(uuid, index, offer, handles[offer.id].pop(0), loading[offer.id]))
-    _check_types(tx, request, units)
+    # Older releases of Nova drop all accelerators of a guest that has several attach types.
+    added = attachments.types_of_handles(tx, [unit.handle.id for unit in units])
+    existing = attachments.types_of_instance(tx, request.server.uuid)
+    if len(existing | added) > 1:
+        raise exception.CannotAttach(
+            instance=request.server.uuid,
+            reason="attach types must not be mixed: it has "
+            f"{' and '.join(sorted(existing)) or 'none yet'}, device profile "
+            f"{request.profile_name} would add {' and '.join(sorted(added))}",
+        )
     return units
 
 
@@ -370,77 +388,33 @@ def _choose(
 ) -> tuple[Mapping[int, str], dict[str, Record]]:
     """Return the first placement whose providers are all available, and their deployables."""
     provider_uuids = {uuid for placement in request.candidates for uuid in placement.values()}
-    offers = deployables.by_provider(tx, provider_uuids)
-    for placement in request.candidates:
-        if all(_is_offered(offers.get(uuid)) for uuid in placement.values()):
-            return placement, {uuid: offers[uuid] for uuid in placement.values()}
-    raise request.refuse(
-        f"its host {request.server.node} has no free accelerators for device profile "
-        f"{request.profile_name}"
-    )
-
-
-def _is_offered(offer: Record | None) -> bool:
-    return (
-        offer is not None
-        and offer.status == DeviceStatus.ENABLED
+    available = {
+        uuid: offer
+        for uuid, offer in deployables.by_provider(tx, provider_uuids).items()
+        if offer.status == DeviceStatus.ENABLED
         and offer.lost_ms is None
         and offer.device_lost_ms is None
         and offer.publish_error is None
         and not offer.host_disabled
         and health.offered(offer.health)
-    )
-
-
-def _check_types(tx: sa.Connection, request: AttachRequest, units: Sequence[Unit]) -> None:
-    """Raise CannotAttach when the instance would have accelerators of several attach types.
-
-    Older releases of Nova drop all accelerators of such a guest.
-    """
-    added = attaching.types_of(tx, [unit.handle.id for unit in units])
-    existing = attaching.attach_types(tx, request.server.uuid)
-    if len(existing | added) > 1:
-        raise request.refuse(
-            f"attach types must not be mixed: it has {' and '.join(sorted(existing)) or 'none yet'}"
-            f", device profile {request.profile_name} would add {' and '.join(sorted(added))}"
-        )
-
-
-def _arq(request: AttachRequest, unit: Unit) -> dict[str, Any]:
-    return {
-        "uuid": unit.uuid,
-        "state": State.BIND_STARTED.value,
-        "project_id": request.server.project_id,
-        "device_profile_id": request.profile.id,
-        "device_profile_group_id": unit.group,
-        "group_spec": request.profile.groups[unit.group],
-        "hostname": request.server.node,
-        "device_rp_uuid": unit.offer.rp_uuid,
-        "instance_uuid": request.server.uuid,
-        "attach_handle_id": unit.handle.id,
-        "deployable_id": unit.offer.id,
-        # As with a bind: while the host still cleans up after the last guest, the work sets this.
-        "prepared": bool(unit.offer.prepare) and not unit.handle.waits,
-        "origin": attaching.ATTACHED,
-        "hidden": True,
-        "operation_id": request.operation,
-        "created_at": datetime.now(UTC).replace(tzinfo=None, microsecond=0),
     }
-
-
-def _node(server: Server) -> str:
-    return server.node or ""
+    for placement in request.candidates:
+        if available.keys() >= set(placement.values()):
+            return placement, {uuid: available[uuid] for uuid in placement.values()}
+    raise exception.CannotAttach(
+        instance=request.server.uuid,
+        reason=f"its host {request.server.node} has no free accelerators for device profile "
+        f"{request.profile_name}",
+    )
 
 
 def _task(server: Server, kind: WorkKind, plan: Plan) -> Task:
     """Return the work of an instance; it has no deadline."""
-    spec = wire.dump(plan)
-    about = {"instance": server.uuid}
-    place = Place(_node(server))
-    return Task(place, kind, spec, patient=True, instance=server.uuid, about=about)
-
-
-def _entry(server: Server, action: str) -> events.Entry:
-    return events.Entry(
-        "instance", server.uuid, action, instance_uuid=server.uuid, hostname=server.node
+    return Task(
+        HostRef(plan.node),
+        kind,
+        wire.dump(plan),
+        unlimited=True,
+        instance=server.uuid,
+        subject={"instance": server.uuid},
     )

@@ -11,19 +11,18 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations, Consumer
-from cyborg.clients.nova import Nova, Server
-from cyborg.clients.placement import CONCURRENT_UPDATE
+from cyborg.clients.nova import Nova
+from cyborg.clients.placement import CONCURRENT_UPDATE, Allocations, Consumer
 from cyborg.conductor.arqs import release
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import arqs as arqs_db
-from cyborg.db import attaching, events, instances, operations, work
+from cyborg.db import attachments, events, instances, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Arq
 from cyborg.model import wire
 from cyborg.model.arq import Event, State
-from cyborg.model.attaching import Plan, Step
+from cyborg.model.attachment import Plan, Step
 from cyborg.model.operation import HostResult, ResultState
 from cyborg.model.work import WorkKind
 
@@ -32,16 +31,16 @@ LOG = logging.getLogger(__name__)
 #: How often an allocation is read again that another client has just changed.
 _ATTEMPTS = 5
 #: Milliseconds before the host or Nova, at work, is checked again.
-_LOOK_AGAIN_MS = 1000
+_POLL_MS = 1000
 #: Milliseconds for which an attach waits for Nova or Placement to answer, for another task of Nova,
 #: or for a reboot; then it is rolled back.
-_PATIENCE_MS = 600_000
+_WAIT_LIMIT_MS = 600_000
 #: How often a server is rebooted for an attach, and for a detach. Then it is its operator's turn.
 _REBOOTS = 2
 #: A server in this state takes on or loses accelerators without a reboot.
-_AT_REST = "SHUTOFF"
-_BROKEN = "ERROR"
-_REBOOTABLE = frozenset({"ACTIVE", _BROKEN})
+_SHUT_OFF = "SHUTOFF"
+_ERROR = "ERROR"
+_REBOOTABLE = frozenset({"ACTIVE", _ERROR})
 _FAILED = "the reboot failed"
 _GONE = "its accelerator requests were deleted together with those of the instance"
 
@@ -97,7 +96,7 @@ class InstanceAllocation:
     def _units(self, instance: str, consumer: Consumer) -> tuple[Mapping[str, int], _Units]:
         """Return the units that the ARQs bind by provider, and a copy of the allocation."""
         with self._db.reader() as tx:
-            bound = attaching.units(tx, instance)
+            bound = attachments.units(tx, instance)
         return bound, {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
 
     def _write(self, instance: str, consumer: Consumer, units: _Units) -> bool:
@@ -156,13 +155,13 @@ class AttachWork:
         """Wait until the host has prepared all units."""
         with self._db.reader() as tx:
             states = arqs_db.states(tx, plan.arqs)
-            waits = attaching.being_prepared(tx, plan.arqs)
+            waits = attachments.is_preparing(tx, plan.arqs)
         if len(states) < len(plan.arqs):
             return self._roll_back(row, plan, _GONE)
         if State.BIND_FAILED in states.values():
             return self._roll_back(row, plan, "its host could not prepare the accelerators")
         if waits:
-            self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
             return None
         return self._continue(row, replace(plan, step=Step.ALLOCATE))
 
@@ -172,15 +171,16 @@ class AttachWork:
             self._allocation.grow(row.instance_uuid, plan.providers)
             server = self._nova.server(row.instance_uuid)
         except exception.Unavailable as error:
-            if row.age_ms < _PATIENCE_MS:
+            if row.age_ms < _WAIT_LIMIT_MS:
                 raise
             return self._roll_back(row, plan, str(error))
         except (exception.NotFound, exception.Conflict, exception.Invalid) as error:
             return self._roll_back(row, plan, f"Placement refuses it: {error}")
         if server is None or server.node != plan.node:
             return self._roll_back(row, plan, "the server is not there any more")
-        if server.status not in ("ACTIVE", _AT_REST) or server.task is not None:
-            return self._roll_back(row, plan, f"the server has become {_state(server)}")
+        if server.status not in ("ACTIVE", _SHUT_OFF) or server.task is not None:
+            task = f" ({server.task})" if server.task is not None else ""
+            return self._roll_back(row, plan, f"the server has become {server.status}{task}")
         return self._list(row, plan)
 
     @retried
@@ -208,9 +208,9 @@ class AttachWork:
             return self._guest_updated(row, plan)
         if server.task is not None:
             return self._wait(row, plan, f"Nova is busy with the server ({server.task})")
-        if server.status == _AT_REST:
+        if server.status == _SHUT_OFF:
             return self._guest_updated(row, plan)
-        if server.status == _BROKEN and not plan.leaving:
+        if server.status == _ERROR and not plan.leaving:
             # A conductor may have rebooted it and ended before it stored that.
             return self._roll_back(row, plan, _FAILED)
         if server.status not in _REBOOTABLE:
@@ -229,7 +229,7 @@ class AttachWork:
             return self._server_gone(row, plan)
         if server.task is not None:
             return self._wait(row, plan, f"the reboot does not end ({server.task})")
-        if server.status != _BROKEN:
+        if server.status != _ERROR:
             return self._guest_updated(row, plan)
         if not plan.leaving:
             return self._roll_back(row, plan, _FAILED)
@@ -247,7 +247,7 @@ class AttachWork:
         with self._queue.checkpoint([row]) as tx:
             arqs = self._lock(tx, row, plan)
             release.cancel_and_release(tx, self._db.now, arqs, request_key=row.operation_id)
-            arqs_db.delete(tx, [arq.id for arq in arqs])
+            arqs_db.remove(tx, [arq.id for arq in arqs])
             instances.release(tx, self._db.now, [row.instance_uuid])
             entries = [_entry(row, arq, "detached") for arq in arqs]
             work.record(tx, self._db.now, row, entries)
@@ -280,9 +280,9 @@ class AttachWork:
 
     def _wait(self, row: Record, plan: Plan, reason: str) -> Plan | None:
         """Check again later; roll an attach back that has waited for too long."""
-        if not plan.leaving and row.age_ms - plan.rebooted_at > _PATIENCE_MS:
+        if not plan.leaving and row.age_ms - plan.rebooted_at > _WAIT_LIMIT_MS:
             return self._roll_back(row, plan, reason)
-        self._queue.reschedule([row], reason, pause_ms=_LOOK_AGAIN_MS)
+        self._queue.reschedule([row], reason, pause_ms=_POLL_MS)
         return None
 
     @retried
@@ -316,8 +316,8 @@ class AttachWork:
         return plan
 
     def _store(self, tx: sa.Connection, row: Record, plan: Plan) -> None:
-        operations.reach(tx, self._db.now, row.operation_id, plan.step.value)
-        work.note(tx, row, wire.dump(plan))
+        operations.add_step(tx, self._db.now, row.operation_id, plan.step.value)
+        work.set_spec(tx, row, wire.dump(plan))
 
     def _lock(self, tx: sa.Connection, row: Record, plan: Plan) -> Sequence[Record]:
         """Return the ARQs that the instance still has, locked after the instance."""
@@ -332,7 +332,7 @@ class AttachWork:
         ended = replace(plan, fault=fault, told=True)
         with self._queue.checkpoint([row]) as tx:
             self._end_operation(tx, row, ended)
-            work.note(tx, row, wire.dump(ended))
+            work.set_spec(tx, row, wire.dump(ended))
         return ended
 
     @retried
@@ -366,7 +366,3 @@ def _entry(row: Record, arq: Record, action: str) -> events.Entry:
         hostname=arq.hostname,
         device_uuid=arq.device_uuid,
     )
-
-
-def _state(server: Server) -> str:
-    return server.status if server.task is None else f"{server.status} ({server.task})"

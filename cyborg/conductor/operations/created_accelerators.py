@@ -17,7 +17,7 @@ from cyborg.conductor.operations.operations import Operations, Order, Task
 from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import created_accelerators, devices, events, host_inventory, hosts, operations
 from cyborg.db.base import Record
-from cyborg.db.created_accelerators import Ordered
+from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
 from cyborg.model import creation
 from cyborg.model.creation import Creation
@@ -53,15 +53,32 @@ class AcceleratorCreator:
             hosts.bump_desired_generation(tx, self._db.now, host.id)
             backends = created_accelerators.backends(tx, host.id, request.driver)
             attach_type = _attach_type(backends, request)
-            ordered = _ordered(tx, host, order, request, attach_type=attach_type)
+            pending = [ordered.facts for ordered in created_accelerators.requests(tx, host.id)]
+            keys = {
+                *created_accelerators.drivers_by_key(tx, host.id),
+                *(device.key for device in pending),
+            }
+            handles = creation.handles(request, attach_type, keys)
+            device = creation.device(request, handles, host.service_host)
+            names = {deployable.name for deployable in device.deployables}
+            reserved = {deployable.name for other in pending for deployable in other.deployables}
+            if device.key in keys or names & (
+                reserved | host_inventory.taken_names(tx, names).keys()
+            ):
+                raise exception.Conflict(
+                    reason=f"There is an accelerator {device.key} on {host.name} already, or there "
+                    "will be one soon."
+                )
+            uuid = str(uuid5(UUID(order.operation), "device"))
+            ordered = Request(uuid, request.driver, device, request.labels)
             entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
             events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
-            about = {
+            subject = {
                 "device": ordered.uuid,
                 "driver": request.driver,
                 "backend": request.backend,
             }
-            return [Task(host, WorkKind.CREATE, ordered.spec(), about=about)]
+            return [Task(host, WorkKind.CREATE, ordered.spec(), subject=subject)]
 
         return self._operations.begin(order, plan)
 
@@ -93,30 +110,6 @@ def _attach_type(backends: Sequence[Record], request: Creation) -> AttachType:
     raise exception.NotFound(noun="Backend", key=request.backend)
 
 
-def _ordered(
-    tx: sa.Connection,
-    host: Record,
-    order: Order,
-    request: Creation,
-    *,
-    attach_type: AttachType,
-) -> Ordered:
-    """Return the order for the host; raises Conflict when its key or a name is in use."""
-    pending = [ordered.facts for ordered in created_accelerators.ordered(tx, host.id)]
-    keys = {*created_accelerators.keys(tx, host.id), *(device.key for device in pending)}
-    handles = creation.handles(request, attach_type, keys)
-    device = creation.device(request, handles, host.service_host)
-    names = {deployable.name for deployable in device.deployables}
-    reserved = {deployable.name for other in pending for deployable in other.deployables}
-    if device.key in keys or names & (reserved | host_inventory.taken_names(tx, names).keys()):
-        raise exception.Conflict(
-            reason=f"There is an accelerator {device.key} on {host.name} already, or there will "
-            "be one soon."
-        )
-    uuid = str(uuid5(UUID(order.operation), "device"))
-    return Ordered(uuid, request.driver, device, request.labels)
-
-
 class CreationWork:
     """The handler of ``create`` work."""
 
@@ -137,12 +130,12 @@ class CreationWork:
 
     @retried
     def _end(self, row: Record, answer: Discovered) -> None:
-        ordered = Ordered.of(row.spec)
+        ordered = Request.of(row.spec)
         result = HostResult(row.spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
         with self._queue.complete([row]) as tx:
             # No report adds the device while this transaction decides, nor after it.
             hosts.lock(tx, row.host_id)
-            if devices.of_operator(tx, ordered.uuid) is None:
+            if devices.with_agent(tx, ordered.uuid) is None:
                 error = _refusal(tx, row, ordered, answer)
                 result = HostResult(row.spec["host"], ResultState.FAILED, error=error)
                 hosts.bump_desired_generation(tx, self._db.now, row.host_id)
@@ -152,7 +145,7 @@ class CreationWork:
             self._agents.poke(agent.service_host)
 
 
-def _refusal(tx: sa.Connection, row: Record, ordered: Ordered, answer: Discovered) -> str:
+def _refusal(tx: sa.Connection, row: Record, ordered: Request, answer: Discovered) -> str:
     """Return why a host does not report the ordered device, for the operator."""
     for driver in answer.drivers:
         if driver.name == ordered.driver and driver.error is not None:

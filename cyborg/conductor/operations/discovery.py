@@ -20,8 +20,7 @@ from cyborg.db import devices, drivers, events, hosts, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Device
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import DeviceEvent
+from cyborg.model.device import DeviceEvent, DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, DiscoveryTask, WorkKind
@@ -35,9 +34,9 @@ Undo = Callable[[sa.Connection], None]
 #: Precedes the error when an agent and this conductor do not understand each other's arguments.
 _OTHER_RELEASE = "the agent is of another release. "
 #: Milliseconds before an agent that is still looking is asked again.
-_ASK_AGAIN_MS = 500
+_ANSWER_POLL_MS = 500
 #: Milliseconds before it is checked again whether an agent that is down is back.
-_LOOK_AGAIN_MS = 1000
+_AGENT_POLL_MS = 1000
 #: A discovery fails when an agent has left so many queries in a row unanswered.
 _UNANSWERED = 2
 #: The key in the spec of work for the number of queries in a row without an answer.
@@ -64,8 +63,8 @@ class DiscoveryAPI:
             if driver is not None and not drivers.on_hosts(tx, driver, [row.id for row in chosen]):
                 raise exception.NotFound(noun="Driver", key=driver)
             spec = {"driver": driver, "setup": setup}
-            about = {"driver": driver} if driver else {}
-            return [Task(row, WorkKind.DISCOVER, spec, about=about) for row in chosen]
+            subject = {"driver": driver} if driver else {}
+            return [Task(row, WorkKind.DISCOVER, spec, subject=subject) for row in chosen]
 
         return self._operations.begin(order, plan)
 
@@ -93,33 +92,33 @@ class AgentQuery:
 
     @retried
     def _end_discovery(self, row: Record, answer: Discovered) -> None:
-        """End a discovery; begin the set-up of enabled devices that need one again."""
+        """End a discovery; begin the set-up of enabled devices that need one again.
+
+        With ``setup`` in its spec, devices that are inactive and need a set-up get one as well.
+        """
         ready = [driver.name for driver in answer.drivers if driver.state is DriverState.READY]
         which = sa.and_(Device.host_id == row.host_id, Device.driver.in_(ready))
         result = host_result(row, answer)
         with self._queue.complete([row]) as tx:
-            if devices.unready(tx, which):
+            if devices.needing_set_up(tx, which):
                 hosts.bump_desired_generation(tx, self._db.now, row.host_id)
                 self._record_set_up(
                     tx, row, set_up.repeat(tx, self._db.now, which, row.operation_id)
                 )
-            if row.spec.get("setup"):
-                self._set_up_inactive(tx, row, which)
-            installing = devices.being_set_up(tx, row.host_id, ready)
+            inactive = (
+                devices.needing_set_up(tx, which, status=DeviceStatus.INACTIVE)
+                if row.spec.get("setup")
+                else []
+            )
+            if inactive:
+                hosts.bump_desired_generation(tx, self._db.now, row.host_id)
+                devices.move_all(tx, [device.id for device in inactive], DeviceEvent.INSTALL)
+                set_up.begin(tx, self._db.now, inactive, row.operation_id)
+                self._record_set_up(tx, row, [device.uuid for device in inactive])
+            installing = devices.in_set_up(tx, row.host_id, ready)
             result = replace(result, result={**(result.result or {}), "installing": installing})
             operations.end(tx, self._db.now, row.operation_id, result)
         _log(row, result)
-
-    def _set_up_inactive(
-        self, tx: sa.Connection, row: Record, which: sa.ColumnElement[bool]
-    ) -> None:
-        """Begin the set-up of the devices that are not enabled yet and need one."""
-        inactive = devices.unready(tx, which, status=DeviceStatus.INACTIVE)
-        if inactive:
-            hosts.bump_desired_generation(tx, self._db.now, row.host_id)
-            devices.move_all(tx, [device.id for device in inactive], DeviceEvent.INSTALL)
-            set_up.begin(tx, self._db.now, inactive, row.operation_id)
-            self._record_set_up(tx, row, [device.uuid for device in inactive])
 
     def _record_set_up(self, tx: sa.Connection, row: Record, uuids: Sequence[str]) -> None:
         status, hostname = DeviceStatus.INSTALLING.value, row.spec["host"]
@@ -155,7 +154,7 @@ class AgentQuery:
             raise
         self._note_silence(row, 0)
         if not answer.done:
-            self._queue.reschedule([row], None, pause_ms=_ASK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_ANSWER_POLL_MS)
             return None
         return answer
 
@@ -181,7 +180,7 @@ class AgentQuery:
         """Store how many queries in a row were not answered, if the number has changed."""
         if silence != int(row.spec.get(_SILENCE, 0)):
             with self._queue.checkpoint([row]) as tx:
-                work.note(tx, row, {**row.spec, _SILENCE: silence})
+                work.set_spec(tx, row, {**row.spec, _SILENCE: silence})
 
     def agent(self, row: Record) -> Record | None:
         """Return the agent of a work row if it is up.
@@ -195,7 +194,7 @@ class AgentQuery:
             return None
         if not agent.up:
             self.pause(row, ResultState.WAITING, "its agent is down")
-            self._queue.reschedule([row], "its agent is down", pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], "its agent is down", pause_ms=_AGENT_POLL_MS)
             return None
         self.pause(row, ResultState.RUNNING, None)
         return agent
@@ -227,10 +226,12 @@ class AgentQuery:
     def pause(self, row: Record, state: ResultState, error: str | None) -> None:
         """Store what one host's part of an operation waits for, if that has changed."""
         with self._db.reader() as tx:
-            if operations.standing(tx, row.operation_id, row.spec["host"]) == (state.value, error):
+            if operations.result_of(tx, row.operation_id, row.spec["host"]) == (state.value, error):
                 return
         with self._queue.checkpoint([row]) as tx:
-            operations.pause(tx, row.operation_id, HostResult(row.spec["host"], state, error=error))
+            operations.update_result(
+                tx, row.operation_id, HostResult(row.spec["host"], state, error=error)
+            )
 
 
 def host_result(row: Record, answer: Discovered) -> HostResult:

@@ -18,8 +18,7 @@ from cyborg.conductor.tasks.queue import WorkQueue
 from cyborg.db import drivers, events, hosts, operations, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import LOST
+from cyborg.model.device import LOST, DeviceStatus
 from cyborg.model.operation import HostResult, Operation, ResultState
 from cyborg.model.report import DriverState
 from cyborg.model.work import Discovered, WorkKind
@@ -48,7 +47,7 @@ _APPLY, _UNDO = "apply", "undo"
 #: agent unloads the driver (UNLOAD), and its devices leave Placement (REMOVE).
 _GREET, _DRAIN, _UNLOAD, _REMOVE = "greet", "drain", "unload", "remove"
 #: Milliseconds before it is checked again whether a driver is unused, or its devices removed.
-_LOOK_AGAIN_MS = 1000
+_POLL_MS = 1000
 
 
 class Drivers:
@@ -109,7 +108,19 @@ class Drivers:
             name, chosen = self._installed(tx, driver, wait=order.wait)
             self._check_not_leaving(tx, chosen, name)
             if options is None and enabled is None:
-                return self._reload(tx, order, chosen, name)
+                rows = drivers.on_hosts(tx, name, [host.id for host in chosen])
+                stays_enabled = {row.host_id: row.enabled for row in rows}
+                self._record(tx, order, chosen, rows)
+                spec = {"driver": name, "wish": {}, _PHASE: _RELOAD, "before": {}}
+                return [
+                    Task(
+                        host,
+                        WorkKind.DRIVER,
+                        {**spec, "epoch": host.epoch, "enabled": stays_enabled[host.id]},
+                        subject={"driver": name},
+                    )
+                    for host in chosen
+                ]
             if enabled is False:
                 self._check_unused(tx, chosen, name, _DISABLED)
 
@@ -145,16 +156,16 @@ class Drivers:
             drivers.lock_handles(tx, host_ids, name)
             if not drain:
                 self._check_unused(tx, chosen, name, _UNINSTALLED)
-            served = drivers.in_service(tx, host_ids, name)
+            served = drivers.enabled_devices(tx, host_ids, name)
             reserved = drivers.reserve(tx, host_ids, name, _REASON)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
             entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
             events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
-            patient = drain or order.wait
+            unlimited = drain or order.wait
             spec = {"driver": name, "served": served}
-            about = {"driver": name}
+            subject = {"driver": name}
             return [
-                Task(host, WorkKind.UNINSTALL, spec, patient=patient, about=about)
+                Task(host, WorkKind.UNINSTALL, spec, unlimited=unlimited, subject=subject)
                 for host in chosen
             ]
 
@@ -180,11 +191,13 @@ class Drivers:
         rows = drivers.named(tx, name)
         if not rows:
             raise exception.NotFound(noun="Driver", key=key)
-        host_ids = {
-            row.host_id
-            for row in rows
-            if _is_installed(row) and only_host_id in (None, row.host_id)
-        }
+        host_ids = set()
+        for row in rows:
+            # Without a request a driver is installed where it is loaded.
+            loaded = row.state != DriverState.STOPPED.value
+            installed = loaded if row.wanted is None else row.wanted
+            if installed and only_host_id in (None, row.host_id):
+                host_ids.add(row.host_id)
         if not host_ids:
             raise exception.Conflict(reason=f"Driver {key} is not installed there.")
         chosen = [host for host in self._operations.all_hosts(tx) if host.id in host_ids]
@@ -193,7 +206,7 @@ class Drivers:
 
     def _check_not_leaving(self, tx: sa.Connection, chosen: Sequence[Record], name: str) -> None:
         """Raise Conflict while the driver is being uninstalled."""
-        if drivers.leaving(tx, [host.id for host in chosen], name):
+        if drivers.is_uninstalling(tx, [host.id for host in chosen], name):
             raise exception.Conflict(reason=f"Driver {name} is being uninstalled.")
 
     def _check_unused(
@@ -209,23 +222,6 @@ class Drivers:
                 f"{', '.join(arqs[:_NAMED])}{more}. Delete their instances or detach them first"
                 f"{advice}."
             )
-
-    def _reload(
-        self, tx: sa.Connection, order: Order, chosen: Sequence[Record], name: str
-    ) -> list[Task]:
-        rows = drivers.on_hosts(tx, name, [host.id for host in chosen])
-        enabled = {row.host_id: row.enabled for row in rows}
-        self._record(tx, order, chosen, rows)
-        spec = {"driver": name, "wish": {}, _PHASE: _RELOAD, "before": {}}
-        return [
-            Task(
-                host,
-                WorkKind.DRIVER,
-                {**spec, "epoch": host.epoch, "enabled": enabled[host.id]},
-                about={"driver": name},
-            )
-            for host in chosen
-        ]
 
     def _request(
         self,
@@ -257,7 +253,7 @@ class Drivers:
                         "before": before,
                         "enabled": settings.get("enabled", row is None or row.enabled),
                     },
-                    about={"driver": name},
+                    subject={"driver": name},
                 )
             )
         self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
@@ -278,13 +274,6 @@ class Drivers:
             for row in rows
         ]
         events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
-
-
-def _is_installed(row: Record) -> bool:
-    """Return whether a driver is loaded on its host, or would be if it were enabled."""
-    if row.wanted is None:
-        return bool(row.state != DriverState.STOPPED.value)
-    return bool(row.wanted)
 
 
 def _device_entries(rows: Collection[Record], action: str) -> list[events.Entry]:
@@ -316,14 +305,23 @@ class DriverWork:
         if phase == _RELOAD:
             self._reload(row)
             return
-        answer = self._query.ask(row, phase, lambda tx: self._restore(tx, row))
+
+        def undo(tx: sa.Connection) -> None:
+            self._restore_settings(tx, row)
+            if row.spec["before"] is None:
+                self._remove_row(tx, row)
+
+        answer = self._query.ask(row, phase, undo)
         if answer is None:
             return
         if phase == _UNDO:
             self._end_rollback(row)
             return
-        result = _configured(row, answer)
-        if row.spec["wish"] and any(not driver.accepted for driver in answer.drivers):
+        refused = any(not driver.accepted for driver in answer.drivers)
+        # A driver that is disabled need not be ready.
+        checked = row.spec["enabled"] or refused
+        result = host_result(row, answer if checked else Discovered(answer.operation))
+        if row.spec["wish"] and refused:
             self._roll_back(row, result)
         else:
             self._query.end(row, result)
@@ -344,7 +342,7 @@ class DriverWork:
         except exception.UnknownVerb as error:
             self._query.refused(row, error)
             return
-        self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+        self._queue.reschedule([row], None, pause_ms=_POLL_MS)
 
     @retried
     def _roll_back(self, row: Record, result: HostResult) -> None:
@@ -352,8 +350,9 @@ class DriverWork:
         spec = {**row.spec, _PHASE: _UNDO, "result": result.result, "error": result.error}
         with self._queue.checkpoint([row]) as tx:
             self._restore_settings(tx, row)
-            work.note(tx, row, spec)
-        self._run_again(row)
+            work.set_spec(tx, row, spec)
+        self._queue.reschedule([row], None, pause_ms=1)
+        self._wake()
 
     def _restore_settings(self, tx: sa.Connection, row: Record) -> None:
         """Request the earlier settings again, unless a later request has changed them."""
@@ -363,12 +362,6 @@ class DriverWork:
         for driver in drivers.on_hosts(tx, name, [row.host_id]):
             if all(getattr(driver, key) == value for key, value in settings.items()):
                 drivers.set_requested(tx, row.host_id, name, {key: before[key] for key in settings})
-
-    def _restore(self, tx: sa.Connection, row: Record) -> None:
-        """Undo a request that the agent does not understand."""
-        self._restore_settings(tx, row)
-        if row.spec["before"] is None:
-            self._remove_row(tx, row)
 
     @retried
     def _end_rollback(self, row: Record) -> None:
@@ -391,19 +384,6 @@ class DriverWork:
         """Remove a driver from one host, as far as that is possible now."""
         (row,) = rows
         phase = row.spec.get(_PHASE, _GREET)
-        if phase == _GREET:
-            self._greet(row)
-        elif phase == _DRAIN:
-            self._drain(row)
-        elif phase == _UNLOAD:
-            answer = self._query.ask(row, phase)
-            if answer is not None:
-                self._next_phase(row, _REMOVE)
-        else:
-            self._remove(row)
-
-    def _greet(self, row: Record) -> None:
-        """Continue if the agent can unload a driver; if not, enable its devices again."""
 
         def undo(tx: sa.Connection) -> None:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
@@ -412,8 +392,16 @@ class DriverWork:
             )
             work.record(tx, self._db.now, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
 
-        if self._query.ask(row, _GREET, undo) is not None:
-            self._next_phase(row, _DRAIN)
+        if phase == _GREET:
+            if self._query.ask(row, phase, undo) is not None:
+                self._next_phase(row, _DRAIN)
+        elif phase == _DRAIN:
+            self._drain(row)
+        elif phase == _UNLOAD:
+            if self._query.ask(row, phase) is not None:
+                self._next_phase(row, _REMOVE)
+        else:
+            self._remove(row)
 
     @retried
     def _drain(self, row: Record) -> None:
@@ -423,9 +411,9 @@ class DriverWork:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
             drivers.lock_handles(tx, [row.host_id], name)
             users = drivers.arqs(tx, [row.host_id], name)
-            remaining = len(users) or drivers.unreleased(tx, row.host_id, name)
+            remaining = len(users) or drivers.count_unreleased(tx, row.host_id, name)
             if not remaining:
-                lost = drivers.lose(tx, self._db.now, row.host_id, name)
+                lost = drivers.mark_lost(tx, self._db.now, row.host_id, name)
                 work.record(tx, self._db.now, row, _device_entries(lost, LOST))
                 settings = {"wanted": False, "enabled": False, "options": None}
                 drivers.set_requested(tx, row.host_id, name, settings)
@@ -434,7 +422,7 @@ class DriverWork:
         elif remaining:
             what = "accelerator request(s) that use it" if users else "unit(s) to be released"
             self._query.pause(row, ResultState.RUNNING, f"it waits for {remaining} {what}")
-            self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
         else:
             self._next_phase(row, _UNLOAD, step="free")
 
@@ -443,8 +431,8 @@ class DriverWork:
         """End when the last device of the driver has left Placement and thereby the database."""
         name = row.spec["driver"]
         with self._db.reader() as tx:
-            remaining = drivers.devices(tx, row.host_id, name)
-            obstacles = drivers.obstacles(tx, row.host_id, name)
+            remaining = drivers.count_devices(tx, row.host_id, name)
+            obstacles = drivers.removal_errors(tx, row.host_id, name)
             agent = hosts.agent_of(tx, self._db.now, 0, row.host_id)
         if not remaining:
             self._query.end(row, HostResult(row.spec["host"], ResultState.SUCCEEDED, {}))
@@ -455,24 +443,14 @@ class DriverWork:
             self._query.pause(row, ResultState.RUNNING, reason)
             if agent is not None:
                 self._agents.poke(agent.service_host)
-            self._queue.reschedule([row], None, pause_ms=_LOOK_AGAIN_MS)
+            self._queue.reschedule([row], None, pause_ms=_POLL_MS)
 
     @retried
     def _next_phase(self, row: Record, phase: str, *, step: str | None = None) -> None:
         """Store the next phase, and the ``step`` that the operation has reached; run it at once."""
         with self._queue.checkpoint([row]) as tx:
             if step is not None:
-                operations.reach(tx, self._db.now, row.operation_id, step)
-            work.note(tx, row, {**row.spec, _PHASE: phase})
-        self._run_again(row)
-
-    def _run_again(self, row: Record) -> None:
+                operations.add_step(tx, self._db.now, row.operation_id, step)
+            work.set_spec(tx, row, {**row.spec, _PHASE: phase})
         self._queue.reschedule([row], None, pause_ms=1)
         self._wake()
-
-
-def _configured(row: Record, answer: Discovered) -> HostResult:
-    """Return the result of one host; a driver that is disabled need not be ready."""
-    if row.spec["enabled"] or any(not driver.accepted for driver in answer.drivers):
-        return host_result(row, answer)
-    return host_result(row, Discovered(answer.operation))

@@ -21,7 +21,7 @@ from cyborg.model.work import WorkKind
 
 #: Time in milliseconds after which the part of a host counts as failed. There is no limit for an
 #: order that waits for hosts whose agent is down.
-_WITHIN_MS = 60 * 60 * 1000
+_DEADLINE_MS = 60 * 60 * 1000
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Place:
+class HostRef:
     """A host by the name that results carry; ``id`` is None where it is no compute host."""
 
     name: str
@@ -48,26 +48,26 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    """What an operation does on one host: the kind of work, and the ``spec`` for its handler."""
+    """The work of an operation on one host: its kind, and the ``spec`` for its handler."""
 
-    host: Record | Place
+    host: Record | HostRef
     kind: WorkKind
     spec: Mapping[str, Any] = field(default_factory=dict)
     #: The task has no deadline.
-    patient: bool = False
+    unlimited: bool = False
     #: The instance, where the work concerns an instance rather than the host.
     instance: str | None = None
     #: What the operation is about besides the host: driver, device and so on.
-    about: Mapping[str, str] = field(default_factory=dict)
+    subject: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Done:
     """A part of an operation that has nothing left to do, and its result."""
 
-    host: Place
+    host: HostRef
     result: Mapping[str, Any]
-    about: Mapping[str, str] = field(default_factory=dict)
+    subject: Mapping[str, str] = field(default_factory=dict)
 
 
 #: Checks a request, makes its first changes, and returns the parts of the operation.
@@ -111,6 +111,12 @@ class Operations:
             if existing is not None:
                 return existing
             parts = plan(tx)
+            subject: dict[str, Any] = {}
+            for part in parts:
+                subject.update(part.subject)
+            names = sorted({part.host.name for part in parts} - {""})
+            if names:
+                subject["hosts"] = names
             operations.begin(
                 tx,
                 self._db.now,
@@ -118,10 +124,21 @@ class Operations:
                 uuid=order.operation,
                 verb=order.verb,
                 hosts=[part.host.name for part in parts],
-                subject=_subject(parts),
+                subject=subject,
             )
-            tasks = [part for part in parts if isinstance(part, Task)]
-            work.add(tx, self._db.now, [_row(order, task) for task in tasks])
+            rows = [
+                {
+                    "kind": part.kind,
+                    "host_id": part.host.id,
+                    "instance_uuid": part.instance,
+                    "spec": {**part.spec, "host": part.host.name},
+                    "operation_id": order.operation,
+                    "deadline_in": None if order.wait or part.unlimited else _DEADLINE_MS,
+                }
+                for part in parts
+                if isinstance(part, Task)
+            ]
+            work.add(tx, self._db.now, rows)
             for part in parts:
                 if isinstance(part, Done):
                     result = HostResult(part.host.name, ResultState.SUCCEEDED, dict(part.result))
@@ -178,21 +195,3 @@ def begun_before(tx: sa.Connection, caller: Caller, operation: str, verb: str) -
     if foreign or existing.verb != verb:
         raise exception.OperationTaken(uuid=operation)
     return existing
-
-
-def _subject(parts: Sequence[Task | Done]) -> dict[str, Any]:
-    """Return what an operation is about: driver, device and so on, and its hosts."""
-    about = {key: value for part in parts for key, value in part.about.items()}
-    names = sorted({part.host.name for part in parts} - {""})
-    return {**about, "hosts": names} if names else about
-
-
-def _row(order: Order, task: Task) -> dict[str, Any]:
-    return {
-        "kind": task.kind,
-        "host_id": task.host.id,
-        "instance_uuid": task.instance,
-        "spec": {**task.spec, "host": task.host.name},
-        "operation_id": order.operation,
-        "deadline_in": None if order.wait or task.patient else _WITHIN_MS,
-    }

@@ -16,7 +16,7 @@ from cyborg.conductor.reports.driver_inventory import DriverInventory
 from cyborg.conductor.tasks import set_up
 from cyborg.db import created_accelerators, events, host_inventory, hosts
 from cyborg.db.base import Record
-from cyborg.db.created_accelerators import Ordered
+from cyborg.db.created_accelerators import Request
 from cyborg.db.engine import Database, retried
 from cyborg.db.models import Deployable, Device
 from cyborg.model import device as facts
@@ -111,13 +111,13 @@ class ReportApplier:
         names = {deployable.name for _, device in reported for deployable in device.deployables}
         taken = host_inventory.taken_names(tx, names)
         matched = _match(reported, stored.devices)
-        ordered: dict[tuple[str, str], Ordered] = {}
+        ordered: dict[tuple[str, str], Request] = {}
         keys = {(row.driver, row.device_key) for row in stored.devices}
         if any(device.made and (driver, device.key) not in keys for driver, device in reported):
             # A created device is reported for the first time: its facts are the operator's.
             ordered = {
                 (order.driver, order.facts.key): order
-                for order in created_accelerators.ordered(tx, diff.host_id)
+                for order in created_accelerators.requests(tx, diff.host_id)
             }
         refused: dict[str, str] = {}
         used: dict[object, str] = {}

@@ -57,15 +57,15 @@ class DesiredStates:
             handle_rows = host_inventory.handles(tx, host.id)
             attributes = host_inventory.attributes(tx, host.id)
             driver_rows = drivers.of_host(tx, host.id)
-            ordered = created_accelerators.ordered(tx, host.id)
+            ordered = created_accelerators.requests(tx, host.id)
             # Ids of the deployables to be removed, alone or with their devices.
             removed: set[int] = set()
             if any(row.lost_ms is not None for row in devices.values()):
-                due = lost_devices.due(tx, self.db.now, host.id, self.lost_retention)
+                due = lost_devices.due_devices(tx, self.db.now, host.id, self.lost_retention)
                 device_ids = {row.id for row in due}
                 removed |= {row.id for row in deployables if row.device_id in device_ids}
             if any(row.lost_ms is not None for row in deployables):
-                due = lost_devices.deployables(tx, self.db.now, host.id, self.lost_retention)
+                due = lost_devices.due_deployables(tx, self.db.now, host.id, self.lost_retention)
                 removed |= {row.id for row in due}
         # Deployable id → its handles, and its traits.
         handles = defaultdict(list)
@@ -211,7 +211,7 @@ class PreparedUnits:
         with self.db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
-            rows = host_inventory.of_host(tx, host.id)
+            rows = host_inventory.prepared_units(tx, host.id)
         units = []
         for row in rows:
             # Unless the unit is clearly prepared or free, its work decides.
@@ -228,7 +228,7 @@ class PreparedUnits:
                 deployable=row.name,
                 handle_key=row.handle_key,
                 handle_uuid=row.uuid,
-                spec=device_profile.wishes(row.group_spec or {}),
+                spec=device_profile.accel_requirements(row.group_spec or {}),
             )
             units.append(Holding(task, use))
         return Holdings(tuple(units))

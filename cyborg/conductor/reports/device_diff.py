@@ -18,10 +18,8 @@ from cyborg.db import base, host_inventory
 from cyborg.db.base import Record
 from cyborg.db.models import AttachHandle, Attribute, ControlpathId, Deployable, Device
 from cyborg.model import device as facts
-from cyborg.model.attribute import Origin
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import first_status
-from cyborg.model.labels import Labels
+from cyborg.model.attribute import Labels, Origin
+from cyborg.model.device import DeviceStatus, initial_status
 from cyborg.model.provider import provider_uuid
 
 Row = dict[str, Any]
@@ -107,7 +105,7 @@ class DeviceDiff:
                 "uuid": uuid,
                 "host_id": self.host_id,
                 "hostname": self.hostname,
-                "status": first_status(driver, self.auto_enable).value,
+                "status": initial_status(driver, self.auto_enable).value,
                 "driver": driver,
                 "device_key": device.key,
                 "device_state": "available",

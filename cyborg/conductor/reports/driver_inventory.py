@@ -42,7 +42,7 @@ class DriverInventory:
     def read(cls, tx: sa.Connection, host_id: int) -> "DriverInventory":
         """Read the rows of a host with two statements."""
         inventory = cls(host_id)
-        for row in drivers_db.driven(tx, host_id):
+        for row in drivers_db.with_backends(tx, host_id):
             inventory.drivers[row.name] = row
             if row.backend_id is not None:
                 inventory.backends[row.id][row.backend_name] = row
@@ -81,14 +81,14 @@ class DriverInventory:
                 stopped["enabled"] = False
             _change(tx, Driver, row, stopped)
         common = {"host_id": self.host_id, "discovered_ms": now}
-        added_ids = drivers_db.add_drivers(tx, added, common)
+        added_ids = base.insert_ids(tx, Driver, added, common)
         ids = {row.name: row.id for row in self.drivers.values()}
         ready_ids = [
             ids[driver.driver]
             for driver in report.drivers
             if driver.state is DriverState.READY and driver.driver in ids
         ]
-        drivers_db.seen(tx, Driver, ready_ids, now)
+        drivers_db.set_discovered(tx, Driver, ready_ids, now)
         ids |= {row["name"]: added_ids[row["uuid"]] for row in added}
         self._note_backends(tx, now, report, ids)
         return changed
@@ -204,7 +204,7 @@ class DriverInventory:
                     host_inventory.change(tx, Backend, old.backend_id, columns)
             removed_ids += [row.backend_id for row in remaining.values()]
         drivers_db.remove(tx, Backend, removed_ids)
-        drivers_db.seen(tx, Backend, seen_ids, now)
+        drivers_db.set_discovered(tx, Backend, seen_ids, now)
         base.insert(tx, Backend, added, {"discovered_ms": now})
 
 
@@ -229,7 +229,7 @@ def register_drivers(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHel
         enabled = hello.status is not DriverState.STOPPED
         columns |= {"name": hello.driver, "state": state.value, "enabled": enabled}
         added.append({"uuid": str(uuid4()), **columns})
-    drivers_db.add_drivers(tx, added, {"host_id": host_id})
+    base.insert_ids(tx, Driver, added, {"host_id": host_id})
 
 
 def _valid(driver: str, noun: str, items: Sequence[Any], key: str) -> dict[str, Any]:

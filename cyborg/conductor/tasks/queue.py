@@ -71,7 +71,7 @@ class WorkQueue:
         """
         with self.db.writer() as tx:
             yield tx
-            if not work.still_ours(tx, rows):
+            if not work.lock_owned(tx, rows):
                 raise Fenced
 
     @retried

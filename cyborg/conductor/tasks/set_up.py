@@ -20,8 +20,7 @@ from cyborg.conductor.tasks.queue import AGENT_POLL_MS, WorkQueue
 from cyborg.db import devices, events, hosts, lost_devices, work
 from cyborg.db.base import Record
 from cyborg.db.engine import Database, retried
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import MOVES, DeviceEvent
+from cyborg.model.device import MOVES, DeviceEvent, DeviceStatus
 from cyborg.model.health import DeviceHealth
 from cyborg.model.work import InstallTask, WorkKind
 from cyborg.rpc.agent import AgentClient
@@ -78,7 +77,7 @@ def repeat(
 
     The caller holds the lock of their host.
     """
-    unready = devices.unready(tx, condition)
+    unready = devices.needing_set_up(tx, condition)
     if unready:
         devices.move_all(tx, [row.id for row in unready], DeviceEvent.REINSTALL)
         begin(tx, now, unready, request_key, wait=True)
@@ -100,7 +99,7 @@ class DeviceSetUp:
         """
         (row,) = rows
         with self.db.reader() as tx:
-            device = devices.of_operator(tx, row.spec["device"])
+            device = devices.with_agent(tx, row.spec["device"])
         if device is None or device.status != DeviceStatus.INSTALLING:
             with self.queue.complete(rows):
                 return
@@ -140,7 +139,7 @@ class DeviceSetUp:
         )
         if device.status_reason != reason:
             with self.queue.checkpoint([row]) as tx:
-                devices.explain(tx, device.id, reason)
+                devices.set_reason(tx, device.id, reason)
             LOG.warning("Device %s on host %s: %s", device.uuid, device.hostname, reason)
         self.queue.reschedule([row], reason, pause_ms=_ARQ_POLL_MS)
 

@@ -18,12 +18,12 @@ from cyborg.conductor.arqs import bind, images
 from cyborg.conductor.tasks.queue import AGENT_POLL_MS, WorkQueue
 from cyborg.db import arqs, attach_handles, deployables, events, hosts, work
 from cyborg.db.base import Record
+from cyborg.db.deployables import set_image
 from cyborg.db.engine import Database, retried
-from cyborg.db.images import note as note_image
 from cyborg.db.models import Arq
 from cyborg.model.arq import Event, State
 from cyborg.model.device import UNRELEASED, HandleState
-from cyborg.model.device_profile import image_wish
+from cyborg.model.device_profile import parse_image
 from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
 
@@ -69,7 +69,7 @@ class UnitTasks:
         if handle is None or handle.state != HandleState.HELD:
             self._fail(row, "its attach handle is gone", begun)
             return
-        if image_wish(row.spec or {}) is not None and not handle.programmable:
+        if parse_image(row.spec or {}) is not None and not handle.programmable:
             self._fail(row, f"driver {handle.driver} cannot load images any more", begun)
             return
         decision = self._decide(row, handle)
@@ -142,7 +142,7 @@ class UnitTasks:
         with self.queue.complete([row]) as tx:
             locked = arqs.lock(tx, Arq.uuid == row.arq_uuid)
             if image is not None:
-                note_image(tx, row.deployable_id, image)
+                set_image(tx, row.deployable_id, image)
             if clean:
                 for arq in locked:
                     if arq.prepared:
@@ -196,7 +196,7 @@ class UnitTasks:
             if handle is not None:
                 images.clear_after_release(tx, handle)
             attach_handles.finish_release(tx, row.attach_handle_id)
-            work.due_now(tx, self.db.now, row.attach_handle_id)
+            work.make_due(tx, self.db.now, row.attach_handle_id)
             if quarantined:
                 self._record(tx, row, handle, "out of quarantine")
         if quarantined:
@@ -213,7 +213,7 @@ class UnitTasks:
                 hosts.bump_desired_generation(tx, self.db.now, handle.host_id)
                 if attach_handles.quarantine(tx, handle.id):
                     self._record(tx, row, handle, "quarantined", reason=fault)
-            work.note(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
+            work.set_spec(tx, row, {**(row.spec or {}), _REFUSALS: refusals})
         if quarantines:
             LOG.warning(
                 "%s is in quarantine: the host refused %d times to release it: %s",
@@ -233,7 +233,7 @@ class UnitTasks:
             if deployable.bitstream_id is not None:
                 # The loaded image is unknown until the agent has answered.
                 with self.queue.checkpoint(rows) as tx:
-                    note_image(tx, row.deployable_id, None)
+                    set_image(tx, row.deployable_id, None)
             task = ProgramTask(
                 row.uuid,
                 deployable.driver,
@@ -266,7 +266,7 @@ class UnitTasks:
                 ordered_by=work.origin(row),
             )
             if fault is None:
-                note_image(tx, row.deployable_id, row.spec["image_uuid"])
+                set_image(tx, row.deployable_id, row.spec["image_uuid"])
 
     def _record(
         self,

@@ -5,9 +5,8 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -15,64 +14,61 @@ import wsme.types
 
 from cyborg.api import types
 from cyborg.api.controllers.v2 import (
-    arq_patch,
     arqs,
     attributes,
-    backends,
     deployables,
     device_profiles,
     devices,
-    drivers,
     events,
-    hardware,
+    host_drivers,
     instances,
     operations,
     services,
     usage,
 )
+from cyborg.api.expose import Controller
 from cyborg.api.health import PATH as HEALTH
 from cyborg.api.microversion import BASE, LATEST
-from cyborg.api.routing import Noun
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.db import arqs as db_arqs
 from cyborg.db import attributes as db_attributes
 from cyborg.db import deployables as db_deployables
 from cyborg.db import device_profiles as db_device_profiles
 from cyborg.db import devices as db_devices
+from cyborg.db import drivers as db_drivers
 from cyborg.db import events as db_events
-from cyborg.db import host_drivers
 from cyborg.db import operations as db_operations
-from cyborg.metrics.listener import PATH as METRICS
+from cyborg.metrics.meters import PATH as METRICS
 from cyborg.tests.unit import api_reference
 from cyborg.tests.unit.api_reference import SAMPLES, SOURCE, Method, methods
 
-#: Every noun of the API, with the module that serves it.
-NOUNS: Final[Mapping[type[Noun], ModuleType]] = {
-    arqs.Arqs: arqs,
-    attributes.Attributes: attributes,
-    backends.Backends: backends,
-    deployables.Deployables: deployables,
-    device_profiles.DeviceProfiles: device_profiles,
-    devices.Devices: devices,
-    drivers.Drivers: drivers,
-    events.Events: events,
-    hardware.Hardware: hardware,
-    instances.Instances: instances,
-    operations.Operations: operations,
-    services.Services: services,
-    usage.Usage: usage,
-}
+#: Every noun of the API.
+NOUNS: Final[Sequence[type[Controller]]] = (
+    arqs.Arqs,
+    attributes.Attributes,
+    deployables.Deployables,
+    device_profiles.DeviceProfiles,
+    devices.Devices,
+    events.Events,
+    host_drivers.Backends,
+    host_drivers.Drivers,
+    host_drivers.Hardware,
+    instances.Instances,
+    operations.Operations,
+    services.Services,
+    usage.Usage,
+)
 #: What each list may be sorted by.
 SORTED: Final[Mapping[str, set[str]]] = {
     "accelerator_requests": set(db_arqs.SORTABLE.columns),
     "attributes": set(db_attributes.SORTABLE.columns),
-    "backends": set(host_drivers.BACKENDS.sortable.columns),
+    "backends": set(db_drivers.BACKENDS.sortable.columns),
     "deployables": set(db_deployables.SORTABLE.columns),
     "device_profiles": set(db_device_profiles.SORTABLE.columns),
     "devices": set(db_devices.SORTABLE.columns),
-    "drivers": set(host_drivers.DRIVERS.sortable.columns),
+    "drivers": set(db_drivers.DRIVERS.sortable.columns),
     "events": set(db_events.SORTABLE.columns),
-    "hardware": set(host_drivers.HARDWARE.sortable.columns),
+    "hardware": set(db_drivers.HARDWARE.sortable.columns),
     "operations": set(db_operations.SORTABLE.columns),
     "services": set(services.SORT_KEYS),
 }
@@ -90,8 +86,8 @@ def normal(url: str) -> str:
 def routes() -> dict[tuple[str, str], Callable[..., Any]]:
     """The handler of each method and path, but for that which only refuses."""
     return {
-        (method, "/".join(filter(None, ("/v2", module.COLLECTION, pattern)))): getattr(noun, name)
-        for noun, module in NOUNS.items()
+        (method, "/".join(filter(None, ("/v2", noun.collection, pattern)))): getattr(noun, name)
+        for noun in NOUNS
         for pattern, handlers in noun.routes.items()
         for method, name in handlers.items()
         if name != "delete_none"
@@ -132,24 +128,28 @@ def body_of(shape: types.Strict | None) -> set[str]:
     """The names of the members that a body may have."""
     if isinstance(shape, types.Items):
         return body_of(shape.item)
-    if isinstance(shape, arq_patch.PatchBody):
-        return attributes_of(arq_patch.ArqOp)
+    if isinstance(shape, arqs.PatchBody):
+        return attributes_of(arqs.ArqOp)
     return attributes_of(shape.declared) if isinstance(shape, types.Object) else set()
 
 
-def test_every_route_is_in_the_reference_and_no_other() -> None:
+def test_reference_has_every_route_and_no_other() -> None:
     assert DESCRIBED.keys() == HANDLERS.keys() | PUBLIC
     assert len(methods()) == len(DESCRIBED)
 
 
-def test_every_noun_of_the_api_is_looked_at() -> None:
-    place = Path(inspect.getfile(Noun)).parent / "controllers/v2"
-    found = {file.stem for file in place.glob("*.py") if "(Noun):" in file.read_text()}
-    assert found == {module.__name__.rpartition(".")[2] for module in NOUNS.values()}
+def test_reference_tests_cover_every_resource() -> None:
+    place = Path(inspect.getfile(Controller)).parent / "controllers/v2"
+    classes = [
+        name
+        for file in place.glob("*.py")
+        for name in re.findall(r"^class (\w+)\(Controller\):", file.read_text(), re.MULTILINE)
+    ]
+    assert sorted(classes) == sorted(noun.__name__ for noun in NOUNS)
 
 
 @EACH
-def test_it_says_who_may(route: tuple[str, str]) -> None:
+def test_reference_has_policy_of_each_route(route: tuple[str, str]) -> None:
     said = declared(route)
     rules = {said["rule"], *([said["own"]] if said["own"] else [])}
     policy = re.search(r"Policy: (.+?)(?=Command: |\.\. rest_status_code)", DESCRIBED[route].flat)
@@ -158,7 +158,7 @@ def test_it_says_who_may(route: tuple[str, str]) -> None:
 
 
 @EACH
-def test_it_says_what_comes_back(route: tuple[str, str]) -> None:
+def test_reference_has_status_codes_of_each_route(route: tuple[str, str]) -> None:
     said, method = declared(route), DESCRIBED[route]
     success, *errors = method.codes
     assert success == (202 if said["long"] else said["status"])
@@ -175,7 +175,7 @@ def said_back(said: Mapping[str, Any]) -> bool:
 
 
 @EACH
-def test_it_has_the_parameters_of_the_code(route: tuple[str, str]) -> None:
+def test_reference_has_parameters_of_each_route(route: tuple[str, str]) -> None:
     said, method = declared(route), DESCRIBED[route]
     sent = {
         where: {one.name for one in method.request if one.where == where and "." not in one.name}
@@ -194,13 +194,13 @@ def test_it_has_the_parameters_of_the_code(route: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("collection", SORTED)
-def test_it_has_the_sort_keys_of_the_code(collection: str) -> None:
+def test_reference_has_sort_keys_of_each_list(collection: str) -> None:
     keys = re.search(r"Sort keys: ([^.]+)\.", DESCRIBED["GET", f"/v2/{collection}"].flat)
     assert keys is not None
     assert set(re.findall(r"``(\w+)``", keys[1])) == SORTED[collection]
 
 
-def test_commands_that_are_named_exist() -> None:
+def test_commands_in_reference_exist() -> None:
     known = {
         f"openstack {entry.name.replace('_', ' ')}"
         for group in ("openstack.accelerator.v2", "openstack.cyborg.v2")
@@ -213,7 +213,7 @@ def test_commands_that_are_named_exist() -> None:
             assert command in known, f"{method.method} {method.url}"
 
 
-def test_samples_are_those_that_are_shown() -> None:
+def test_samples_are_shown_in_reference() -> None:
     shown = [
         name
         for file in SOURCE.glob("*.inc")
@@ -251,7 +251,7 @@ def keys_of_request(content: Any) -> set[str]:
     return set(content)
 
 
-def test_parameters_are_all_used_and_complete() -> None:
+def test_parameters_are_used_and_complete() -> None:
     used = {
         key
         for file in SOURCE.glob("*.inc")
@@ -265,19 +265,19 @@ def test_parameters_are_all_used_and_complete() -> None:
         assert said.keys() <= {"description", "in", "required", "type", *versions}, key
 
 
-def test_every_class_of_errors_has_a_sample() -> None:
+def test_every_error_code_has_a_sample() -> None:
     codes = {code for method in methods() for code in method.codes if code >= 400}
     samples = {int(one.stem[:3]) for one in SAMPLES.glob("errors/*-resp.json")}
     assert codes <= samples
 
 
-def test_microversions_are_all_in_the_history() -> None:
+def test_microversion_history_is_complete() -> None:
     text = (SOURCE / "microversions.inc").read_text()
     found = re.findall(r"^2\.(\d+)\n---$", text, re.MULTILINE)
     assert [int(minor) for minor in found] == list(range(LATEST + 1))
 
 
-def test_the_tests_that_are_known_to_fail_are_in_the_plugin() -> None:
+def test_known_failing_tests_exist_in_the_plugin() -> None:
     spec = importlib.util.find_spec("cyborg_tempest_plugin")
     assert spec is not None
     assert spec.origin is not None

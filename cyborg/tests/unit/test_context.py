@@ -22,7 +22,7 @@ def idle() -> Iterator[None]:
     context.RequestContext.update_store(before)  # type: ignore[arg-type]
 
 
-def test_a_thread_works_for_a_request_and_then_for_what_it_worked_for_before():
+def test_nested_context_is_restored():
     with working_for({"request_id": "req-2"}):
         with working_for(ASKED):
             assert ids() == {"request_id": "req-1", "global_request_id": "req-0"}
@@ -31,14 +31,14 @@ def test_a_thread_works_for_a_request_and_then_for_what_it_worked_for_before():
     assert (ids(), context.headers()) == ({}, {})
 
 
-def test_other_services_are_told_the_id_of_who_asked_first():
+def test_headers_have_the_first_request_id():
     with working_for(ASKED):
         assert context.headers() == {"X-OpenStack-Request-ID": "req-0"}
     with working_for({"request_id": "req-1"}):
         assert context.headers() == {"X-OpenStack-Request-ID": "req-1"}
 
 
-def test_work_for_nobody_has_an_id_of_its_own():
+def test_work_without_request_gets_an_id():
     found = []
     for empty in ({}, {"request_id": ""}, {"request_id": None}):
         with working_for(empty):
@@ -47,7 +47,7 @@ def test_work_for_nobody_has_an_id_of_its_own():
     assert all(one.startswith("req-") for one in found)
 
 
-def test_a_call_carries_its_request_into_another_thread():
+def test_call_carries_its_context_into_another_thread():
     seen = []
     with working_for(ASKED):
         call = carried(lambda: seen.append(ids()))
@@ -57,7 +57,7 @@ def test_a_call_carries_its_request_into_another_thread():
     assert seen == [{"request_id": "req-1", "global_request_id": "req-0"}]
 
 
-def test_no_token_is_handed_on():
+def test_token_is_not_forwarded():
     one = context.RequestContext(auth_token="secret", user_id="u", request_id="req-1")
     assert ids() == {"request_id": "req-1"}
     assert one.auth_token == "secret"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cyborg.drivers.local_command import LocalCommand, placeholder_values
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.loopback import Loopback
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +51,7 @@ def settings(file: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_a_unit_starts_its_program_and_watches_it(name: str):
+def test_unit_starts_its_program_with_watchdog(name: str):
     unit = settings(UNITS / f"{name}.service")
     service = dict(unit["Service"])
     assert service["ExecStart"] == f"/usr/bin/{name}"
@@ -64,7 +64,7 @@ def test_a_unit_starts_its_program_and_watches_it(name: str):
     assert ("Alias", f"openstack-{name}.service") in unit["Install"]
 
 
-def test_with_the_drop_in_sudo_has_an_effect():
+def test_drop_in_lets_sudo_work():
     before = {name for name, _ in settings(UNITS / "cyborg-agent.service")["Service"]}
     after = dict(settings(UNITS / "cyborg-agent.service.d" / "sudo.conf")["Service"])
     assert after["NoNewPrivileges"] == "no"
@@ -73,7 +73,7 @@ def test_with_the_drop_in_sudo_has_an_effect():
     assert {after[name] for name in IMPLIES_NO_NEW_PRIVILEGES & after.keys()} == {"no", ""}
 
 
-def test_the_line_of_sudoers_lets_the_documented_command_pass_and_no_other():
+def test_sudoers_allows_only_the_documented_command():
     text = (ROOT / "etc" / "sudoers.d" / "cyborg-agent").read_text()
     documented = re.search(r"^# +install_command = (.*)$", text, re.MULTILINE)
     (line,) = [one for one in text.splitlines() if one and not one.startswith("#")]
@@ -114,7 +114,7 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def test_what_images_copy_is_there():
+def test_files_copied_to_images_exist():
     copied = 0
     for word, text in instructions():
         parts = shlex.split(text)
@@ -126,7 +126,7 @@ def test_what_images_copy_is_there():
     assert copied > 5
 
 
-def test_images_install_extras_and_a_server_that_there_are():
+def test_images_install_existing_extras_and_server():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = re.search(r'"\.\[([^\]]+)\]" "(pyuwsgi[^"]+)"', IMAGES)
@@ -136,7 +136,7 @@ def test_images_install_extras_and_a_server_that_there_are():
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_an_image_for_each_process(name: str):
+def test_each_process_has_an_image(name: str):
     stage = dict(stages()[name])
     # The number, not the name: orchestrators can see that it is not root.
     assert stage["USER"] == "42483:42483"
@@ -161,7 +161,7 @@ def test_images_hold_no_secret():
     assert {word for word, _ in dict(stages())["base"]} >= {"LABEL", "RUN", "STOPSIGNAL"}
 
 
-def test_the_health_check_tells_by_its_status():
+def test_health_check_returns_its_status():
     program = [sys.executable, str(ROOT / "containers" / "healthy")]
 
     def page(_environ, start_response):

@@ -62,7 +62,7 @@ def options() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_options_that_are_named_exist(path: Path, options: set[tuple[str, str]]):
+def test_options_named_in_documents_exist(path: Path, options: set[tuple[str, str]]):
     named = set(re.findall(r"``\[(\w+)\] (\w+)(?: = \w+)?``", plain(path)))
     assert named <= options | FOREIGN
 
@@ -72,12 +72,12 @@ def test_every_state_is_explained(path: Path):
     assert {state.value for state in State} <= set(re.findall(r"``(\w+)``", path.read_text()))
 
 
-def test_every_table_is_in_the_architecture():
+def test_every_table_is_in_architecture_page():
     text = (DOC / "contributor/architecture.rst").read_text()
     assert set(METADATA.tables) <= set(re.findall(r"``(\w+)``", text))
 
 
-def test_every_driver_of_the_field_is_in_the_reference():
+def test_every_driver_is_in_the_reference():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     listed = setup["entry_points"]["cyborg.accelerator.driver"]
@@ -88,7 +88,7 @@ def test_every_driver_of_the_field_is_in_the_reference():
         assert f"\n``{name}``\n===" in text
 
 
-def test_rules_that_are_named_exist():
+def test_rules_named_in_documents_exist():
     rules = {rule.name for rule in list_rules()}
     for path in TEXTS:
         assert set(re.findall(r"cyborg:\w+:\w+", path.read_text())) <= rules, path

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cyborg.metrics import catalogue
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "etc" / "monitoring"
@@ -56,7 +56,7 @@ def metric(series: str) -> catalogue.Metric:
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
-def test_metrics_and_labels_are_those_of_the_catalogue(expression: str):
+def test_metrics_and_labels_are_in_the_catalogue(expression: str):
     named = _SERIES.findall(expression)
     assert named
     known = set(ADDED)
@@ -70,7 +70,7 @@ def test_metrics_and_labels_are_those_of_the_catalogue(expression: str):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
-def test_an_alert_says_what_it_means_and_what_to_do(rule: dict[str, Any]):
+def test_alert_has_meaning_and_remedy(rule: dict[str, Any]):
     assert rule["labels"]["severity"] in {"critical", "warning"}
     notes = rule["annotations"]
     assert notes.keys() == {"summary", "description", "runbook_url"}
@@ -90,13 +90,13 @@ def test_every_alert_is_tested():
     assert len({rule["alert"] for rule in RULES}) == len(RULES)
 
 
-def test_an_alert_for_each_process_that_goes_away():
+def test_each_process_has_an_alert_for_silence():
     silent = " ".join(rule["expr"] for rule in RULES)
     for binary in (AGENT, API, CONDUCTOR):
         assert f'cyborg_service_heartbeat_age_seconds{{binary="{binary}"}}' in silent
 
 
-def test_the_dashboard_is_one_of_grafana():
+def test_dashboard_is_valid():
     assert DASHBOARD["schemaVersion"] >= 39
     assert {"title", "uid", "templating", "time", "panels"} <= DASHBOARD.keys()
     ids = [panel["id"] for panel in panels()]
@@ -113,7 +113,7 @@ def test_the_dashboard_is_one_of_grafana():
             assert len(set(refs)) == len(refs) > 0
 
 
-def test_panels_do_not_cover_each_other():
+def test_panels_do_not_overlap():
     taken: set[tuple[int, int]] = set()
     for panel in panels():
         place = panel["gridPos"]

@@ -59,13 +59,13 @@ def sources() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("group", "name", "target"), entry_points())
-def test_entry_point_leads_somewhere(group: str, name: str, target: str) -> None:
+def test_entry_point_can_be_imported(group: str, name: str, target: str) -> None:
     module, _, attribute = target.partition(":")
     found = importlib.import_module(module)
     assert not attribute or callable(getattr(found, attribute)), f"{group}: {name}"
 
 
-def test_names_that_deployers_call() -> None:
+def test_names_used_by_deployers_are_entry_points() -> None:
     names: dict[str, set[str]] = {}
     for group, name, _target in entry_points():
         names.setdefault(group, set()).add(name)
@@ -79,13 +79,13 @@ def test_names_that_deployers_call() -> None:
     assert names["openstack.cli.extension"] == {"cyborg"}
 
 
-def test_installed_metadata_is_that_of_setup_cfg() -> None:
+def test_installed_metadata_equals_setup_cfg() -> None:
     found = importlib.metadata.distribution(version.DISTRIBUTION)
     declared = {(group, name, target) for group, name, target in entry_points()}
     assert {(entry.group, entry.name, entry.value) for entry in found.entry_points} == declared
 
 
-def test_data_files_are_all_of_etc() -> None:
+def test_data_files_list_all_of_etc() -> None:
     text = setup()["files"]["data_files"]
     listed = [line.strip() for line in text.split("\n") if line.strip() and "=" not in line]
     # The samples that a generator makes are never there.
@@ -96,7 +96,7 @@ def test_data_files_are_all_of_etc() -> None:
     assert sorted(listed) == sorted(there - generated)
 
 
-def test_manifest_covers_what_is_no_python() -> None:
+def test_manifest_covers_files_other_than_python() -> None:
     lines = (ROOT / "MANIFEST.in").read_text().splitlines()
     [patterns] = [
         line.split()[2:] for line in lines if line.startswith("recursive-include cyborg ")
@@ -172,7 +172,7 @@ def test_every_import_is_a_requirement() -> None:
     assert {path: missing for path, missing in found.items() if missing} == {}
 
 
-def test_every_requirement_has_a_tried_bound() -> None:
+def test_every_requirement_has_a_bound() -> None:
     unbound = []
     for name in ("requirements.txt", "test-requirements.txt"):
         for line in (ROOT / name).read_text().splitlines():

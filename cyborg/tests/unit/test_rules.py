@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tools/lint names``, ``words`` and ``doc8`` refuse bad samples; ``size`` only prints numbers."""
+"""``tools/lint names``, ``words``, ``insides`` and ``doc8`` refuse bad samples; ``size`` prints."""
 
 import re
 import subprocess
@@ -62,6 +62,29 @@ GOOD_WORDS: Final = {
     "note.yaml": "fixes: The agent sends its heartbeat again.\n",
     "sample.json": '{"text": "whoever"}\n',
 }
+BAD_INSIDES: Final = {
+    "import pecan": "pecan",
+    "from pecan.core import ExplicitPecan": "pecan.core",
+    "from wsme import _hidden": "_hidden",
+    "handler._pecan = {}": "_pecan",
+    "class Text(Type):\n    def __init_subclass__(cls):\n        cls._order = []": "_order",
+    "class Page(Health):\n    def _make(self):\n        return super()._make()": "_make",
+    "class Page(Health):\n    def show(self):\n        return self._details": "_details",
+    "setattr(handler, '_pecan', {})": "_pecan",
+}
+GOOD_INSIDES: Final = """\
+import wsme
+
+class Text(wsme.types.UserType):
+    _minor = 1
+
+    def __init__(self):
+        self._maximum = 5
+
+    def at(self, changed):
+        changed._minor = self._maximum
+        return changed.__class__, getattr(changed, "name")
+"""
 
 
 def run(*command: str) -> tuple[int, str]:
@@ -87,6 +110,31 @@ def test_names_refuses_each_kind_of_binding(tmp_path: Path) -> None:
     assert re.findall(r"^\S+:\d+ (\w+): name the thing with a noun", out, re.MULTILINE) == [
         *BAD_NAMES.values()
     ]
+
+
+def test_insides_refuses_each_way_into_a_library(tmp_path: Path) -> None:
+    samples = {tmp_path / f"{number}.py": text for number, text in enumerate(BAD_INSIDES)}
+    for path, text in samples.items():
+        path.write_text(text)
+    status, out = run("tools/rules", "insides", *map(str, samples))
+    assert status == 1
+    assert re.findall(r"^\S+:\d+ (\S+): use cyborg/api/framework.py", out, re.MULTILINE) == [
+        *BAD_INSIDES.values()
+    ]
+
+
+def test_insides_allows_own_private_names(tmp_path: Path) -> None:
+    sample = tmp_path / "sample.py"
+    sample.write_text(GOOD_INSIDES)
+    assert run("tools/rules", "insides", str(sample)) == (0, "")
+
+
+def test_insides_finds_the_reasons_for_the_adapter() -> None:
+    status, out = run("tools/rules", "insides", "cyborg/api/framework.py")
+    assert status == 1
+    assert {"pecan", "_pecan", "_wsme_attr_order", "_show_details"} <= {
+        *re.findall(r"^\S+:\d+ (\S+):", out, re.MULTILINE)
+    }
 
 
 def test_names_tells_file_and_line(tmp_path: Path) -> None:

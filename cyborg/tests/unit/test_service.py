@@ -16,7 +16,7 @@ import pytest
 
 import cyborg
 from cyborg import exception
-from cyborg.model.trouble import Trouble
+from cyborg.model.process import BusFault
 from cyborg.service import Daemon, PeriodicTask, wait_until
 
 
@@ -46,13 +46,13 @@ class Counter:
         return wait_until(lambda: self.turns >= turns, timeout=5, step=0.005)
 
 
-def test_runs_at_once_and_again() -> None:
+def test_task_runs_at_once_and_again() -> None:
     job = Counter()
     with running(job, 0.01):
         assert job.reaches(3)
 
 
-def test_runs_when_woken_and_not_before() -> None:
+def test_task_runs_when_woken() -> None:
     job = Counter()
     with running(job, 3600) as periodic:
         assert job.reaches(1)
@@ -61,7 +61,7 @@ def test_runs_when_woken_and_not_before() -> None:
         assert not wait_until(lambda: job.turns > 2, timeout=0.1)
 
 
-def test_a_wake_while_it_runs_is_not_lost() -> None:
+def test_wake_during_a_run_is_not_lost() -> None:
     gate, job = threading.Event(), Counter()
 
     def slow() -> None:
@@ -75,7 +75,7 @@ def test_a_wake_while_it_runs_is_not_lost() -> None:
         assert job.reaches(2)
 
 
-def test_stopped_it_runs_no_more_and_a_running_turn_is_finished() -> None:
+def test_stop_finishes_the_current_run() -> None:
     gate, ended, job = threading.Event(), threading.Event(), Counter()
 
     def slow() -> None:
@@ -96,7 +96,7 @@ def test_stopped_it_runs_no_more_and_a_running_turn_is_finished() -> None:
     assert not wait_until(lambda: job.turns > turns, timeout=0.1)
 
 
-def test_stopping_is_quick_whenever_it_comes() -> None:
+def test_stop_returns_quickly_at_any_time() -> None:
     """Whatever the job's thread is about, nobody waits for its next turn."""
     for _ in range(200):
         job = Counter()
@@ -109,11 +109,11 @@ def test_stopping_is_quick_whenever_it_comes() -> None:
         assert job.turns <= 1
 
 
-def test_stopping_what_was_not_started() -> None:
+def test_stop_before_start_has_no_effect() -> None:
     PeriodicTask("job", Counter(), interval=1).stop()
 
 
-def test_one_sentence_for_the_same_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     job = Counter()
     job.error = exception.Unavailable(peer="Placement", reason="it is away")
     with caplog.at_level(logging.INFO), running(job, 0.005):
@@ -130,7 +130,7 @@ def test_one_sentence_for_the_same_trouble(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
-def test_a_fault_is_shown_whole_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_error_is_logged_and_task_continues(caplog: pytest.LogCaptureFixture) -> None:
     job = Counter()
     job.error = ZeroDivisionError("by nobody")
     with running(job, 0.005):
@@ -159,7 +159,7 @@ class FakeServer:
         self._notes.append("server done")
 
 
-def test_a_daemon_starts_and_stops_in_order() -> None:
+def test_daemon_starts_and_stops_in_order() -> None:
     notes: list[str] = []
     daemon = Daemon("test")
     daemon.at_end(lambda: notes.append("first named"))
@@ -174,7 +174,7 @@ def test_a_daemon_starts_and_stops_in_order() -> None:
     assert notes[1:] == ["server stopped", "server done", "last named", "first named"]
 
 
-def test_a_daemon_whose_broker_is_away_lives_and_ends() -> None:
+def test_daemon_without_broker_runs_and_stops() -> None:
     notes: list[str] = []
     daemon = Daemon("test")
     daemon.add_server(FakeServer(notes, connects=False))
@@ -207,7 +207,7 @@ sys.exit(daemon.run())
 """
 
 
-def test_a_daemon_begins_anew_under_its_pid(tmp_path: Path) -> None:
+def test_daemon_reexecutes_with_the_same_pid(tmp_path: Path) -> None:
     script = tmp_path / "program"
     script.write_text(ANEW)
     process = subprocess.run(
@@ -228,10 +228,10 @@ def test_a_daemon_begins_anew_under_its_pid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seconds", "refused", "stuck"), [(601, True, True), (599, True, False), (86_400, False, False)]
 )
-def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
+def test_daemon_is_stuck_after_long_refusal_by_broker(
     seconds: float, refused: bool, stuck: bool
 ) -> None:
-    trouble = Trouble("the message bus refuses it", time.monotonic() - seconds, refused)
+    trouble = BusFault("the message bus refuses it", time.monotonic() - seconds, refused)
     daemon = Daemon("test")
     daemon.add_server(FakeServer([]), trouble=lambda: trouble)
     assert bool(daemon.stuck) is stuck
@@ -239,7 +239,7 @@ def test_a_daemon_is_stuck_when_a_broker_has_refused_it_for_long(
     assert daemon.bus_error == "the message bus refuses it"
 
 
-def test_a_daemon_whose_server_listens_has_no_bus_error() -> None:
+def test_daemon_with_listening_server_has_no_bus_error() -> None:
     daemon = Daemon("test")
     daemon.add_server(FakeServer([]), trouble=lambda: None)
     assert (daemon.bus_error, daemon.stuck, daemon.state) == ("", "", "Running")

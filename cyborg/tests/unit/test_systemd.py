@@ -45,7 +45,7 @@ def program(manager: SimulatedManager, place: Path, text: str) -> Iterator[subpr
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_messages_are_those_of_sd_notify(tmp_path: Path, abstract: bool):
+def test_messages_have_sd_notify_format(tmp_path: Path, abstract: bool):
     with SimulatedManager(None if abstract else tmp_path, watchdog=3) as listening:
         manager = Manager(listening.environment)
         assert manager.watchdog == 3
@@ -75,14 +75,14 @@ def test_messages_are_those_of_sd_notify(tmp_path: Path, abstract: bool):
         {"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "0"},
     ],
 )
-def test_who_is_not_watched_tells_nobody_that_it_lives(environment: dict[str, str]):
+def test_without_notify_socket_nothing_is_sent(environment: dict[str, str]):
     manager = Manager(environment)
     assert manager.watchdog is None
     manager.alive()
     manager.ready()
 
 
-def test_a_manager_that_has_gone_stops_nothing(tmp_path: Path):
+def test_vanished_manager_is_ignored(tmp_path: Path):
     with SimulatedManager(tmp_path, watchdog=1) as listening:
         manager = Manager(listening.environment)
     manager.ready()
@@ -90,7 +90,7 @@ def test_a_manager_that_has_gone_stops_nothing(tmp_path: Path):
     manager.ready()
 
 
-def test_ready_how_it_is_and_the_end(tmp_path: Path):
+def test_daemon_sends_ready_status_and_stopping(tmp_path: Path):
     text = """
 def job():
     if (place / "broken").exists():
@@ -118,7 +118,7 @@ daemon.add_task(PeriodicTask("heartbeat", job, interval=0.05, limit=60))
         assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
 
 
-def test_a_broker_that_is_away_is_told_and_does_not_keep_it_from_being_ready(tmp_path: Path):
+def test_missing_broker_is_in_status_and_does_not_delay_ready(tmp_path: Path):
     text = """
 class Away:
     def start(self):
@@ -146,7 +146,7 @@ daemon.add_task(PeriodicTask("heartbeat", lambda: None, interval=0.05))
     ],
     ids=["hangs", "ends its thread"],
 )
-def test_a_job_that_is_stuck_ends_the_signs_of_life(tmp_path: Path, job: str, reason: str):
+def test_stuck_task_stops_watchdog_messages(tmp_path: Path, job: str, reason: str):
     text = f"""
 def job():
     if (place / "stuck").exists():
@@ -166,7 +166,7 @@ daemon.add_task(PeriodicTask("audit", threading.Event().wait, interval=1))
         assert process.poll() is None
 
 
-def test_a_server_that_takes_no_more_requests_is_stuck(tmp_path: Path):
+def test_stuck_server_stops_watchdog_messages(tmp_path: Path):
     text = """
 class Server:
     def start(self): pass
@@ -181,7 +181,7 @@ daemon.add_server(Server(), alive=lambda: not (place / "dead").exists())
         assert manager.silent(1.0)
 
 
-def test_a_daemon_that_begins_anew_lives_on_and_is_ready_again(tmp_path: Path):
+def test_restarted_daemon_keeps_watchdog_and_is_ready_again(tmp_path: Path):
     """What is in hand takes longer than the watchdog's time; the process id stays."""
     text = """
 life = place / f"life-{os.getpid()}"
@@ -208,7 +208,7 @@ if not life.exists():
         assert "STOPPING=1" not in manager.told
 
 
-def test_signs_come_from_a_thread_of_their_own(tmp_path: Path):
+def test_watchdog_messages_come_from_their_own_thread(tmp_path: Path):
     """Python that nobody lets run gives none: the whole process is frozen then."""
     with (
         SimulatedManager(tmp_path, watchdog=0.3) as manager,

@@ -11,7 +11,7 @@ from opentelemetry.trace import StatusCode
 from oslo_config import cfg
 
 from cyborg import exception, tracing
-from cyborg.conf import tracing as options
+from cyborg.conf import opts
 
 PARENT = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 
@@ -26,14 +26,14 @@ def kept() -> Iterator[InMemorySpanExporter]:
 
 def conf_with(endpoint: str | None) -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
-    options.register_opts(conf)
-    conf.register_opt(cfg.StrOpt("host", default="here"))
-    conf([], default_config_files=[])
+    opts.register_opts(conf)
+    conf.set_default("host", "here")
+    conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override("endpoint", endpoint, "tracing")
     return conf
 
 
-def test_nothing_is_imported_while_it_is_off():
+def test_disabled_tracing_imports_nothing():
     # In the API oslo.middleware looks for it by itself.
     code = (
         "import sys; import cyborg.cmd.agent, cyborg.cmd.conductor\n"
@@ -44,13 +44,13 @@ def test_nothing_is_imported_while_it_is_off():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_an_endpoint_there_are_no_spans():
+def test_disabled_tracing_makes_no_spans():
     tracing.start(conf_with(None), "cyborg-test")
     with tracing.span("x", begins=True):
         assert tracing.carrier() == {}
 
 
-def test_missing_packages_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
     for name in [one for one in sys.modules if one.startswith("opentelemetry.exporter")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
@@ -58,7 +58,7 @@ def test_missing_packages_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch
         tracing.start(conf_with("http://127.0.0.1:1/v1/traces"), "cyborg-test")
 
 
-def test_spans_stand_in_the_trace_of_their_origin(kept: InMemorySpanExporter):
+def test_span_belongs_to_trace_of_its_origin(kept: InMemorySpanExporter):
     with tracing.span("one", tracing.Kind.SERVER, origin=PARENT), tracing.span("two"):
         sent = tracing.carrier()
     with tracing.span("three", origin=sent):
@@ -72,14 +72,14 @@ def test_spans_stand_in_the_trace_of_their_origin(kept: InMemorySpanExporter):
     assert found["one"].resource.attributes["service.name"] == "cyborg-test"
 
 
-def test_what_belongs_to_no_request_has_no_span(kept: InMemorySpanExporter):
+def test_work_without_request_has_no_span(kept: InMemorySpanExporter):
     with tracing.span("heartbeat", tracing.Kind.CLIENT), tracing.span("x", origin={"sender": "a"}):
         assert tracing.carrier() == {}
     tracing.stop()
     assert kept.get_finished_spans() == ()
 
 
-def test_an_error_is_marked_and_its_text_kept_out(kept: InMemorySpanExporter):
+def test_error_is_marked_without_its_text(kept: InMemorySpanExporter):
     with pytest.raises(ValueError, match="secret"), tracing.span("x", begins=True):
         raise ValueError("secret")
     tracing.stop()
@@ -93,7 +93,7 @@ def test_an_error_is_marked_and_its_text_kept_out(kept: InMemorySpanExporter):
     ("kind", "status", "is_error"),
     [("SERVER", 404, False), ("SERVER", 503, True), ("CLIENT", 204, False), ("CLIENT", 404, True)],
 )
-def test_who_asked_is_at_fault_for_a_refusal(
+def test_refusal_is_an_error_of_client_spans_only(
     kept: InMemorySpanExporter, kind: str, status: int, is_error: bool
 ):
     with tracing.span("x", tracing.Kind[kind], begins=True) as span:
@@ -108,12 +108,12 @@ def test_who_asked_is_at_fault_for_a_refusal(
 
 
 @pytest.mark.parametrize("odd", [7, ["x"], None, {"a": 1}, "nonsense"])
-def test_what_is_no_trace_begins_none(kept: InMemorySpanExporter, odd: object):
+def test_invalid_trace_context_is_ignored(kept: InMemorySpanExporter, odd: object):
     with tracing.span("x", origin={"traceparent": odd, "tracestate": odd, "sender": "a"}):
         assert tracing.carrier() == {}
 
 
-def test_who_begins_again_has_sent_what_there_was(kept: InMemorySpanExporter):
+def test_restart_sends_pending_spans(kept: InMemorySpanExporter):
     with tracing.span("x", begins=True):
         pass
     tracing.begin(InMemorySpanExporter(), service="cyborg-test", host="here")

@@ -12,8 +12,8 @@ from cyborg.drivers.fake import FakeDriver
 from cyborg.metrics import catalogue
 from cyborg.model import notification
 from cyborg.model.health import action as health_action
-from cyborg.model.notification import DeviceFacts, Happening, Notification
-from cyborg.model.reading import FIGURES, Reading
+from cyborg.model.notification import DeviceFacts, HistoryEvent, Notification
+from cyborg.model.report import FIGURES, Reading
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -34,7 +34,7 @@ def rows() -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def test_the_tables_of_metrics_are_those_of_the_code():
+def test_metric_tables_equal_the_catalogue():
     table = rows()
     assert table.keys() == {one.name for one in METRICS}
     for one in METRICS:
@@ -43,7 +43,7 @@ def test_the_tables_of_metrics_are_those_of_the_code():
         assert meaning.startswith(one.help), one.name
 
 
-def test_expressions_name_metrics_that_there_are():
+def test_expressions_use_existing_metrics():
     named = set(re.findall(r"cyborg_[a-z_]+", MONITORING))
     assert named <= {one.name for one in METRICS}
 
@@ -93,9 +93,9 @@ def sent() -> list[Notification | None]:
     ]
 
 
-def happening(noun: str, shown: dict[str, Any]) -> Happening:
+def happening(noun: str, shown: dict[str, Any]) -> HistoryEvent:
     """The line of history that an example is about."""
-    return Happening(
+    return HistoryEvent(
         shown["event_id"],
         1_772_366_400_250,
         noun,
@@ -112,7 +112,7 @@ def happening(noun: str, shown: dict[str, Any]) -> Happening:
 MOMENTS = {"occurred_at", "last_seen_at", "measured_at"}
 
 
-def test_the_examples_are_what_is_sent():
+def test_notification_examples_equal_sent_messages():
     messages = [one for one in sent() if one is not None]
     assert {one.event_type for one in messages} == examples().keys()
     for one in messages:
@@ -125,22 +125,22 @@ def test_the_examples_are_what_is_sent():
                 assert value == shown[name], name
 
 
-def test_the_example_of_usage_is_the_fake_devices():
+def test_usage_example_is_from_the_fake_driver():
     (told,) = [one for one in sent() if one and one.event_type == "accelerator.usage"]
     (device,) = told.payload["accelerators"]
     (shown,) = examples()["accelerator.usage"]["accelerators"]
     assert device == shown
 
 
-def test_every_figure_is_explained():
+def test_every_reading_is_explained():
     assert set(FIGURES) <= set(re.findall(r"``(\w+)``", NOTIFICATIONS))
 
 
 @pytest.mark.parametrize(
     "action", ["labelled", "ordered", "nova not told", "handle taken by audit"]
 )
-def test_what_changes_no_state_is_not_told(action: str):
-    one = Happening(1, 0, "", "u", action, None, None, None, None)
+def test_event_without_state_change_is_not_notified(action: str):
+    one = HistoryEvent(1, 0, "", "u", action, None, None, None, None)
     if action in ("labelled", "ordered"):
         assert notification.device_state(one, None) is None
         assert notification.device_health(one, None) is None
@@ -148,8 +148,8 @@ def test_what_changes_no_state_is_not_told(action: str):
         assert notification.arq_state(one, None) is None
 
 
-def test_a_change_of_health_is_no_change_of_state():
-    one = Happening(1, 0, "device", "u", health_action("drain"), None, None, "hot", None)
+def test_health_change_is_not_a_state_change():
+    one = HistoryEvent(1, 0, "device", "u", health_action("drain"), None, None, "hot", None)
     assert notification.device_state(one, None) is None
     told = notification.device_health(one, None)
     assert told is not None
@@ -167,10 +167,8 @@ def test_a_change_of_health_is_no_change_of_state():
         ("retired", None, "gone"),
     ],
 )
-def test_the_state_of_a_device_follows_from_what_happened(
-    action: str, noted: str | None, state: str
-):
-    one = Happening(1, 0, "device", "u", action, None, None, None, None, noted)
+def test_device_state_follows_from_events(action: str, noted: str | None, state: str):
+    one = HistoryEvent(1, 0, "device", "u", action, None, None, None, None, noted)
     told = notification.device_state(one, None)
     assert told is not None
     assert told.payload["state"] == state

@@ -14,10 +14,9 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
-from cyborg.cli.catalogue import COMMANDS
-from cyborg.cli.shell import Shell
+from cyborg.cli.shell import COMMANDS, Shell
 from cyborg.drivers.base import Driver
-from cyborg.model import arq, device_life
+from cyborg.model import arq, device
 from cyborg.model.device import DeviceStatus
 
 #: The optional methods of a driver, with what the driver does in each.
@@ -75,14 +74,14 @@ class DeviceMoves(Written):
     """The table of the state transitions of devices."""
 
     def lines(self) -> Iterable[str]:
-        """Yield the table from ``cyborg.model.device_life.MOVES``."""
+        """Yield the table from ``cyborg.model.device.MOVES``."""
         rows = [
             (
                 event,
                 ", ".join(status for status in DeviceStatus if status in move.sources),
                 move.target,
             )
-            for event, move in device_life.MOVES.items()
+            for event, move in device.MOVES.items()
         ]
         yield from table(("Event", "Status before", "Status after"), rows)
 

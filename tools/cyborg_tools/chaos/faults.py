@@ -4,7 +4,7 @@
 import time
 from collections.abc import Callable, Mapping
 
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg_tools.chaos.outages import (
     disk_full,
     mariadb_kill,

@@ -14,7 +14,7 @@ from typing import Any
 import requests
 
 from cyborg import exception, service
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg_tools.chaos.catalogue import Fault
 from cyborg_tools.chaos.client_log import Witness
 from cyborg_tools.chaos.load import Load

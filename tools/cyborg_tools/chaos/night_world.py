@@ -4,7 +4,7 @@
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.rpc.transport import in_thread
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.keystone import ADMIN, KeystoneService

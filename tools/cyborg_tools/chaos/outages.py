@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.scene import PATIENCE, Scene
 from cyborg_tools.chaos.servers import Server

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cyborg import exception, service
 from cyborg.db.models import Event, Service, Work
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg_tools.chaos.client_log import Witness
 from cyborg_tools.chaos.load import Load

@@ -13,7 +13,7 @@ from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.device import HandleState
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg_tools.chaos.load import Load
 from cyborg_tools.chaos.world import World
 
@@ -79,7 +79,7 @@ class Judge:
 
     def _agents_are_back(self) -> bool:
         with self._world.reader.reader() as tx:
-            seen = services.listed(tx, self._world.reader.now, {AGENT: _HEARD_MS})
+            seen = services.statuses(tx, self._world.reader.now, {AGENT: _HEARD_MS})
             deaf = tx.scalars(sa.select(Service.bus_error).where(Service.binary == AGENT))
             return all(one.up for one in seen) and not any(deaf)
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService

@@ -3,7 +3,7 @@
 
 import signal
 
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg_tools.quickstart.peer import require
 from cyborg_tools.walkthrough.scene import Scene
 from cyborg_tools.walkthrough.stage import MISSING, RACK, SPARE

@@ -12,7 +12,7 @@ from typing import Self
 
 from cyborg import exception
 from cyborg.drivers.host import LocalHost
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange, NovaFault
 from cyborg.tests.fixtures.compute import ComputeWalk
 from cyborg.tests.fixtures.nova import SimulatedNova

@@ -3,28 +3,32 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, types
-from cyborg.api.controllers.v2 import arq_patch
-from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.expose import Call, Controller, expose
+from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, link, moment
-from cyborg.api.routing import Noun, Routes
 from cyborg.db import arqs, events
-from cyborg.db.engine import Reader
-from cyborg.model.arq import Arq, State
+from cyborg.model.arq import Arq, Binding, State
 from cyborg.model.device_profile import parse_name
-from cyborg.policies import arqs as policies
-from cyborg.rpc.conductor import ConductorClient
 
-COLLECTION = "accelerator_requests"
 _RESOLVED = "resolved"
+_PROJECT: Final = "/project_id"
+#: The paths that a bind requires, with the types of their values.
+_NEEDED: Final[Mapping[str, types.Strict]] = {
+    "/hostname": types.Text(255, minimum=1),
+    "/device_rp_uuid": types.UUID_TYPE,
+    "/instance_uuid": types.UUID_TYPE,
+}
+_VALUES: Final[Mapping[str, types.Strict]] = {**_NEEDED, _PROJECT: types.Text(255, minimum=1)}
 
 
 class ArqQuery(types.Listing):
@@ -52,40 +56,87 @@ class ArqBody(types.Declared):
     device_profile_name = wsme.wsattr(types.Text(types.MAX_INT), mandatory=True)
 
 
-class Arqs(Noun):
+class ArqOp(types.Declared):
+    """One operation on one ARQ; the value of a ``remove`` is ignored."""
+
+    path = wsme.wsattr(types.Word(*_VALUES), mandatory=True)
+    op = wsme.wsattr(types.Word("add", "remove"), mandatory=True)
+    value = wsme.wsattr(types.ANYTHING)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The binds and unbinds of one body."""
+
+    bindings: list[Binding]
+    unbindings: list[str]
+    names_project: bool
+
+
+class PatchBody(types.Strict):
+    """``{arq_uuid: [op, …], …}``; the operations of one ARQ all add or all remove."""
+
+    name = "patch"
+    _ops = types.Items(types.Object(ArqOp), minimum=1, maximum=len(_VALUES))
+
+    def read(self, value: Any) -> Patch:
+        """Return the binds and unbinds; raises ValidationError with ARQ and operation."""
+        if not isinstance(value, Mapping) or not value:
+            raise types.ValidationError("an object with accelerator requests is needed")
+        bindings: list[Binding] = []
+        unbindings: list[str] = []
+        paths: set[str] = set()
+        seen: set[str] = set()
+        for key, raw in value.items():
+            uuid = types.located(key, types.UUID_TYPE.read, key)
+            if uuid in seen:
+                raise types.ValidationError("it is given twice", key)
+            seen.add(uuid)
+            ops = types.located(key, self._ops.read, raw)
+            paths.update(op["path"] for op in ops)
+            if types.located(key, _verb, ops) == "remove":
+                unbindings.append(uuid)
+            else:
+                bindings.append(types.located(key, partial(_bind, uuid), ops))
+        return Patch(bindings, unbindings, _PROJECT in paths)
+
+
+class Arqs(Controller):
     """``/v2/accelerator_requests``."""
 
+    collection = "accelerator_requests"
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create", "PATCH": "patch", "DELETE": "delete_some"},
         "*": {"GET": "show", "PATCH": "patch_one", "DELETE": "delete"},
     }
 
-    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
-        self.rules = rules
-        self._reader = reader
-        self._conductor = conductor
-
-    @expose(policies.GET_ALL, query=ArqQuery)
+    @expose("cyborg:arq:get_all", query=ArqQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of ARQs; 423 with ``bind_state`` while the instance has unresolved ARQs."""
-        instance = query.get("instance")
-        project = _scope(call, query)
+        caller, instance = call.caller, query.get("instance")
+        project: str | None = caller.project_id
+        if caller.everywhere or (caller.service and instance):
+            project = None
+        elif query.get("project_id", project) != project:
+            raise exception.Forbidden(
+                reason="Only administrators may list another project's requests."
+            )
         resolved = query.get("bind_state") == _RESOLVED
         equal = {name: query[name] for name in arqs.FILTERS if name in query}
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             if resolved and instance and not arqs.all_resolved(tx, instance, project):
                 raise exception.Locked(instance=instance)
             rows = arqs.page(tx, parsing.page(query), project, equal, resolved=resolved)
         return {"arqs": render_all(rows, call)}
 
-    @expose(policies.GET_ONE, types.UUID_TYPE)
+    @expose("cyborg:arq:get_one", types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return an ARQ; from microversion 2.4 on with its fault and its history."""
         project = None if call.caller.everywhere else call.caller.project_id
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
-        with self._reader.reader() as tx:
-            row = (arqs.explained if explain else arqs.show)(tx, uuid, project)
+        with self.reader.reader() as tx:
+            row = (arqs.show_with_fault if explain else arqs.show)(tx, uuid, project)
             if explain and row is not None:
                 history = events.of_subject(tx, "arq", uuid)
         if row is None:
@@ -97,7 +148,7 @@ class Arqs(Noun):
         rendered_events = [_render_event(event, call) for event in history]
         return {**rendered, "fault": fault, "events": rendered_events}
 
-    @expose(policies.CREATE, body=types.Object(ArqBody), status=201)
+    @expose("cyborg:arq:create", body=types.Object(ArqBody), status=201)
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create all ARQs of a device profile, or none."""
         name = body["device_profile_name"]
@@ -106,21 +157,21 @@ class Arqs(Noun):
         except exception.Invalid:
             # No profile can have this name, so clients get the answer for an absent profile.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
-        created = self._conductor.create_arqs(call.caller, call.operation, name)
-        prefix = call.links.self_of(COLLECTION)
+        created = self.conductor.create_arqs(call.caller, call.request_key, name)
+        prefix = call.links.self_of(self.collection)
         return {"arqs": [_render(_values(arq), prefix) for arq in created]}
 
-    @expose(policies.UPDATE, body=arq_patch.PatchBody(), status=202)
-    def patch(self, call: Call, body: arq_patch.Patch) -> None:
+    @expose("cyborg:arq:update", body=PatchBody(), status=202)
+    def patch(self, call: Call, body: Patch) -> None:
         """Bind and unbind ARQs, all or none; needs a service token, as Nova sends."""
         self._patch(call, body)
 
-    @expose(policies.UPDATE, types.Anything(), body=arq_patch.PatchBody(), status=202)
-    def patch_one(self, call: Call, _anything: str, body: arq_patch.Patch) -> None:
+    @expose("cyborg:arq:update", types.Anything(), body=PatchBody(), status=202)
+    def patch_one(self, call: Call, _anything: str, body: Patch) -> None:
         """Bind and unbind the ARQs that the body names; the identifier of the path is ignored."""
         self._patch(call, body)
 
-    @expose(policies.DELETE, query=ArqDeleteQuery, status=204)
+    @expose("cyborg:arq:delete", query=ArqDeleteQuery, status=204)
     def delete_some(self, call: Call, query: Mapping[str, Any]) -> None:
         """Delete ARQs by uuid, or all ARQs of an instance, which may have none (used by Nova)."""
         if ("arqs" in query) == ("instance" in query):
@@ -132,34 +183,55 @@ class Arqs(Noun):
             # After an evacuation by an administrator, the ARQs may not belong to the caller's
             # project.
             caller = replace(call.caller, everywhere=True)
-            self._conductor.delete_instance_arqs(caller, call.operation, query["instance"])
+            self.conductor.delete_instance_arqs(caller, call.request_key, query["instance"])
         else:
             self._delete(call, query["arqs"])
 
-    @expose(policies.DELETE, types.UUID_TYPE, status=204)
+    @expose("cyborg:arq:delete", types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
         """Delete an ARQ."""
         self._delete(call, [uuid])
 
-    def _patch(self, call: Call, body: arq_patch.Patch) -> None:
-        arq_patch.check_project(body, call.minor, call.caller.everywhere)
+    def _patch(self, call: Call, body: Patch) -> None:
+        if body.names_project:
+            if call.minor < microversion.PROJECT_ID:
+                raise exception.NotAcceptable(
+                    reason=f"{_PROJECT} can be patched from microversion "
+                    f"2.{microversion.PROJECT_ID} on."
+                )
+            if not call.caller.everywhere:
+                raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
         _need_service(call, "Binding and unbinding accelerator requests")
-        self._conductor.patch_arqs(call.caller, call.operation, body.bindings, body.unbindings)
+        self.conductor.patch_arqs(call.caller, call.request_key, body.bindings, body.unbindings)
 
     def _delete(self, call: Call, uuids: Sequence[str]) -> None:
         if not uuids:
             raise exception.Invalid(field="arqs", reason="it names no accelerator request")
-        self._conductor.delete_arqs(call.caller, call.operation, list(uuids))
+        self.conductor.delete_arqs(call.caller, call.request_key, list(uuids))
 
 
-def _scope(call: Call, query: Mapping[str, Any]) -> str | None:
-    """Return the project whose ARQs the caller may list; None: all projects."""
-    caller = call.caller
-    if caller.everywhere or (caller.service and "instance" in query):
-        return None
-    if query.get("project_id", caller.project_id) != caller.project_id:
-        raise exception.Forbidden(reason="Only administrators may list another project's requests.")
-    return caller.project_id
+def _verb(ops: Sequence[Mapping[str, Any]]) -> str:
+    verbs = {op["op"] for op in ops}
+    if len(verbs) != 1:
+        raise types.ValidationError("operations of one request must all add or all remove")
+    if len({op["path"] for op in ops}) != len(ops):
+        raise types.ValidationError("a path is given twice")
+    return str(verbs.pop())
+
+
+def _bind(uuid: str, ops: Sequence[Mapping[str, Any]]) -> Binding:
+    given = {op["path"]: op.get("value") for op in ops}
+    missing = [path for path in _NEEDED if path not in given]
+    if missing:
+        raise types.ValidationError("a bind needs this path", missing[0])
+    values = {path: types.located(path, _VALUES[path].read, raw) for path, raw in given.items()}
+    return Binding(
+        arq_uuid=uuid,
+        hostname=values["/hostname"],
+        device_rp_uuid=values["/device_rp_uuid"],
+        instance_uuid=values["/instance_uuid"],
+        project_id=values.get(_PROJECT),
+    )
 
 
 def _need_service(call: Call, action: str) -> None:
@@ -172,7 +244,7 @@ _values = attrgetter(*(field.name for field in fields(Arq)))
 
 def render_all(rows: Iterable[Sequence[Any]], call: Call) -> list[dict[str, Any]]:
     """Return the JSON of ARQ rows."""
-    prefix = call.links.self_of(COLLECTION)
+    prefix = call.links.self_of(Arqs.collection)
     return [
         _render((*values, {} if info is None else json.loads(info)), prefix)
         for *values, info in rows

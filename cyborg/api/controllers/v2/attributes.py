@@ -8,16 +8,12 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import parsing, types
-from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.expose import Call, Controller, expose
+from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
-from cyborg.api.routing import Noun, Routes
 from cyborg.db import attributes
-from cyborg.db.engine import Reader
 from cyborg.model.attribute import Attribute
-from cyborg.policies import attributes as policies
-from cyborg.rpc.conductor import ConductorClient
 
-COLLECTION = "attributes"
 #: As many characters of any kind as fit in a TEXT column of MySQL.
 _VALUE = types.Text(16_000)
 
@@ -49,65 +45,61 @@ class FlatOrWrapped(types.Object):
         return super().read(value)
 
 
-class Attributes(Noun):
+class Attributes(Controller):
     """``/v2/attributes``."""
 
+    collection = "attributes"
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create", "DELETE": "delete_none"},
         "*": {"GET": "show", "DELETE": "delete"},
     }
 
-    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
-        self.rules = rules
-        self._reader = reader
-        self._conductor = conductor
-
-    @expose(policies.GET_ALL, query=AttributeQuery)
+    @expose("cyborg:attribute:get_all", query=AttributeQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of attributes; ``deployable_id=0`` does not filter."""
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             rows = attributes.page(
                 tx,
                 parsing.page(query),
                 deployable=query.get("deployable_id") or None,
                 key=query.get("key"),
             )
-        prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [render(row, prefix) for row in rows]}
+        prefix = call.links.self_of(self.collection)
+        return {self.collection: [render(row, prefix) for row in rows]}
 
-    @expose(policies.GET_ONE, types.UUID_TYPE)
+    @expose("cyborg:attribute:get_one", types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return an attribute."""
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             row = attributes.show(tx, uuid)
         if row is None:
             raise exception.NotFound(noun="Attribute", key=uuid)
-        return render(row, call.links.self_of(COLLECTION))
+        return render(row, call.links.self_of(self.collection))
 
     @expose(
-        policies.CREATE,
+        "cyborg:attribute:create",
         body=FlatOrWrapped(AttributeBody),
         strict=FlatOrWrapped(AttributeBody, closed=True),
         status=201,
     )
     def create(self, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
         """Add an attribute to a deployable."""
-        created = self._conductor.create_attribute(
+        created = self.conductor.create_attribute(
             call.caller,
-            call.operation,
+            call.request_key,
             deployable=body["deployable_id"],
             key=body["key"],
             value=body["value"],
             uuid=body.get("uuid"),
         )
-        return render(created, call.links.self_of(COLLECTION))
+        return render(created, call.links.self_of(self.collection))
 
-    @expose(policies.DELETE, types.UUID_TYPE, status=204)
+    @expose("cyborg:attribute:delete", types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
         """Remove an attribute."""
-        self._conductor.delete_attribute(call.caller, call.operation, uuid)
+        self.conductor.delete_attribute(call.caller, call.request_key, uuid)
 
-    @expose(policies.DELETE, status=204)
+    @expose("cyborg:attribute:delete", status=204)
     def delete_none(self, call: Call) -> None:
         """Refuse a DELETE without a uuid."""
         raise exception.Invalid(field="uuid", reason="it is missing")

@@ -9,15 +9,10 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import parsing, types
-from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.expose import Call, Controller, expose
+from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
-from cyborg.api.routing import Noun, Routes
 from cyborg.db import deployables
-from cyborg.db.engine import Reader
-from cyborg.policies import deployables as policies
-from cyborg.rpc.conductor import ConductorClient
-
-COLLECTION = "deployables"
 
 
 class DeployableQuery(types.Listing):
@@ -40,9 +35,10 @@ class ProgramOp(types.Declared):
     value = wsme.wsattr(types.Items(types.Object(Image), 1, 1), mandatory=True)
 
 
-class Deployables(Noun):
+class Deployables(Controller):
     """``/v2/deployables``."""
 
+    collection = "deployables"
     routes: ClassVar[Routes] = {
         "": {"GET": "index"},
         "*": {"GET": "show"},
@@ -51,46 +47,41 @@ class Deployables(Noun):
         "*/program/*": {"PATCH": "program"},
     }
 
-    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
-        self.rules = rules
-        self._reader = reader
-        self._conductor = conductor
-
-    @expose(policies.GET_ALL, query=DeployableQuery)
+    @expose("cyborg:deployable:get_all", query=DeployableQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of deployables."""
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             records = deployables.page(tx, parsing.page(query), name=query.get("name"))
-        return {COLLECTION: render_all(records, call)}
+        return {self.collection: render_all(records, call)}
 
-    @expose(policies.GET_ONE, types.UUID_TYPE)
+    @expose("cyborg:deployable:get_one", types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a deployable."""
         return self._show(call, uuid)
 
     @expose(
-        policies.PROGRAM,
+        "cyborg:deployable:program",
         types.UUID_TYPE,
         body=types.Items(types.Object(ProgramOp, closed=True), 1, 1),
     )
     def program(self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Request that the host loads an image; answers before the host has finished."""
         image_uuid = body[0]["value"][0]["image_uuid"]
-        self._conductor.program_deployable(call.caller, call.operation, uuid, image_uuid)
+        self.conductor.program_deployable(call.caller, call.request_key, uuid, image_uuid)
         return self._show(call, uuid)
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             record = deployables.show(tx, uuid)
         if record is None:
             raise exception.NotFound(noun="Deployable", key=uuid)
         return render_all([record], call)[0]
 
 
-def render_all(records: Sequence[deployables.Found], call: Call) -> list[dict[str, Any]]:
+def render_all(records: Sequence[deployables.Detail], call: Call) -> list[dict[str, Any]]:
     """Return the JSON of deployables; clients expect ``attributes_list`` as JSON in a string."""
-    prefix = call.links.self_of(COLLECTION)
-    bookmark = call.links.bookmark_of(COLLECTION)
+    prefix = call.links.self_of(Deployables.collection)
+    bookmark = f"{call.links.base}/{Deployables.collection}/"
     return [
         {
             "uuid": record.row.uuid,

@@ -12,9 +12,9 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, types
-from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.expose import Call, Controller, Rules, expose
+from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
-from cyborg.api.routing import Noun, Routes
 from cyborg.db import deployables, device_profiles
 from cyborg.db.engine import Reader
 from cyborg.model.device_profile import (
@@ -26,12 +26,10 @@ from cyborg.model.device_profile import (
     parse_groups,
     parse_name,
 )
-from cyborg.policies import device_profiles as policies
 from cyborg.rpc.conductor import ConductorClient
 
 LOG = logging.getLogger(__name__)
 
-COLLECTION = "device_profiles"
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
 #: Limits of a TEXT column of MySQL: bytes of the stored groups, and characters of any kind.
 _MAX_GROUPS_BYTES = 65_535
@@ -67,9 +65,10 @@ class ChangeBody(types.Declared):
     description = wsme.wsattr(_DESCRIPTION)
 
 
-class DeviceProfiles(Noun):
+class DeviceProfiles(Controller):
     """``/v2/device_profiles``."""
 
+    collection = "device_profiles"
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create", "DELETE": "delete_all"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
@@ -78,30 +77,28 @@ class DeviceProfiles(Noun):
     def __init__(
         self, rules: Rules, reader: Reader, conductor: ConductorClient, *, limits: Limits
     ) -> None:
-        self.rules = rules
-        self._reader = reader
-        self._conductor = conductor
+        super().__init__(rules, reader, conductor)
         self._limits = limits
 
-    @expose(policies.GET_ALL, query=ProfileQuery)
+    @expose("cyborg:device_profile:get_all", query=ProfileQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of profiles, all or those with the requested names."""
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             rows = device_profiles.page(tx, parsing.page(query), query.get("name"))
-        prefix = call.links.self_of(COLLECTION)
-        return {COLLECTION: [render(profile, prefix) for profile in rows]}
+        prefix = call.links.self_of(self.collection)
+        return {self.collection: [render(profile, prefix) for profile in rows]}
 
-    @expose(policies.GET_ONE, types.Anything())
+    @expose("cyborg:device_profile:get_one", types.Anything())
     def show(self, call: Call, key: str) -> dict[str, Any]:
         """Return a profile by uuid or name; only this answer has an envelope."""
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             profile = device_profiles.show(tx, types.canonical_uuid(key), key)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=key)
-        return {"device_profile": render(profile, call.links.self_of(COLLECTION))}
+        return {"device_profile": render(profile, call.links.self_of(self.collection))}
 
     @expose(
-        policies.CREATE,
+        "cyborg:device_profile:create",
         body=types.Items(types.Object(ProfileBody), 1, 1),
         strict=types.Items(types.Object(ProfileBody, closed=True), 1, 1),
         status=201,
@@ -116,11 +113,11 @@ class DeviceProfiles(Noun):
             groups=groups,
             description=members.get("description"),
         )
-        stored = self._conductor.create_device_profile(call.caller, call.operation, profile)
+        stored = self.conductor.create_device_profile(call.caller, call.request_key, profile)
         return self._render_stored(call, stored)
 
     @expose(
-        policies.UPDATE,
+        "cyborg:device_profile:update",
         types.Anything(),
         body=types.Change(ChangeBody),
         since=microversion.OPERATORS,
@@ -133,17 +130,17 @@ class DeviceProfiles(Noun):
             description=body.get("description"),
             describes="description" in body,
         )
-        changed = self._conductor.update_device_profile(
-            call.caller, call.operation, types.canonical_uuid(key) or key, change
+        changed = self.conductor.update_device_profile(
+            call.caller, call.request_key, types.canonical_uuid(key) or key, change
         )
         return self._render_stored(call, changed)
 
-    @expose(policies.DELETE, query=ProfileDeleteQuery, status=204)
+    @expose("cyborg:device_profile:delete", query=ProfileDeleteQuery, status=204)
     def delete_all(self, call: Call, query: Mapping[str, Any]) -> None:
         """Delete the profiles with these names or uuids, all or none."""
         self._delete(call, query["value"])
 
-    @expose(policies.DELETE, types.Commas(types.Anything()), status=204)
+    @expose("cyborg:device_profile:delete", types.Commas(types.Anything()), status=204)
     def delete(self, call: Call, keys: Sequence[str]) -> None:
         """Delete a profile by uuid or name."""
         self._delete(call, keys)
@@ -152,12 +149,12 @@ class DeviceProfiles(Noun):
         """Return the stored profile, from 2.5 on with warnings of what would make binds fail."""
         warnings: list[str] = []
         if any(key in group for group in profile.groups for key in IMAGE_KEYS):
-            with self._reader.reader() as tx:
+            with self.reader.reader() as tx:
                 classes = deployables.programmable_classes(tx)
             warnings = image_warnings(profile.groups, classes)
         for sentence in warnings:
             LOG.warning("Device profile %s (%s): %s", profile.name, profile.uuid, sentence)
-        rendered = render(profile, call.links.self_of(COLLECTION))
+        rendered = render(profile, call.links.self_of(self.collection))
         if call.minor >= microversion.OPERATOR_VIEWS:
             rendered["warnings"] = warnings
         return rendered
@@ -165,8 +162,8 @@ class DeviceProfiles(Noun):
     def _delete(self, call: Call, keys: Sequence[str]) -> None:
         if not keys:
             raise exception.NotFound(noun="Device profile", key="''")
-        self._conductor.delete_device_profiles(
-            call.caller, call.operation, [types.canonical_uuid(key) or key for key in keys]
+        self.conductor.delete_device_profiles(
+            call.caller, call.request_key, [types.canonical_uuid(key) or key for key in keys]
         )
 
     def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:

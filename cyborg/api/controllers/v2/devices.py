@@ -11,23 +11,19 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, types
-from cyborg.api.controllers.v2 import device_query, events, usage
-from cyborg.api.controllers.v2.device_query import DeviceQuery
-from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.controllers.v2 import events, usage
+from cyborg.api.expose import Call, Controller, expose
+from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, link, moment, since
-from cyborg.api.routing import Noun, Routes
 from cyborg.db import devices
 from cyborg.db import events as history_db
-from cyborg.db.engine import Reader
-from cyborg.model import creation, device_life
+from cyborg.model import creation
+from cyborg.model.attribute import parse_label_change, parse_label_filter
 from cyborg.model.creation import parse_traits
-from cyborg.model.device import DeviceStatus, DeviceType
-from cyborg.model.labels import parse_change
+from cyborg.model.device import DEVICE_STATES, DeviceStatus, DeviceType, shown_state
+from cyborg.model.health import CONDITIONS
 from cyborg.model.operation import Operation
-from cyborg.policies import devices as policies
-from cyborg.rpc.conductor import ConductorClient
 
-COLLECTION = "devices"
 #: The number of latest events in the answer for a device.
 LAST_EVENTS = 10
 #: Name and status of an instance until Nova reports them.
@@ -41,6 +37,11 @@ _STATUSES = {
     "ready": DeviceStatus.ENABLED,
     _MAINTAINING: DeviceStatus.MAINTAINING,
 }
+_OLDER = (_ENABLED, _MAINTAINING)
+#: Filters that compare a column for equality.
+_EQUAL = ("type", "vendor", "hostname", "driver", "backend", "health")
+#: Filters that would tell a project where its devices are.
+_LOCATION_FILTERS = ("hostname", "backend")
 _TEXT = types.Text(255, minimum=1)
 #: Members that tell where a device is; callers limited to their own project do not get them.
 _PLACE = (
@@ -49,6 +50,21 @@ _PLACE = (
     # The other users of a device are not shown either.
     *("units", "events"),
 )
+
+
+class DeviceQuery(types.Listing):
+    """Filters of the list; a device must match all of them."""
+
+    type = wsme.wsattr(types.NAME)
+    vendor = wsme.wsattr(types.NAME)
+    hostname = wsme.wsattr(types.NAME)
+    driver = types.Field(types.NAME, since=microversion.OPERATORS)
+    backend = types.Field(types.NAME, since=microversion.OPERATORS)
+    status = wsme.wsattr(types.Word(*DEVICE_STATES, "ready"))
+    in_use = types.Field(types.FLAG, since=microversion.OPERATORS)
+    instance = types.Field(types.UUID_TYPE, since=microversion.OPERATORS)
+    labels = types.Field(types.Text(4096, minimum=1), since=microversion.OPERATORS)
+    health = types.Field(types.Word(*CONDITIONS), since=microversion.OPERATOR_VIEWS)
 
 
 class DeviceBody(types.Declared):
@@ -82,20 +98,11 @@ class View:
     holders: Sequence[devices.Holder]
     parts: Sequence[devices.Part]
 
-    @property
-    def users(self) -> list[devices.User]:
-        """The instances that hold units, without repetitions."""
-        return list(dict.fromkeys(holder.instance for holder in self.holders if holder.instance))
 
-    @property
-    def words(self) -> Counter[str]:
-        """The number of units by their state."""
-        return sum((Counter(part.words) for part in self.parts), Counter())
-
-
-class Devices(Noun):
+class Devices(Controller):
     """``/v2/devices``."""
 
+    collection = "devices"
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
@@ -103,31 +110,26 @@ class Devices(Noun):
         "*/disable": {"POST": "disable"},
     }
 
-    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
-        self.rules = rules
-        self._reader = reader
-        self._conductor = conductor
-
-    @expose(policies.GET_ALL, query=DeviceQuery, own=policies.GET_OWN)
+    @expose("cyborg:device:get_all", query=DeviceQuery, own="cyborg:device:get_own")
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of devices; an empty filter value does not filter."""
-        selection = device_query.selection(call, query)
-        with self._reader.reader() as tx:
+        selection = _selection(call, query)
+        with self.reader.reader() as tx:
             rows = devices.page(tx, parsing.page(query), selection)
             views = self._views(tx, call, rows)
-        return {COLLECTION: [render(row, call, views[row.id]) for row in rows]}
+        return {self.collection: [render(row, call, views[row.id]) for row in rows]}
 
-    @expose(policies.GET_ONE, types.UUID_TYPE, own=policies.GET_OWN)
+    @expose("cyborg:device:get_one", types.UUID_TYPE, own="cyborg:device:get_own")
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return a device."""
         return self._show(call, uuid)
 
     @expose(
-        policies.UPDATE,
+        "cyborg:device:update",
         types.UUID_TYPE,
         body=types.Change(DeviceBody),
         since=microversion.OPERATORS,
-        own=policies.LABEL,
+        own="cyborg:device:label",
     )
     def update(self, call: Call, uuid: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Change the given members; labels that are not given stay, a null label is removed."""
@@ -141,20 +143,20 @@ class Devices(Noun):
         facts = {"model": body["model"]} if "model" in body else {}
         if "traits" in body:
             facts["traits"] = list(parse_traits(body["traits"]))
-        self._conductor.update_device(
+        self.conductor.update_device(
             call.caller,
-            call.operation,
+            call.request_key,
             uuid,
             status=_STATUSES[body["status"]] if "status" in body else None,
-            labels=parse_change(body["labels"]) if "labels" in body else {},
-            project=device_query.scope(call),
+            labels=parse_label_change(body["labels"]) if "labels" in body else {},
+            project=_scope(call),
             facts=facts,
             reason=body.get("status_reason"),
         )
         return self._show(call, uuid)
 
     @expose(
-        policies.CREATE,
+        "cyborg:device:create",
         query=types.WaitQuery,
         body=types.Object(CreateBody, closed=True),
         since=microversion.OPERATORS,
@@ -162,13 +164,13 @@ class Devices(Noun):
     )
     def create(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Create a device on a backend whose driver supports it."""
-        return self._conductor.create_device(
-            call.caller, call.operation, creation.parse(body), wait=query.get("wait", False)
+        return self.conductor.create_device(
+            call.caller, call.request_key, creation.parse(body), wait=query.get("wait", False)
         )
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
-        with self._reader.reader() as tx:
-            row = devices.show(tx, uuid, device_query.scope(call))
+        with self.reader.reader() as tx:
+            row = devices.show(tx, uuid, _scope(call))
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
             view = self._views(tx, call, [row])[row.id]
@@ -187,27 +189,59 @@ class Devices(Noun):
         holders: Mapping[int, Sequence[devices.Holder]] = {}
         parts: Mapping[int, Sequence[devices.Part]] = {}
         if call.minor >= microversion.OPERATORS:
-            holders = devices.holders(tx, ids, device_query.scope(call))
+            holders = devices.holders(tx, ids, _scope(call))
         if call.minor >= microversion.OPERATOR_VIEWS:
             parts = devices.parts(tx, ids)
         return {id_: View(holders.get(id_, ()), parts.get(id_, ())) for id_ in ids}
 
-    @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
+    @expose("cyborg:device:delete", types.UUID_TYPE, status=204, since=microversion.OPERATORS)
     def delete(self, call: Call, uuid: str) -> None:
         """Remove a device that an operator created or that is lost, from Placement first."""
-        self._conductor.delete_device(call.caller, call.operation, uuid)
+        self.conductor.delete_device(call.caller, call.request_key, uuid)
 
-    @expose(policies.ENABLE, types.UUID_TYPE, status=204)
+    @expose("cyborg:device:enable", types.UUID_TYPE, status=204)
     def enable(self, call: Call, uuid: str) -> None:
         """Enable the device and all its deployables."""
-        self._conductor.set_device_status(call.caller, call.operation, uuid, DeviceStatus.ENABLED)
+        self.conductor.set_device_status(call.caller, call.request_key, uuid, DeviceStatus.ENABLED)
 
-    @expose(policies.DISABLE, types.UUID_TYPE, status=204)
+    @expose("cyborg:device:disable", types.UUID_TYPE, status=204)
     def disable(self, call: Call, uuid: str) -> None:
         """Disable the device; instances that use it keep it."""
-        self._conductor.set_device_status(
-            call.caller, call.operation, uuid, DeviceStatus.MAINTAINING
+        self.conductor.set_device_status(
+            call.caller, call.request_key, uuid, DeviceStatus.MAINTAINING
         )
+
+
+def _scope(call: Call) -> str | None:
+    """Return the project that the caller is limited to; None: all projects."""
+    return call.caller.project_id if call.own else None
+
+
+def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
+    """Return what a checked query selects.
+
+    Raises Invalid for a status that this microversion does not have, and Forbidden for a filter or
+    sort key that would tell a project member where devices are.
+    """
+    status = query.get("status")
+    older = call.minor < microversion.OPERATORS
+    if older and status not in (None, *_OLDER):
+        raise exception.Invalid(field="status", reason=f"it must be one of {', '.join(_OLDER)}")
+    if call.own:
+        names = [name for name in _LOCATION_FILTERS if query.get(name)]
+        if query.get("sort_key") in _LOCATION_FILTERS:
+            names.append(query["sort_key"])
+        if names:
+            raise exception.Forbidden(reason=f"Only operators list devices by {names[0]}.")
+    return devices.Filters(
+        equal={name: query[name] for name in _EQUAL if query.get(name)},
+        in_service=status == _ENABLED if older and status is not None else None,
+        status=None if older else {"ready": _ENABLED}.get(status or "", status),
+        in_use=query.get("in_use"),
+        instance=query.get("instance"),
+        labels=parse_label_filter(query["labels"]) if "labels" in query else {},
+        project_id=_scope(call),
+    )
 
 
 def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
@@ -226,29 +260,44 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
         "hostname": row.hostname,
         "created_at": moment(row.created_at),
         "updated_at": moment(row.updated_at),
-        "links": [link(call.links.self_of(COLLECTION), row.uuid)],
+        "links": [link(call.links.self_of(Devices.collection), row.uuid)],
     }
     if call.minor >= microversion.DEVICE_STATUS:
-        now = device_life.word(row.status, lost=row.lost_ms is not None)
+        now = shown_state(row.status, lost=row.lost_ms is not None)
         served = _ENABLED if now == _ENABLED else _MAINTAINING
         rendered["status"] = now if call.minor >= microversion.OPERATORS else served
     if call.minor >= microversion.OPERATORS:
+        reason: str | None = row.status_reason
+        if reason is None and row.lost_ms is not None:
+            reason = f"Its host has not shown it since {instant(row.lost_ms)}."
+        users = dict.fromkeys(holder.instance for holder in view.holders if holder.instance)
         rendered |= {
-            "status_reason": _reason(row),
+            "status_reason": reason,
             "driver": row.driver,
             "backend": row.backend,
             "labels": row.labels or {},
             "in_use": bool(view.holders),
-            "instances": [_user(user) for user in view.users],
+            "instances": [_user(user) for user in users],
         }
     if call.minor >= microversion.OPERATOR_VIEWS:
+        units: Counter[str] = sum((Counter(part.words) for part in view.parts), Counter())
         rendered |= {
             "address": row.device_key,
             "numa_node": row.numa_node,
             "resource_classes": sorted({part.resource_class for part in view.parts}),
             "traits": sorted({trait for part in view.parts for trait in part.traits}),
-            "providers": [_provider(part) for part in view.parts],
-            "units": usage.counts(view.words),
+            "providers": [
+                {
+                    "uuid": part.rp_uuid,
+                    "name": part.name,
+                    "resource_class": part.resource_class,
+                    "total": part.total,
+                    "reserved": part.reserved,
+                    "error": part.error,
+                }
+                for part in view.parts
+            ],
+            "units": usage.counts(units),
             "holders": [_holder(holder) for holder in view.holders],
             "health": row.health,
             "health_reasons": [] if row.health_reason is None else [row.health_reason],
@@ -257,17 +306,6 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
     if call.own:
         return {name: rendered[name] for name in rendered if name not in _PLACE}
     return rendered
-
-
-def _provider(part: devices.Part) -> dict[str, Any]:
-    return {
-        "uuid": part.rp_uuid,
-        "name": part.name,
-        "resource_class": part.resource_class,
-        "total": part.total,
-        "reserved": part.reserved,
-        "error": part.error,
-    }
 
 
 def _holder(holder: devices.Holder) -> dict[str, Any]:
@@ -287,10 +325,3 @@ def _user(user: devices.User) -> dict[str, Any]:
         "status": _UNKNOWN if user.status is None else user.status,
         "seen_at": since(user.seen_ms),
     }
-
-
-def _reason(row: sa.Row[Any]) -> str | None:
-    reason: str | None = row.status_reason
-    if reason is None and row.lost_ms is not None:
-        return f"Its host has not shown it since {instant(row.lost_ms)}."
-    return reason

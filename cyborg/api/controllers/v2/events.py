@@ -11,15 +11,12 @@ import wsme
 
 from cyborg import context
 from cyborg.api import microversion, parsing, types
-from cyborg.api.expose import Call, Rules, expose
+from cyborg.api.expose import Call, Controller, expose
+from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant
-from cyborg.api.routing import Noun, Routes
 from cyborg.db import events
-from cyborg.db.engine import Reader
 from cyborg.model.notification import state_after
-from cyborg.policies import events as policies
 
-COLLECTION = "events"
 #: The size of a page, by default and at most: the history of a large cloud has millions of rows.
 DEFAULT_LIMIT = 100
 MAXIMUM_LIMIT = 1000
@@ -40,22 +37,19 @@ class EventQuery(types.Declared):
     sort_dir = wsme.wsattr(types.NAME)
 
 
-class Events(Noun):
+class Events(Controller):
     """``/v2/events``."""
 
+    collection = "events"
     routes: ClassVar[Routes] = {"": {"GET": "index"}}
 
-    def __init__(self, rules: Rules, reader: Reader) -> None:
-        self.rules = rules
-        self._reader = reader
-
-    @expose(policies.GET_ALL, query=EventQuery, since=microversion.OPERATOR_VIEWS)
+    @expose("cyborg:event:get_all", query=EventQuery, since=microversion.OPERATOR_VIEWS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of events, the newest first unless ``sort_dir`` is ``asc``."""
         page = parsing.page({"limit": DEFAULT_LIMIT, "sort_dir": "desc", **query})
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             rows = events.page(tx, page, query)
-        return {COLLECTION: [render(row) for row in rows]}
+        return {self.collection: [render(row) for row in rows]}
 
 
 def render(row: events.Row) -> dict[str, Any]:

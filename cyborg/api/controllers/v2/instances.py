@@ -7,13 +7,9 @@ from typing import Any, ClassVar
 import wsme
 
 from cyborg.api import microversion, types
-from cyborg.api.expose import Call, Rules, expose
-from cyborg.api.routing import Noun, Routes
+from cyborg.api.expose import Call, Controller, expose
+from cyborg.api.framework import Routes
 from cyborg.model.operation import Operation
-from cyborg.policies import instances as policies
-from cyborg.rpc.conductor import ConductorClient
-
-COLLECTION = "instances"
 
 
 class AttachBody(types.Declared):
@@ -22,20 +18,17 @@ class AttachBody(types.Declared):
     device_profile = wsme.wsattr(types.Text(types.MAX_INT, minimum=1))
 
 
-class Instances(Noun):
+class Instances(Controller):
     """``/v2/instances``."""
 
+    collection = "instances"
     routes: ClassVar[Routes] = {
         "*/accelerators": {"POST": "attach", "DELETE": "detach_all"},
         "*/accelerators/*": {"DELETE": "detach"},
     }
 
-    def __init__(self, rules: Rules, conductor: ConductorClient) -> None:
-        self.rules = rules
-        self._conductor = conductor
-
     @expose(
-        policies.ATTACH,
+        "cyborg:instance:attach",
         types.UUID_TYPE,
         body=types.Object(AttachBody, closed=True),
         since=microversion.OPERATORS,
@@ -44,15 +37,15 @@ class Instances(Noun):
     def attach(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Operation:
         """Start to attach all accelerators of a device profile, or none."""
         profile = body.get("device_profile")
-        return self._conductor.attach(call.caller, call.operation, uuid, profile)
+        return self.conductor.attach(call.caller, call.request_key, uuid, profile)
 
-    @expose(policies.DETACH, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
+    @expose("cyborg:instance:detach", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def detach_all(self, call: Call, uuid: str) -> Operation:
         """Start to detach all attached accelerators; those of the flavor stay."""
-        return self._conductor.detach(call.caller, call.operation, uuid, None)
+        return self.conductor.detach(call.caller, call.request_key, uuid, None)
 
     @expose(
-        policies.DETACH,
+        "cyborg:instance:detach",
         types.UUID_TYPE,
         types.UUID_TYPE,
         since=microversion.OPERATORS,
@@ -60,4 +53,4 @@ class Instances(Noun):
     )
     def detach(self, call: Call, uuid: str, arq: str) -> Operation:
         """Start to detach one attached accelerator."""
-        return self._conductor.detach(call.caller, call.operation, uuid, arq)
+        return self.conductor.detach(call.caller, call.request_key, uuid, arq)

@@ -8,13 +8,9 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, types
-from cyborg.api.expose import Call, Rules, expose
-from cyborg.api.routing import Noun, Routes
+from cyborg.api.expose import Call, Controller, expose
+from cyborg.api.framework import Routes
 from cyborg.db import units
-from cyborg.db.engine import Reader
-from cyborg.policies import usage as policies
-
-COLLECTION = "usage"
 
 
 class UsageQuery(types.Declared):
@@ -29,16 +25,13 @@ class UsageQuery(types.Declared):
     )
 
 
-class Usage(Noun):
+class Usage(Controller):
     """``/v2/usage``."""
 
+    collection = "usage"
     routes: ClassVar[Routes] = {"": {"GET": "index"}}
 
-    def __init__(self, rules: Rules, reader: Reader) -> None:
-        self.rules = rules
-        self._reader = reader
-
-    @expose(policies.GET, query=UsageQuery, since=microversion.OPERATORS)
+    @expose("cyborg:usage:get", query=UsageQuery, since=microversion.OPERATORS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return all counts that the caller may see; counts of one project have no hosts."""
         scope = None if call.caller.everywhere else call.caller.project_id
@@ -46,11 +39,11 @@ class Usage(Noun):
         if scope is not None and ("host" in query or "host" in groups):
             # Project members must not see on which hosts their accelerators are.
             raise exception.Forbidden(reason="Only operators may ask for the usage of a host.")
-        with self._reader.reader() as tx:
+        with self.reader.reader() as tx:
             if call.minor >= microversion.OPERATOR_VIEWS:
-                return {COLLECTION: by_class(units.by_class(tx, query, scope, groups))}
+                return {self.collection: by_class(units.by_class(tx, query, scope, groups))}
             rows = units.count(tx, query, scope)
-        return {COLLECTION: [render(row) for row in rows]}
+        return {self.collection: [render(row) for row in rows]}
 
 
 def by_class(rows: Sequence[units.Row]) -> list[dict[str, Any]]:

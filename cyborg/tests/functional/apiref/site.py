@@ -18,10 +18,9 @@ from cyborg.agent import app as agent_app
 from cyborg.agent.endpoint import Endpoint as AgentEndpoint
 from cyborg.api import app as api_app
 from cyborg.api.middleware import auth_token
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Placement
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
 from cyborg.conductor.instance_info import InstanceInfoSync
@@ -33,7 +32,7 @@ from cyborg.drivers.command import Completed
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.generic import GenericDriver
 from cyborg.drivers.loader import LoadResult
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC

@@ -48,7 +48,7 @@ def kept() -> Mapping[str, str]:
     return {str(one.relative_to(SAMPLES).with_suffix("")): one.read_text() for one in found}
 
 
-def test_the_samples_are_what_the_api_answers(recorded: Recorder) -> None:
+def test_samples_equal_the_responses_of_the_api(recorded: Recorder) -> None:
     if committed.REWRITE:
         for name in kept().keys() - recorded.texts.keys():
             (SAMPLES / f"{name}.json").unlink()
@@ -59,7 +59,7 @@ def test_the_samples_are_what_the_api_answers(recorded: Recorder) -> None:
     assert kept() == recorded.texts, HOW
 
 
-def test_samples_are_shown_with_the_request_that_made_them(recorded: Recorder) -> None:
+def test_samples_are_shown_with_their_request(recorded: Recorder) -> None:
     for name, made in recorded.exchanges.items():
         if name.startswith("errors/"):
             continue

@@ -29,7 +29,7 @@ from cyborg.model.audit_findings import Kind
 from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Hello
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.machines import RESOURCE_CLASS, provider_of, report_of

@@ -394,18 +394,20 @@ def find_and_fix(cloud: SmallCloud, host: str, kind: Kind, damage: Damage) -> No
 @pytest.mark.parametrize(
     ("kind", "damage"), BY_HAND, ids=[damage.__name__ for _, damage in BY_HAND]
 )
-def test_found_and_repaired(cloud: SmallCloud, kind: Kind, damage: Damage) -> None:
+def test_finding_is_repaired(cloud: SmallCloud, kind: Kind, damage: Damage) -> None:
     find_and_fix(cloud, cloud.host(), kind, damage)
 
 
 @pytest.mark.parametrize(
     ("kind", "damage"), PREPARED, ids=[damage.__name__ for _, damage in PREPARED]
 )
-def test_found_and_repaired_with_preparation(cloud: SmallCloud, kind: Kind, damage: Damage) -> None:
+def test_finding_is_repaired_on_a_host_that_prepares(
+    cloud: SmallCloud, kind: Kind, damage: Damage
+) -> None:
     find_and_fix(cloud, cloud.host(prepare=True), kind, damage)
 
 
-def test_every_kind_that_a_database_can_have_is_tried() -> None:
+def test_every_kind_of_finding_in_the_database_is_tested() -> None:
     tried = {kind for kind, _ in BY_HAND + PREPARED}
     # What hosts have prepared is only known to who asks them, a shared handle needs its unique
     # key to be gone, and news are not damage.
@@ -417,7 +419,7 @@ def test_every_kind_that_a_database_can_have_is_tried() -> None:
     }
 
 
-def test_a_cloud_in_use_has_no_findings(cloud: SmallCloud) -> None:
+def test_cloud_in_use_has_no_findings(cloud: SmallCloud) -> None:
     plain, prepared = cloud.host(), cloud.host(prepare=True)
     for host in (plain, plain, prepared):
         cloud.bind(host)
@@ -429,7 +431,7 @@ def test_a_cloud_in_use_has_no_findings(cloud: SmallCloud) -> None:
     assert cloud.found(plain) == set()
 
 
-def test_what_was_just_changed_is_on_its_way(cloud: SmallCloud) -> None:
+def test_recent_change_is_reported_as_publishing(cloud: SmallCloud) -> None:
     host = cloud.host()
     cloud.execute(sa.update(Device).values(status="maintaining"))
     assert cloud.found(ages=Ages()) == {(Kind.PUBLISHING, provider_of(host, 0))}
@@ -438,7 +440,7 @@ def test_what_was_just_changed_is_on_its_way(cloud: SmallCloud) -> None:
     assert cloud.found() == set()
 
 
-def test_damage_all_at_once(cloud: SmallCloud) -> None:
+def test_findings_of_several_kinds_are_repaired_together(cloud: SmallCloud) -> None:
     host, prepared = cloud.host(units=8), cloud.host(prepare=True, units=8)
     wanted = set()
     for kind, damage in (
@@ -456,7 +458,7 @@ def test_damage_all_at_once(cloud: SmallCloud) -> None:
     assert cloud.found() == set()
 
 
-def test_a_handle_that_was_prepared_is_cleaned_up_by_its_host(cloud: SmallCloud) -> None:
+def test_prepared_handle_without_arq_is_released_by_its_host(cloud: SmallCloud) -> None:
     plain, prepared = cloud.host(units=1), cloud.host(prepare=True, units=1)
     cloud.execute(sa.update(AttachHandle).values(state="held"))
     assert cloud.fix() == []
@@ -472,7 +474,7 @@ def test_a_handle_that_was_prepared_is_cleaned_up_by_its_host(cloud: SmallCloud)
     assert cloud.found(ages=AT_ONCE) == set()
 
 
-def test_nova_is_told_of_a_bind_that_was_forgotten(cloud: SmallCloud) -> None:
+def test_failed_event_is_sent_for_a_bind_without_work(cloud: SmallCloud) -> None:
     host = cloud.host(prepare=True)
     arq = delete_prepare_work(cloud, host)
     assert cloud.fix() == []
@@ -488,7 +490,7 @@ def test_nova_is_told_of_a_bind_that_was_forgotten(cloud: SmallCloud) -> None:
     assert ("BindFailed", row.fault) in {tuple(one) for one in history}
 
 
-def test_a_date_by_a_wrong_clock_ages_nothing(cloud: SmallCloud) -> None:
+def test_arq_is_not_aged_by_a_wrong_creation_date(cloud: SmallCloud) -> None:
     """Dates are by the conductor that wrote them; what is fresh by the database's clock stays."""
     arq = cloud.request()
     cloud.execute(sa.update(Arq).where(Arq.uuid == arq).values(created_at=LONG_AGO))

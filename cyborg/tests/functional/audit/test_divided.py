@@ -56,7 +56,7 @@ def shop(keeping: Stack, placement: PlacementService, tmp_path: Path) -> Shop:
     return Shop(keeping, placement, tmp_path)
 
 
-def test_units_that_are_no_more_leave_inventory_and_rows(shop: Shop, quiet: Database) -> None:
+def test_lost_units_leave_inventory_and_rows(shop: Shop, quiet: Database) -> None:
     rack = shop.open(CardDriver)
     eventually_offered(shop.placement, rack.provider(), 4)
     rack.plug(CARD, 2)
@@ -74,7 +74,7 @@ def test_units_that_are_no_more_leave_inventory_and_rows(shop: Shop, quiet: Data
     assert count(quiet, AttachHandle) == 4
 
 
-def test_parts_that_are_no_more_leave_placement_first(shop: Shop, quiet: Database) -> None:
+def test_lost_deployables_leave_placement_before_the_database(shop: Shop, quiet: Database) -> None:
     rack = shop.open(DividedCards)
     parts = [provider_uuid(f"{rack.compute}_{CARD}_{index}") for index in range(4)]
     for one in parts:

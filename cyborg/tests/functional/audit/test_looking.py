@@ -36,7 +36,7 @@ from cyborg.tests.functional.audit.test_damages import (
 from cyborg.tests.functional.life.steps import everything
 
 
-def test_a_nova_that_hides_servers_is_not_believed(cloud: SmallCloud) -> None:
+def test_servers_are_unknown_when_nova_hides_them(cloud: SmallCloud) -> None:
     """To an account without rights, every other project's server would be a 404."""
     host = cloud.host()
     cloud.bind(host)
@@ -46,7 +46,7 @@ def test_a_nova_that_hides_servers_is_not_believed(cloud: SmallCloud) -> None:
     assert verdict.unasked == ("Nova is not available: GET /servers was answered 403",)
 
 
-def test_without_nova_the_rest_is_looked_at(cloud: SmallCloud) -> None:
+def test_other_findings_are_reported_without_nova(cloud: SmallCloud) -> None:
     host = cloud.host()
     key = leak_handle(cloud, host)
     deleted = delete_server(cloud, host)
@@ -58,7 +58,7 @@ def test_without_nova_the_rest_is_looked_at(cloud: SmallCloud) -> None:
     assert len(verdict.unasked) == 1
 
 
-def test_without_placement_the_rest_is_looked_at(cloud: SmallCloud) -> None:
+def test_other_findings_are_reported_without_placement(cloud: SmallCloud) -> None:
     host = cloud.host()
     key = delete_server(cloud, host)
     provider = delete_traits(cloud, host)
@@ -75,19 +75,19 @@ def test_without_placement_the_rest_is_looked_at(cloud: SmallCloud) -> None:
     assert len(verdict.unasked) == 1
 
 
-def test_a_host_that_nobody_knows(cloud: SmallCloud) -> None:
+def test_audit_of_an_unknown_host_fails(cloud: SmallCloud) -> None:
     with pytest.raises(exception.NotFound, match="nowhere"):
         cloud.auditor().look("nowhere")
 
 
-def test_one_host_leaves_the_others_out(cloud: SmallCloud) -> None:
+def test_audit_of_one_host_reports_no_other(cloud: SmallCloud) -> None:
     mine, other = cloud.host(), cloud.host()
     provider = delete_traits(cloud, mine)
     delete_traits(cloud, other)
     assert cloud.found(mine) == {(Kind.DRIFT, provider)}
 
 
-def test_servers_are_listed_page_by_page(cloud: SmallCloud) -> None:
+def test_servers_are_read_in_pages(cloud: SmallCloud) -> None:
     """What is soft-deleted stands in no list, but is there."""
     hidden = str(uuid4())
     cloud.nova.own(hidden, "somebody")
@@ -102,7 +102,7 @@ def test_servers_are_listed_page_by_page(cloud: SmallCloud) -> None:
     assert cloud.nova.listings == 5
 
 
-def test_a_look_at_what_did_not_change_costs_little(cloud: SmallCloud) -> None:
+def test_repeated_audit_reads_no_unchanged_provider(cloud: SmallCloud) -> None:
     cloud.host()
     for _ in range(3):
         cloud.bind(cloud.host())
@@ -123,7 +123,7 @@ def test_a_look_at_what_did_not_change_costs_little(cloud: SmallCloud) -> None:
     assert len(asked) == 4 + 3
 
 
-def test_the_database_is_read_in_a_constant_number_of_statements(
+def test_database_is_read_in_a_constant_number_of_statements(
     cloud: SmallCloud, quiet_url: str
 ) -> None:
     cloud.bind(cloud.host())
@@ -141,7 +141,7 @@ def test_the_database_is_read_in_a_constant_number_of_statements(
     assert costs[0] == costs[1] <= 13
 
 
-def test_the_snapshot_is_one_moment(cloud: SmallCloud, quiet_url: str) -> None:
+def test_snapshot_is_consistent_during_a_delete(cloud: SmallCloud, quiet_url: str) -> None:
     """A delete that commits while the tables are read is in none of them, or in all."""
     host = cloud.host()
     arq, instance = cloud.bind(host)
@@ -168,7 +168,7 @@ def test_the_snapshot_is_one_moment(cloud: SmallCloud, quiet_url: str) -> None:
     assert (after.arqs, after.instances) == ((), ())
 
 
-def test_how_long_an_allocation_has_been_there_is_remembered(cloud: SmallCloud) -> None:
+def test_age_of_an_allocation_is_kept_between_audits(cloud: SmallCloud) -> None:
     host = cloud.host()
     consumer = leave_allocation(cloud, host)
     auditor = cloud.auditor(replace(AT_ONCE, allocation=-1))
@@ -181,7 +181,7 @@ def test_how_long_an_allocation_has_been_there_is_remembered(cloud: SmallCloud) 
     assert auditor.look().findings == ()
 
 
-def test_no_more_than_the_limit_is_changed(cloud: SmallCloud) -> None:
+def test_repairs_stop_at_the_limit(cloud: SmallCloud) -> None:
     host, other = cloud.host(), cloud.host()
     cloud.execute(sa.update(AttachHandle).values(state="held"))
     delete_traits(cloud, other)
@@ -199,7 +199,7 @@ def test_no_more_than_the_limit_is_changed(cloud: SmallCloud) -> None:
     assert host in {one.host for one in left}
 
 
-def test_a_host_is_told_once_however_many_providers_differ(cloud: SmallCloud) -> None:
+def test_host_is_changed_once_for_several_providers(cloud: SmallCloud) -> None:
     host = cloud.host()
     findings = [Finding(Kind.DRIFT, "provider", str(uuid4()), "…", host) for _ in range(5)]
     before = cloud.generation(host)
@@ -208,7 +208,7 @@ def test_a_host_is_told_once_however_many_providers_differ(cloud: SmallCloud) ->
     assert cloud.generation(host) == before + 1
 
 
-def test_a_leak_that_was_none_is_left_alone(cloud: SmallCloud) -> None:
+def test_repair_leaves_a_handle_that_was_released_meanwhile(cloud: SmallCloud) -> None:
     """Between the look and the repair somebody boots, deletes, or repairs as well."""
     host = cloud.host(units=1)
     leak_handle(cloud, host)
@@ -229,7 +229,7 @@ def test_a_leak_that_was_none_is_left_alone(cloud: SmallCloud) -> None:
     assert cloud.found() == set()
 
 
-def test_findings_that_are_not_true_change_nothing(cloud: SmallCloud) -> None:
+def test_repair_of_a_wrong_finding_changes_nothing(cloud: SmallCloud) -> None:
     """Each repair looks again: at a cloud that is whole it has nothing to do."""
     host = cloud.host()
     arq, instance = cloud.bind(host)
@@ -255,7 +255,7 @@ def test_findings_that_are_not_true_change_nothing(cloud: SmallCloud) -> None:
     assert everything(cloud.db) == before
 
 
-def test_a_bind_that_is_being_prepared_is_not_ended(cloud: SmallCloud) -> None:
+def test_repair_leaves_a_bind_in_preparation(cloud: SmallCloud) -> None:
     arq, _ = cloud.bind(cloud.host(prepare=True))
     before = everything(cloud.db)
     (answer,) = cloud.repairs.repair([Finding(Kind.FORGOTTEN_BIND, "arq", arq, "…")], limit=1)
@@ -277,7 +277,7 @@ class Meanwhile(Adapter):
         return super().request(url, method, **arguments)
 
 
-def test_a_delete_that_goes_on_while_it_looks_is_no_finding(cloud: SmallCloud) -> None:
+def test_delete_during_the_audit_is_no_finding(cloud: SmallCloud) -> None:
     host = cloud.host()
     _, instance = cloud.bind(host)
 

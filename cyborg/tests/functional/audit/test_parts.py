@@ -118,7 +118,7 @@ def sliced(cloud: SmallCloud) -> Divided:
     return made(cloud, parts=False)
 
 
-def test_a_part_is_named_instead_of_wanted(parted: Divided) -> None:
+def test_lost_deployable_moves_from_desired_tree_to_removals(parted: Divided) -> None:
     desired = parted.desired()
     assert [one.name for one in desired.tree.providers] == [parted.part(one) for one in range(3)]
     assert parted.leaving() == [parted.part(3)]
@@ -127,7 +127,7 @@ def test_a_part_is_named_instead_of_wanted(parted: Divided) -> None:
     assert (count(parted.db, Deployable), count(parted.db, Device)) == (3, 1)
 
 
-def test_of_its_device_only_the_part_that_was_named_goes(parted: Divided) -> None:
+def test_only_confirmed_deployables_are_removed(parted: Divided) -> None:
     generation = parted.cloud.generation(parted.name)
     parted.answer(parted.part(2), parted.part(3))
     assert count(parted.db, Deployable) == 3
@@ -135,14 +135,14 @@ def test_of_its_device_only_the_part_that_was_named_goes(parted: Divided) -> Non
     assert parted.cloud.generation(parted.name) == generation + 1
 
 
-def test_each_pass_tells_the_host_of_a_lost_part_once(parted: Divided) -> None:
+def test_each_run_publishes_the_host_of_a_lost_deployable(parted: Divided) -> None:
     generation = parted.cloud.generation(parted.name)
     parted.lost_devices.expire()
     assert parted.cloud.generation(parted.name) == generation + 1
     assert count(parted.db, Deployable) == 4
 
 
-def test_a_part_that_is_back_stays(parted: Divided) -> None:
+def test_deployable_reported_again_is_kept(parted: Divided) -> None:
     assert parted.leaving() == [parted.part(3)]
     parted.report(4)
     parted.answer(parted.part(3))
@@ -150,7 +150,7 @@ def test_a_part_that_is_back_stays(parted: Divided) -> None:
     assert len(parted.desired().tree.providers) == 4
 
 
-def test_a_part_of_a_lost_device_waits_for_the_device(parted: Divided) -> None:
+def test_lost_deployable_of_a_lost_device_waits_for_the_device(parted: Divided) -> None:
     """Whose own time is not over yet."""
     parted.change(Device, lost_ms=sa.select(sa.func.max(Event.at_ms)).scalar_subquery())
     generation = parted.cloud.generation(parted.name)
@@ -159,7 +159,7 @@ def test_a_part_of_a_lost_device_waits_for_the_device(parted: Divided) -> None:
     assert parted.leaving() == []
 
 
-def test_what_others_stand_below_comes_after_them(parted: Divided) -> None:
+def test_parent_deployable_is_removed_after_its_children(parted: Divided) -> None:
     with parted.db.writer() as tx:
         top = tx.execute(
             sa.select(Deployable.id).where(Deployable.name == parted.part(3))
@@ -174,7 +174,7 @@ def test_what_others_stand_below_comes_after_them(parted: Divided) -> None:
     assert parted.leaving() == [parted.part(3)]
 
 
-def test_a_unit_leaves_the_inventory(sliced: Divided) -> None:
+def test_expired_unit_leaves_the_inventory(sliced: Divided) -> None:
     """It was reserved before: nothing changes in how many units Placement gives out."""
     (before,) = sliced.desired().tree.providers
     sliced.lost_devices.expire()
@@ -186,7 +186,7 @@ def test_a_unit_leaves_the_inventory(sliced: Divided) -> None:
     assert sliced.cloud.found() == set()
 
 
-def test_one_unit_in_quarantine_goes_with_its_work(sliced: Divided) -> None:
+def test_expired_quarantined_unit_is_removed_with_its_work(sliced: Divided) -> None:
     lost = AttachHandle.lost_ms.is_not(None)
     with sliced.db.writer() as tx:
         handle = tx.execute(sa.select(AttachHandle.id).where(lost)).scalar_one()
@@ -196,7 +196,7 @@ def test_one_unit_in_quarantine_goes_with_its_work(sliced: Divided) -> None:
     assert (count(sliced.db, AttachHandle), count(sliced.db, Work)) == (3, 0)
 
 
-def test_while_nobody_looks_after_the_host_its_units_stay(sliced: Divided) -> None:
+def test_units_of_a_host_without_agent_are_kept(sliced: Divided) -> None:
     sliced.change(Service, last_seen_ms=Service.last_seen_ms - 2 * DOWN_AFTER)
     generation = sliced.cloud.generation(sliced.name)
     sliced.lost_devices.expire()
@@ -252,18 +252,18 @@ def stays(host: Divided, *names: str) -> None:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_part_in_use_stays(parted: Divided, use: Use) -> None:
+def test_deployable_in_use_is_kept(parted: Divided, use: Use) -> None:
     use(parted)
     stays(parted, parted.part(3))
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_unit_in_use_stays(sliced: Divided, use: Use) -> None:
+def test_unit_in_use_is_kept(sliced: Divided, use: Use) -> None:
     use(sliced)
     stays(sliced, f"{sliced.name}_0")
 
 
-def test_a_part_that_is_being_programmed_or_wished_for_stays(parted: Divided) -> None:
+def test_deployable_with_work_or_arqs_is_kept(parted: Divided) -> None:
     parted.work(kind="program")
     stays(parted, parted.part(3))
     with parted.db.writer() as tx:
@@ -273,7 +273,7 @@ def test_a_part_that_is_being_programmed_or_wished_for_stays(parted: Divided) ->
     stays(parted, parted.part(3))
 
 
-def test_units_of_a_lost_card_go_with_it(sliced: Divided) -> None:
+def test_units_are_removed_with_their_lost_device(sliced: Divided) -> None:
     report = Report((DriverReport(report_of("x", 0).drivers[0].driver, DriverState.READY),))
     ReportApplier(db=sliced.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
         sliced.name, sliced.cloud.epochs[sliced.name], report
@@ -285,7 +285,7 @@ def test_units_of_a_lost_card_go_with_it(sliced: Divided) -> None:
     assert count(sliced.db, AttachHandle) == count(sliced.db, Device) == 0
 
 
-def test_allocations_beyond_what_is_left_keep_nothing_from_being_published(
+def test_allocations_above_the_inventory_do_not_block_publishing(
     sliced: Divided,
 ) -> None:
     """Placement takes fewer units than are allocated; no more are given out then."""

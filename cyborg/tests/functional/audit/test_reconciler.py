@@ -7,12 +7,12 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.audit.job import AuditJob
+from cyborg.conductor.audit.repairs import AuditJob
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.functional.audit.cloud import AT_ONCE, ListingNova, SmallCloud
 from cyborg.tests.functional.audit.test_damages import add_orphan, leak_handle
 
@@ -30,7 +30,7 @@ def reconciler(
     )
 
 
-def test_a_pass_repairs_and_the_next_goes_on(cloud: SmallCloud) -> None:
+def test_each_run_repairs_up_to_its_limit(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
     leak_handle(cloud, cloud.host())
     passes = reconciler(cloud)
@@ -41,7 +41,7 @@ def test_a_pass_repairs_and_the_next_goes_on(cloud: SmallCloud) -> None:
     assert leaks == [2, 1, 0]
 
 
-def test_only_the_first_conductor_does_it(cloud: SmallCloud) -> None:
+def test_only_the_first_conductor_reconciles(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
     second = ConductorLease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
     second.renew()
@@ -57,14 +57,14 @@ def test_only_the_first_conductor_does_it(cloud: SmallCloud) -> None:
     assert cloud.found() == set()
 
 
-def test_who_has_no_lease_does_nothing(cloud: SmallCloud) -> None:
+def test_conductor_without_lease_repairs_nothing(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
     unborn = ConductorLease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "3"))
     reconciler(cloud, lease=unborn).run_once()
     assert cloud.found() != set()
 
 
-def test_nothing_is_repaired_while_nova_cannot_be_asked(cloud: SmallCloud) -> None:
+def test_nothing_is_repaired_while_nova_is_unavailable(cloud: SmallCloud) -> None:
     leak_handle(cloud, cloud.host())
     with ListingNova() as gone:
         passes = reconciler(cloud, nova=gone)
@@ -73,7 +73,7 @@ def test_nothing_is_repaired_while_nova_cannot_be_asked(cloud: SmallCloud) -> No
     assert {kind for kind, _ in cloud.found()} == {Kind.LEAKED_HANDLE}
 
 
-def test_what_takes_a_human_is_said_once(
+def test_finding_without_repair_is_logged_once(
     cloud: SmallCloud, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = add_orphan(cloud, cloud.host())

@@ -31,7 +31,7 @@ from cyborg.db.models import (
 )
 from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Desired, DriverState
 from cyborg.tests.fixtures.machines import provider_of, report_of
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
@@ -88,7 +88,7 @@ def pulled(keeping: Stack, quiet: Database, placement: PlacementService, tmp_pat
     return Pulled(rack, quiet, uuid, placement)
 
 
-def test_its_providers_go_and_its_rows_after_them(pulled: Pulled) -> None:
+def test_expired_device_leaves_placement_before_the_database(pulled: Pulled) -> None:
     before = pulled.rows()
     assert pulled.provider_is_there()
     age_lost(pulled.db)
@@ -103,7 +103,7 @@ def test_its_providers_go_and_its_rows_after_them(pulled: Pulled) -> None:
     assert last.reason == "it had been lost for 31 days"
 
 
-def test_one_that_is_put_back_in_after_all_is_a_new_one(pulled: Pulled) -> None:
+def test_device_plugged_in_after_removal_is_new(pulled: Pulled) -> None:
     age_lost(pulled.db)
     eventually(lambda: uuids(pulled.db, Device.uuid == pulled.uuid) == [])
     pulled.rack.plug(OTHER, 2)
@@ -111,7 +111,7 @@ def test_one_that_is_put_back_in_after_all_is_a_new_one(pulled: Pulled) -> None:
     assert len(uuids(pulled.db)) == 2
 
 
-def test_what_is_allocated_stays_until_it_is_not(pulled: Pulled, keeping: Stack) -> None:
+def test_allocated_provider_is_kept_until_it_is_free(pulled: Pulled, keeping: Stack) -> None:
     consumer = str(uuid4())
     with pulled.db.reader() as tx:
         query = sa.select(Deployable.resource_class).where(Deployable.rp_uuid == pulled.provider)
@@ -185,7 +185,7 @@ def aged(cloud: SmallCloud) -> Aged:
     return host
 
 
-def test_it_is_named_instead_of_wanted(aged: Aged) -> None:
+def test_expired_device_moves_from_desired_tree_to_removals(aged: Aged) -> None:
     desired = aged.desired()
     assert desired.tree.providers == ()
     assert [(one.uuid, one.name) for one in desired.retired] == [
@@ -193,7 +193,7 @@ def test_it_is_named_instead_of_wanted(aged: Aged) -> None:
     ]
 
 
-def test_without_a_retention_it_is_kept(aged: Aged) -> None:
+def test_device_is_kept_without_a_retention(aged: Aged) -> None:
     desired = aged.desired(retention=0)
     assert (len(desired.tree.providers), desired.retired) == (1, ())
     generation = aged.cloud.generation(aged.name)
@@ -201,14 +201,14 @@ def test_without_a_retention_it_is_kept(aged: Aged) -> None:
     assert aged.cloud.generation(aged.name) == generation
 
 
-def test_before_its_time_it_is_kept(aged: Aged) -> None:
+def test_device_is_kept_before_its_retention_ends(aged: Aged) -> None:
     age_lost(aged.cloud.db, -2 * DAY)
     assert aged.leaving() == []
     aged.answer(aged.card)
     assert len(uuids(aged.cloud.db)) == 1
 
 
-def test_each_pass_says_so_once(aged: Aged) -> None:
+def test_each_run_publishes_the_host_of_an_expired_device(aged: Aged) -> None:
     other = aged.cloud.host()
     before = [aged.cloud.generation(one) for one in (aged.name, other)]
     aged.retirement.expire()
@@ -219,13 +219,13 @@ def test_each_pass_says_so_once(aged: Aged) -> None:
     assert aged.cloud.generation(aged.name) == after[0]
 
 
-def test_an_agent_of_an_older_release_changes_nothing(aged: Aged) -> None:
+def test_agent_that_confirms_no_removal_changes_nothing(aged: Aged) -> None:
     aged.retirement.expire()
     aged.cloud.publish(aged.name)
     assert aged.cloud.found() == {(Kind.LOST_DEVICE, uuids(aged.cloud.db)[0])}
 
 
-def test_one_that_came_back_meanwhile_stays_and_is_published_again(aged: Aged) -> None:
+def test_device_reported_again_is_kept_and_published(aged: Aged) -> None:
     assert aged.leaving() == [aged.card]
     aged.cloud.publishers[aged.name].retire(provider_of(aged.name, 0))
     aged.report(1)
@@ -272,7 +272,7 @@ def _work(tx: sa.Connection, **values: Any) -> sa.Insert:
 
 
 @pytest.mark.parametrize("use", [_arq, _release, _held, _programming, _made_by_an_operator, _blind])
-def test_what_is_in_use_stays(aged: Aged, use: Callable[[Aged, sa.Connection], None]) -> None:
+def test_device_in_use_is_kept(aged: Aged, use: Callable[[Aged, sa.Connection], None]) -> None:
     aged.cloud.request()
     with aged.cloud.db.writer() as tx:
         use(aged, tx)
@@ -285,7 +285,7 @@ def test_what_is_in_use_stays(aged: Aged, use: Callable[[Aged, sa.Connection], N
     assert len(uuids(aged.cloud.db)) == 1
 
 
-def test_a_unit_in_quarantine_goes_with_its_device(aged: Aged) -> None:
+def test_device_with_quarantined_unit_is_removed(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         first = tx.execute(sa.select(sa.func.min(AttachHandle.id))).scalar_one()
         tx.execute(
@@ -299,7 +299,7 @@ def test_a_unit_in_quarantine_goes_with_its_device(aged: Aged) -> None:
         assert tx.execute(sa.select(sa.func.count(Work.id))).scalar_one() == 0
 
 
-def test_a_device_goes_when_all_of_its_providers_are_gone(aged: Aged) -> None:
+def test_device_is_removed_after_all_its_providers(aged: Aged) -> None:
     below = f"{aged.card}_below"
     with aged.cloud.db.writer() as tx:
         parent = tx.execute(sa.select(Deployable)).one()
@@ -314,7 +314,7 @@ def test_a_device_goes_when_all_of_its_providers_are_gone(aged: Aged) -> None:
     assert uuids(aged.cloud.db) == []
 
 
-def test_a_device_without_any_provider_just_goes(aged: Aged) -> None:
+def test_device_without_providers_is_removed(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         for model in (Attribute, AttachHandle, Deployable):
             tx.execute(sa.delete(model))
@@ -322,7 +322,7 @@ def test_a_device_without_any_provider_just_goes(aged: Aged) -> None:
     assert uuids(aged.cloud.db) == []
 
 
-def test_an_agent_that_was_superseded_retires_nothing(aged: Aged) -> None:
+def test_superseded_agent_confirms_no_removal(aged: Aged) -> None:
     with pytest.raises(exception.StaleEpoch):
         aged.retirement.confirm_removal(aged.name, aged.cloud.epochs[aged.name] - 1, [aged.card])
     assert len(uuids(aged.cloud.db)) == 1
@@ -338,7 +338,7 @@ def retention_job(aged: Aged, lease: ConductorLease) -> RetentionJob:
     )
 
 
-def test_only_the_first_conductor_tidies_up(aged: Aged) -> None:
+def test_only_the_first_conductor_removes_expired_rows(aged: Aged) -> None:
     second = ConductorLease(db=aged.cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
     unborn = ConductorLease(db=aged.cloud.db, process=Process("control", CONDUCTOR, "0", "", "3"))
     second.renew()
@@ -348,7 +348,7 @@ def test_only_the_first_conductor_tidies_up(aged: Aged) -> None:
         assert aged.cloud.generation(aged.name) == generation + more
 
 
-def test_old_history_goes_with_a_pass(aged: Aged) -> None:
+def test_expired_history_is_removed(aged: Aged) -> None:
     with aged.cloud.db.writer() as tx:
         tx.execute(sa.update(Event).values(at_ms=Event.at_ms - 91 * DAY))
     aged.report(1)

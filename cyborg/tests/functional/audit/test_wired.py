@@ -34,7 +34,7 @@ def auditing(stack: Stack, quiet_url: str) -> Iterator[Stack]:
     own.stop()
 
 
-def test_damage_goes_away_by_itself(
+def test_conductor_repairs_findings_by_itself(
     auditing: Stack, quiet: Database, placement: PlacementService, tmp_path: Path
 ) -> None:
     compute = fresh_host("audited")

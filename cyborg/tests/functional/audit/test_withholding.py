@@ -17,7 +17,7 @@ from cyborg.conductor.hosts.agent_failover import AgentFailover
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
@@ -82,7 +82,7 @@ def look(failover: AgentFailover) -> None:
         failover.run_once()
 
 
-def test_only_what_needs_the_agent_is_taken_back(
+def test_only_devices_that_need_their_agent_are_reserved(
     cloud: SmallCloud, failover: AgentFailover, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead, plain, alive = cloud.host(prepare=True), cloud.host(), cloud.host(prepare=True)
@@ -97,7 +97,7 @@ def test_only_what_needs_the_agent_is_taken_back(
     assert not [one for one in cloud.found() if one[1] == provider_of(dead, 0)]
 
 
-def test_once_for_each_absence(
+def test_devices_are_reserved_once_for_each_absence(
     cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
@@ -117,7 +117,7 @@ def test_once_for_each_absence(
     assert units(cloud, host) == 0
 
 
-def test_an_agent_that_seems_silent_after_an_outage_may_still_say_hello(
+def test_agent_with_a_new_heartbeat_keeps_its_units(
     cloud: SmallCloud, failover: AgentFailover
 ) -> None:
     host = cloud.host(prepare=True)
@@ -128,7 +128,7 @@ def test_an_agent_that_seems_silent_after_an_outage_may_still_say_hello(
     assert units(cloud, host) == 4
 
 
-def test_an_agent_that_came_back_while_it_was_written_looks_again(
+def test_agent_that_returns_during_the_write_publishes_again(
     cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
@@ -150,7 +150,7 @@ def test_an_agent_that_came_back_while_it_was_written_looks_again(
     assert cloud.generation(host) == before + 1
 
 
-def test_without_placement_it_is_tried_again(
+def test_reservation_is_retried_after_placement_returns(
     cloud: SmallCloud, failover: AgentFailover, watched: CountingPlacement
 ) -> None:
     host = cloud.host(prepare=True)
@@ -165,7 +165,9 @@ def test_without_placement_it_is_tried_again(
     assert units(cloud, host) == 0
 
 
-def test_only_the_first_conductor_does_it(cloud: SmallCloud, watched: CountingPlacement) -> None:
+def test_only_the_first_conductor_reserves_units(
+    cloud: SmallCloud, watched: CountingPlacement
+) -> None:
     host = cloud.host(prepare=True)
     silence(cloud, host)
     second = ConductorLease(db=cloud.db, process=Process("control", CONDUCTOR, "0", "", "2"))
@@ -191,7 +193,7 @@ def strict(stack: Stack, quiet_url: str) -> Iterator[Stack]:
     own.stop()
 
 
-def test_it_goes_and_comes_back_by_itself(
+def test_units_are_reserved_and_released_without_an_operator(
     strict: Stack, placement: PlacementService, tmp_path: Path
 ) -> None:
     compute = fresh_host("dead")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cyborg
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.functional.keystone.shell import Shell
 from cyborg.tests.unit.cli.service import Answer, Service, error_body, operation, result

@@ -22,7 +22,7 @@ import pytest
 import cyborg
 from cyborg.cli import shell
 from cyborg.cli.base import ListCommand
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.service import AGENT as SERVICE
 from cyborg.tests.unit.cli.service import (

@@ -145,7 +145,7 @@ def test_boot_binds_each_group_to_the_provider_placement_gave(
     assert server.hostdevs == ["0000:5e:00.0", "0000:5e:00.1"]
 
 
-def test_a_life_without_moves(cloud: Cloud, placement: PlacementService):
+def test_reboot_and_rebuild_only_read_arqs(cloud: Cloud, placement: PlacementService):
     server = cloud.walk.boot("one")
     cloud.take()
     cloud.walk.reboot(server)
@@ -158,7 +158,7 @@ def test_a_life_without_moves(cloud: Cloud, placement: PlacementService):
     assert cloud.api.arqs == {}
 
 
-def test_shelve_and_unshelve_make_new_requests(cloud: Cloud):
+def test_unshelve_creates_new_arqs(cloud: Cloud):
     server = cloud.walk.boot("one")
     before = [one["uuid"] for one in server.arqs]
     cloud.take()
@@ -172,7 +172,7 @@ def test_shelve_and_unshelve_make_new_requests(cloud: Cloud):
     assert cloud.take() == [DELI]
 
 
-def test_unshelve_cannot_wait(cloud: Cloud):
+def test_unshelve_fails_when_arqs_are_not_resolved(cloud: Cloud):
     server = cloud.walk.boot("one")
     cloud.walk.shelve_offload(server)
     cloud.api.state = "BindStarted"
@@ -180,7 +180,7 @@ def test_unshelve_cannot_wait(cloud: Cloud):
         cloud.walk.unshelve(server)
 
 
-def test_evacuate_deletes_first_and_moves(cloud: Cloud):
+def test_evacuation_deletes_old_arqs_before_it_binds(cloud: Cloud):
     server = cloud.walk.boot("one")
     source = server.host
     cloud.take()
@@ -190,7 +190,7 @@ def test_evacuate_deletes_first_and_moves(cloud: Cloud):
     assert [one["hostname"] for one in server.arqs] == [server.host]
 
 
-def test_a_failed_build_is_rescheduled(cloud: Cloud):
+def test_failed_build_is_rescheduled(cloud: Cloud):
     broken = FirstAsked()
     server = cloud.walk.boot("one", breaks_on=broken)
     assert {server.host, *broken} == set(cloud.hosts)
@@ -198,7 +198,7 @@ def test_a_failed_build_is_rescheduled(cloud: Cloud):
     assert [one["hostname"] for one in cloud.api.arqs.values()] == [server.host]
 
 
-def test_no_host_left_deletes_once_more(cloud: Cloud, placement: PlacementService):
+def test_failed_boot_without_hosts_deletes_arqs_again(cloud: Cloud, placement: PlacementService):
     with pytest.raises(NovaFault, match="no valid host"):
         cloud.walk.boot("one", breaks_on=cloud.hosts)
     once = [POST, PATCH, GETI, DELI, DELA]
@@ -206,7 +206,7 @@ def test_no_host_left_deletes_once_more(cloud: Cloud, placement: PlacementServic
     assert cloud.api.arqs == {}
 
 
-def test_a_refused_bind_deletes_what_was_made(cloud: Cloud):
+def test_refused_bind_deletes_created_arqs(cloud: Cloud):
     cloud.api.refuse_binds = True
     with pytest.raises(NovaFault) as caught:
         cloud.walk.boot("pair")
@@ -215,14 +215,14 @@ def test_a_refused_bind_deletes_what_was_made(cloud: Cloud):
     assert cloud.api.arqs == {}
 
 
-def test_a_bind_that_takes_time_is_waited_for(cloud: Cloud):
+def test_boot_waits_for_events_of_a_started_bind(cloud: Cloud):
     cloud.api.state = "BindStarted"
     with pytest.raises(NovaFault, match="no event"):
         cloud.walk.boot("one")
     assert cloud.take() == [DP, POST, PATCH, GETI, DELI, DELA]
 
 
-def test_an_accelerator_port_carries_its_device(cloud: Cloud):
+def test_accelerator_port_carries_its_device(cloud: Cloud):
     port = str(uuid.uuid4())
     server = cloud.walk.boot("one", ports={port: "one"})
     assert cloud.take() == [DP, DP, POST, POST, PATCH, GETI]
@@ -234,13 +234,13 @@ def test_an_accelerator_port_carries_its_device(cloud: Cloud):
     assert cloud.api.arqs == {}
 
 
-def test_a_port_asks_for_one_accelerator(cloud: Cloud):
+def test_port_profile_may_request_one_accelerator(cloud: Cloud):
     with pytest.raises(NovaFault, match="more than one"):
         cloud.walk.boot(None, ports={str(uuid.uuid4()): "pair"})
     assert cloud.take() == [DP]
 
 
-def test_a_profile_that_is_not_there_ends_the_boot(cloud: Cloud):
+def test_boot_with_a_missing_profile_fails(cloud: Cloud):
     with pytest.raises(NovaFault, match="not exactly one"):
         cloud.walk.boot("none")
     assert cloud.take() == [DP]

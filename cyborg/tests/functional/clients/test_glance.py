@@ -27,7 +27,7 @@ class Clock:
         self.slept += seconds
 
 
-def test_an_image_arrives_whole_with_its_properties(glance: SimulatedGlance, tmp_path: Path):
+def test_image_is_downloaded_with_its_properties(glance: SimulatedGlance, tmp_path: Path):
     image = glance.add(DATA, hw_function="x")
     client = Glance(glance.adapter(), retries=0)
     assert client.properties(image)["hw_function"] == "x"
@@ -37,7 +37,7 @@ def test_an_image_arrives_whole_with_its_properties(glance: SimulatedGlance, tmp
 
 
 @pytest.mark.parametrize("version", ["/v2", "/v2/"])
-def test_a_catalogue_may_name_the_version(glance: SimulatedGlance, version: str):
+def test_image_endpoint_may_have_a_version(glance: SimulatedGlance, version: str):
     image = glance.add(b"x")
     session = Session(auth=NoAuth(endpoint=glance.url + version))
     properties = Glance(Adapter(session, service_type="image"), retries=0).properties(image)
@@ -45,9 +45,7 @@ def test_a_catalogue_may_name_the_version(glance: SimulatedGlance, version: str)
     assert glance.requests == [f"GET /v2/images/{image}"]
 
 
-def test_what_is_not_there_is_not_found_and_not_asked_for_again(
-    glance: SimulatedGlance, tmp_path: Path
-):
+def test_missing_image_is_not_found_and_not_retried(glance: SimulatedGlance, tmp_path: Path):
     client, unknown = Glance(glance.adapter(), retries=3), str(uuid.uuid4())
     with pytest.raises(exception.NotFound, match=f"Image {unknown}"):
         client.download(unknown, tmp_path / "image")
@@ -58,7 +56,7 @@ def test_what_is_not_there_is_not_found_and_not_asked_for_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_passing_fault_is_outlasted(glance: SimulatedGlance, tmp_path: Path):
+def test_download_is_retried_after_temporary_errors(glance: SimulatedGlance, tmp_path: Path):
     clock = Clock()
     client = Glance(glance.adapter(), retries=2, sleep=clock.sleep)
     image = glance.add(DATA)
@@ -69,7 +67,7 @@ def test_a_passing_fault_is_outlasted(glance: SimulatedGlance, tmp_path: Path):
     assert clock.slept == 4
 
 
-def test_a_lasting_fault_is_told(glance: SimulatedGlance, tmp_path: Path):
+def test_download_fails_after_its_retries(glance: SimulatedGlance, tmp_path: Path):
     client = Glance(glance.adapter(), retries=1, sleep=Clock().sleep)
     image = glance.add(DATA)
     glance.damage_downloads(2)
@@ -93,7 +91,7 @@ def test_a_lasting_fault_is_told(glance: SimulatedGlance, tmp_path: Path):
         ({"status": "deactivated"}, "deactivated"),
     ],
 )
-def test_an_image_that_cannot_be_verified_is_not_downloaded(
+def test_image_that_cannot_be_verified_is_not_downloaded(
     glance: SimulatedGlance, tmp_path: Path, properties: dict[str, Any], reason: str
 ):
     image = glance.add(DATA, **properties)
@@ -104,7 +102,7 @@ def test_an_image_that_cannot_be_verified_is_not_downloaded(
 
 
 @pytest.mark.parametrize(("size", "reason"), [(3, "more than 3"), (len(DATA) + 1, "and not")])
-def test_an_image_of_another_size_is_refused(
+def test_image_of_another_size_is_refused(
     glance: SimulatedGlance, tmp_path: Path, size: int, reason: str
 ):
     image = glance.add(DATA, size=size)
@@ -113,12 +111,12 @@ def test_an_image_of_another_size_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_download_can_be_read_by_its_owner_alone(glance: SimulatedGlance, tmp_path: Path):
+def test_download_is_readable_by_its_owner_only(glance: SimulatedGlance, tmp_path: Path):
     Glance(glance.adapter(), retries=0).download(glance.add(DATA), tmp_path / "image")
     assert (tmp_path / "image").stat().st_mode & 0o777 == 0o600
 
 
-def test_an_image_is_found_by_its_function(glance: SimulatedGlance):
+def test_image_is_found_by_its_function(glance: SimulatedGlance):
     client = Glance(glance.adapter(), retries=0)
     image = glance.add(DATA, **{"accel:function_id": "a&b"})
     glance.add(None, **{"accel:function_id": "a&b"})

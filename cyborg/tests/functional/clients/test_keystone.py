@@ -12,10 +12,10 @@ from keystoneauth1.fixture import DiscoveryList, V3Token
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Placement
-from cyborg.conf import glance, nova, placement, service_user
+from cyborg.conf import clients
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
@@ -78,8 +78,7 @@ def configure(tmp_path: Path) -> Callable[[str], cfg.ConfigOpts]:
         file = tmp_path / "cyborg.conf"
         file.write_text(text)
         conf = cfg.ConfigOpts()
-        for group in (glance, nova, placement, service_user):
-            group.register_opts(conf)
+        clients.register_opts(conf)
         conf([], default_config_files=[str(file)], default_config_dirs=[])
         return conf
 
@@ -90,7 +89,7 @@ def section(name: str, identity: Identity, user: str = "cyborg", more: str = "")
     return f"[{name}]{ACCOUNT.format(url=identity.url, user=user)}{more}\n"
 
 
-def test_one_token_serves_all_groups_with_the_same_account(
+def test_groups_with_the_same_account_share_a_token(
     configure: Callable[[str], cfg.ConfigOpts], identity: Identity, nova: SimulatedNova
 ):
     sessions = Sessions(configure(section("placement", identity) + section("nova", identity)))
@@ -124,7 +123,7 @@ def test_a_token_is_renewed_when_it_expires(
     assert len(identity.tokens) == taken + 1
 
 
-def test_glance_is_asked_with_its_own_account_or_that_of_the_service(
+def test_glance_uses_its_own_account_or_service_user(
     configure: Callable[[str], cfg.ConfigOpts], identity: Identity
 ):
     both = section("glance", identity, "images") + section("service_user", identity, "service")
@@ -133,7 +132,7 @@ def test_glance_is_asked_with_its_own_account_or_that_of_the_service(
         assert identity.tokens[-1] == user
 
 
-def test_without_keystone_a_fixed_token_does(
+def test_placement_accepts_a_fixed_token_without_keystone(
     configure: Callable[[str], cfg.ConfigOpts], placement: PlacementService, host: str
 ):
     text = f"[placement]\nauth_type = admin_token\nendpoint = {placement.url}\ntoken = admin\n"
@@ -141,7 +140,7 @@ def test_without_keystone_a_fixed_token_does(
     assert client.find_root([host])[1] == host
 
 
-def test_without_keystone_and_token_an_endpoint_does(
+def test_nova_accepts_an_endpoint_without_keystone_and_token(
     configure: Callable[[str], cfg.ConfigOpts], nova: SimulatedNova
 ):
     nova.own("1", "blue")
@@ -149,7 +148,7 @@ def test_without_keystone_and_token_an_endpoint_does(
     assert Nova(Sessions(configure(text)).nova()).server_project("1") == "blue"
 
 
-def test_a_request_is_given_up_after_a_minute_or_as_configured(
+def test_request_times_out_after_60_seconds_by_default(
     configure: Callable[[str], cfg.ConfigOpts],
 ):
     text = "[nova]\nauth_type = none\nendpoint_override = http://127.0.0.1:1\n"
@@ -166,7 +165,7 @@ def test_a_request_is_given_up_after_a_minute_or_as_configured(
         ("[nova]\nauth_type = none\nversion = 2\nmin_version = 2\n", ("[nova]", "min_version")),
     ],
 )
-def test_a_group_that_cannot_be_used_is_named(
+def test_unusable_group_is_named_in_the_error(
     configure: Callable[[str], cfg.ConfigOpts], text: str, words: tuple[str, ...]
 ):
     sessions = Sessions(configure(text))

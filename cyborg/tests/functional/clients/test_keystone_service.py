@@ -8,8 +8,8 @@ import pytest
 from keystoneauth1.exceptions import Unauthorized
 from oslo_config import cfg
 
-from cyborg.clients.keystone import Sessions
-from cyborg.conf import glance, nova, placement, service_user
+from cyborg.clients.http import Sessions
+from cyborg.conf import clients
 from cyborg.tests.fixtures.keystone import ADMIN, Account, KeystoneService
 
 
@@ -27,14 +27,14 @@ def roles(keystone: KeystoneService, token: str) -> set[str]:
     return {one["name"] for one in answer.json()["token"]["roles"]}
 
 
-def test_an_account_has_its_roles_and_what_they_imply(keystone: KeystoneService):
+def test_account_has_its_roles_and_implied_roles(keystone: KeystoneService):
     nobody = keystone.make_account("nova", "service", "service")
     assert roles(keystone, keystone.token(nobody)) == {"service"}
     again = keystone.make_account("nova", "service", "manager")
     assert roles(keystone, keystone.token(again)) == {"service", "manager", "member", "reader"}
 
 
-def test_tokens_may_be_for_more_than_a_project(keystone: KeystoneService):
+def test_tokens_may_have_domain_or_system_scope(keystone: KeystoneService):
     head = keystone.make_account("head", "blue", "reader")
     keystone.grant_on_domain(head, "member")
     assert roles(keystone, keystone.domain_token(head)) == {"member", "reader"}
@@ -43,7 +43,7 @@ def test_tokens_may_be_for_more_than_a_project(keystone: KeystoneService):
         keystone.system_token(head)
 
 
-def test_our_sessions_find_their_peers_in_the_catalogue(keystone: KeystoneService, tmp_path: Path):
+def test_sessions_find_endpoints_in_the_catalog(keystone: KeystoneService, tmp_path: Path):
     account = keystone.make_account("cyborg", "service", "service")
     keystone.register("compute", "http://127.0.0.1:1/v2.1")
     keystone.register("compute", "http://127.0.0.1:2/v2.1")
@@ -51,13 +51,12 @@ def test_our_sessions_find_their_peers_in_the_catalogue(keystone: KeystoneServic
     lines = [f"{name} = {value}" for name, value in account.options(keystone.url).items()]
     file.write_text("\n".join(["[nova]", *lines]))
     conf = cfg.ConfigOpts()
-    for group in (glance, nova, placement, service_user):
-        group.register_opts(conf)
+    clients.register_opts(conf)
     conf([], default_config_files=[str(file)], default_config_dirs=[])
     assert Sessions(conf).nova().get_endpoint() == "http://127.0.0.1:2/v2.1"
     assert keystone.project_id("service") == Sessions(conf).nova().get_project_id()
 
 
-def test_a_wrong_password_is_no_account(keystone: KeystoneService):
+def test_token_with_wrong_password_is_refused(keystone: KeystoneService):
     with pytest.raises(Unauthorized):
         keystone.token(Account("admin", "wrong", "admin"))

@@ -51,7 +51,7 @@ def test_each_event_has_the_verdict_of_its_own_code(nova: SimulatedNova):
     ("status", "verdict"),
     [(404, EventVerdict.INSTANCE_GONE), (400, EventVerdict.REFUSED), (406, EventVerdict.REFUSED)],
 )
-def test_a_refusal_of_the_whole_request_is_one_of_each_event(
+def test_refused_request_gives_each_event_the_same_verdict(
     nova: SimulatedNova, status: int, verdict: EventVerdict
 ):
     nova.answer_calls(status)
@@ -59,7 +59,7 @@ def test_a_refusal_of_the_whole_request_is_one_of_each_event(
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_a_nova_that_cannot_now_is_asked_again_later(nova: SimulatedNova, status: int):
+def test_busy_nova_is_reported_as_unavailable(nova: SimulatedNova, status: int):
     client, one = Nova(nova.adapter()), event()
     nova.answer_calls(status)
     with pytest.raises(exception.Unavailable, match="Nova"):
@@ -67,7 +67,7 @@ def test_a_nova_that_cannot_now_is_asked_again_later(nova: SimulatedNova, status
     assert client.send_events([one]) == [EventVerdict.DELIVERED]
 
 
-def test_a_nova_that_is_silent_is_given_up(nova: SimulatedNova):
+def test_silent_nova_times_out(nova: SimulatedNova):
     client = Nova(nova.adapter(timeout=0.2))
     nova.hold()
     with pytest.raises(exception.Unavailable):
@@ -76,7 +76,7 @@ def test_a_nova_that_is_silent_is_given_up(nova: SimulatedNova):
     assert client.send_events([event()]) == [EventVerdict.DELIVERED]
 
 
-def test_a_nova_that_is_not_there_is_unavailable():
+def test_unreachable_nova_is_reported_as_unavailable():
     nova = SimulatedNova()
     client = Nova(nova.adapter())
     nova.stop()
@@ -84,14 +84,14 @@ def test_a_nova_that_is_not_there_is_unavailable():
         client.send_events([event()])
 
 
-def test_a_server_has_a_project_or_is_not_there(nova: SimulatedNova):
+def test_project_of_a_missing_server_is_none(nova: SimulatedNova):
     instance, client = str(uuid.uuid4()), Nova(nova.adapter())
     assert client.server_project(instance) is None
     nova.own(instance, "blue")
     assert client.server_project(instance) == "blue"
 
 
-def test_a_server_has_a_name_and_a_state_or_is_not_there(nova: SimulatedNova):
+def test_info_of_a_missing_server_is_none(nova: SimulatedNova):
     instance, client = str(uuid.uuid4()), Nova(nova.adapter())
     assert client.server_info(instance) is None
     guest = nova.own(instance, "blue")
@@ -104,7 +104,7 @@ def test_a_server_has_a_name_and_a_state_or_is_not_there(nova: SimulatedNova):
     assert nova.shows.asked == (instance,) * 4
 
 
-def test_a_server_whose_cell_is_away_has_no_name(nova: SimulatedNova):
+def test_info_of_a_server_in_a_lost_cell_is_unavailable(nova: SimulatedNova):
     instance = str(uuid.uuid4())
     nova.own(instance, "blue").away = True
     with pytest.raises(exception.Unavailable, match=f"name and status of server {instance}"):
@@ -112,7 +112,7 @@ def test_a_server_whose_cell_is_away_has_no_name(nova: SimulatedNova):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 429, 500, 503])
-def test_a_nova_that_does_not_show_a_server_is_unavailable(nova: SimulatedNova, status: int):
+def test_info_is_unavailable_when_nova_fails(nova: SimulatedNova, status: int):
     instance = str(uuid.uuid4())
     nova.own(instance, "blue")
     nova.shows.fail(status)
@@ -121,7 +121,7 @@ def test_a_nova_that_does_not_show_a_server_is_unavailable(nova: SimulatedNova, 
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"null", b'{"server": 7}', b"{}"])
-def test_an_answer_that_is_no_servers_is_none(nova: SimulatedNova, body: bytes):
+def test_invalid_response_is_reported_as_unavailable(nova: SimulatedNova, body: bytes):
     class Garbled(Adapter):
         def request(self, url: str, method: str, **arguments: Any) -> Any:
             answer = super().request(url, method, **arguments)
@@ -135,7 +135,7 @@ def test_an_answer_that_is_no_servers_is_none(nova: SimulatedNova, body: bytes):
         Nova(garbled).server_info(instance)
 
 
-def test_a_server_is_shown_with_its_place_and_its_flavor(nova: SimulatedNova):
+def test_server_has_its_host_and_flavor(nova: SimulatedNova):
     instance, client = str(uuid.uuid4()), Nova(nova.adapter())
     assert client.server(instance) is None
     nova.own(instance, "blue", "node-1.example.org", "gpu")
@@ -149,7 +149,7 @@ def test_a_server_is_shown_with_its_place_and_its_flavor(nova: SimulatedNova):
     assert (server.node, server.profile) == (None, None)
 
 
-def test_a_hard_reboot_is_a_task(nova: SimulatedNova):
+def test_reboot_takes_effect_when_its_task_ends(nova: SimulatedNova):
     """It takes what is listed when it ends, not when it begins."""
     instance, client = str(uuid.uuid4()), Nova(nova.adapter())
     assert client.reboot(instance) is False
@@ -177,7 +177,7 @@ def test_a_hard_reboot_is_a_task(nova: SimulatedNova):
     assert [look(), look()] == [("ERROR", "rebooting_hard"), ("ERROR", None)]
 
 
-def test_an_account_that_does_not_see_where_servers_are_is_told_so(nova: SimulatedNova):
+def test_error_names_the_right_to_see_hosts_of_servers(nova: SimulatedNova):
     class Poor(Adapter):
         def request(self, url: str, method: str, **arguments: Any) -> Any:
             answer = super().request(url, method, **arguments)
@@ -193,7 +193,7 @@ def test_an_account_that_does_not_see_where_servers_are_is_told_so(nova: Simulat
         Nova(poor).server(instance)
 
 
-def test_the_simulation_refuses_what_the_real_one_would(nova: SimulatedNova):
+def test_simulated_nova_refuses_what_nova_refuses(nova: SimulatedNova):
     good = {
         "name": "accelerator-request-bound",
         "server_uuid": str(uuid.uuid4()),

@@ -12,14 +12,14 @@ from cyborg.tests.fixtures.placement import PlacementService, fresh_host, reques
 from cyborg.tests.functional.clients.conftest import Wire
 
 
-def test_the_first_name_that_is_a_provider_is_the_compute(
+def test_first_existing_provider_name_is_the_compute(
     client: Placement, placement: PlacementService, host: str
 ):
     root = placement.make_compute(host)
     assert client.find_root([fresh_host(), host]) == (root, host)
 
 
-def test_all_names_that_were_tried_are_in_the_error(client: Placement):
+def test_error_names_all_compute_names(client: Placement):
     first, second = fresh_host(), fresh_host()
     with pytest.raises(exception.NotFound) as caught:
         client.find_root([first, second])
@@ -33,7 +33,7 @@ def test_names_and_paths_are_quoted(client: Placement, wire: Wire):
     assert wire.calls[-1] == "PUT /traits/..%2Fresource_providers%2Fx"
 
 
-def test_a_refusal_carries_placement_s_code_and_sentence(
+def test_conflict_has_code_and_text_of_placement(
     client: Placement, placement: PlacementService, host: str
 ):
     root = placement.make_compute(host)
@@ -43,7 +43,7 @@ def test_a_refusal_carries_placement_s_code_and_sentence(
     assert str(caught.value) == f"Conflicting resource provider name: {host} already exists."
 
 
-def test_what_does_not_exist_is_not_found(client: Placement):
+def test_missing_provider_is_not_found(client: Placement):
     unknown = str(uuid.uuid4())
     for call in (client.inventories, client.traits, client.allocations_of, client.delete_provider):
         with pytest.raises(exception.NotFound, match=unknown):
@@ -52,22 +52,20 @@ def test_what_does_not_exist_is_not_found(client: Placement):
     assert client.find_by_uuid(unknown) is None
 
 
-def test_an_answer_that_is_not_foreseen_is_unavailable(client: Placement, wire: Wire):
+def test_unexpected_status_is_reported_as_unavailable(client: Placement, wire: Wire):
     wire.before = lambda _call: 406
     with pytest.raises(exception.Unavailable, match="406"):
         client.known_traits({"CUSTOM_A"})
 
 
-def test_a_compute_offers_nothing_to_who_asks_for_accelerators_before_there_are_any(
-    placement: PlacementService, host: str
-):
+def test_compute_without_accelerators_is_no_candidate(placement: PlacementService, host: str):
     root = placement.make_compute(host)
     groups = requested([{"resources:FPGA": "1"}])
     assert placement.candidates(groups, in_tree=root) == []
     assert len(placement.candidates({}, in_tree=root)) == 1
 
 
-def test_two_claims_of_the_last_unit_leave_one_winner(placement: PlacementService, host: str):
+def test_one_of_two_claims_gets_the_last_unit(placement: PlacementService, host: str):
     root = placement.make_compute(host)
     (candidate,) = placement.candidates({}, in_tree=root)
     candidate.allocations[root]["resources"]["VCPU"] = 8
@@ -80,9 +78,7 @@ def test_two_claims_of_the_last_unit_leave_one_winner(placement: PlacementServic
     placement.allocate(str(uuid.uuid4()), candidate)
 
 
-def test_a_second_placement_elsewhere_in_the_same_process_is_refused(
-    placement: PlacementService, tmp_path: Path
-):
+def test_second_placement_in_one_process_is_refused(placement: PlacementService, tmp_path: Path):
     assert placement.url
     with pytest.raises(RuntimeError, match="already"):
         PlacementService(tmp_path)

@@ -23,7 +23,7 @@ from cyborg.tests.functional.clients.trees import (
 )
 
 
-def test_children_of_the_compute_are_offered_to_nova(
+def test_children_of_the_compute_are_allocation_candidates(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     root = placement.make_compute(host)
@@ -35,7 +35,7 @@ def test_children_of_the_compute_are_offered_to_nova(
     assert all(one.mappings[""] == [root] for one in found)
 
 
-def test_the_compute_and_foreign_providers_are_never_touched(
+def test_compute_and_foreign_providers_are_unchanged(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     root = placement.make_compute(host)
@@ -50,7 +50,7 @@ def test_the_compute_and_foreign_providers_are_never_touched(
     assert [everything(placement, one) for one in (root, foreign)] == before
 
 
-def test_providers_that_left_the_tree_stay(
+def test_providers_missing_in_the_tree_are_kept(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, size=2))
@@ -58,7 +58,7 @@ def test_providers_that_left_the_tree_stay(
     assert shows(placement, card(host, 1))
 
 
-def test_traits_of_others_stay_and_ours_follow_the_tree(
+def test_foreign_traits_are_kept_and_own_traits_follow_the_tree(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host))
@@ -69,7 +69,7 @@ def test_traits_of_others_stay_and_ours_follow_the_tree(
     assert traits == {"OWNER_CYBORG", "CUSTOM_TEST_CARD_2", "HW_GPU_API_VULKAN"}
 
 
-def test_after_a_restart_only_retired_traits_go(
+def test_restarted_publisher_removes_only_retired_traits(
     publisher: Publisher, client: Placement, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"})))
@@ -80,7 +80,7 @@ def test_after_a_restart_only_retired_traits_go(
     assert shown(placement, card(host))[1] == TRAITS
 
 
-def test_after_a_restart_traits_of_a_recalled_tree_go_and_those_of_others_stay(
+def test_restarted_publisher_removes_traits_of_the_recalled_tree(
     publisher: Publisher, client: Placement, placement: PlacementService, host: str
 ):
     earlier = tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"}))
@@ -93,9 +93,7 @@ def test_after_a_restart_traits_of_a_recalled_tree_go_and_those_of_others_stay(
     assert shown(placement, card(host))[1] == TRAITS | {"HW_GPU_API_VULKAN"}
 
 
-def test_what_was_changed_by_hand_is_repaired_by_the_check(
-    publisher: Publisher, placement: PlacementService, host: str
-):
+def test_check_repairs_manual_changes(publisher: Publisher, placement: PlacementService, host: str):
     publisher.publish(tree(host, size=3))
     spoiled = {"FPGA": {"total": 4, "reserved": 3, "allocation_ratio": 16.0}}
     put_by_hand(placement, card(host, 0).uuid, "inventories", spoiled)
@@ -105,7 +103,7 @@ def test_what_was_changed_by_hand_is_repaired_by_the_check(
     assert all(shows(placement, card(host, one)) for one in range(3))
 
 
-def test_a_provider_deleted_by_hand_is_made_again_when_it_is_written(
+def test_deleted_provider_is_created_again(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host))
@@ -115,7 +113,7 @@ def test_a_provider_deleted_by_hand_is_made_again_when_it_is_written(
     assert shows(placement, changed)
 
 
-def test_a_compute_that_was_made_anew_gets_its_children(
+def test_children_are_created_below_a_recreated_compute(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host))
@@ -129,7 +127,7 @@ def test_a_compute_that_was_made_anew_gets_its_children(
     ] == (anew)
 
 
-def test_everything_reserved_offers_nothing_and_keeps_the_instances(
+def test_reserved_provider_keeps_its_allocations(
     publisher: Publisher, placement: PlacementService, client: Placement, host: str
 ):
     root = placement.make_compute(host)
@@ -143,7 +141,7 @@ def test_everything_reserved_offers_nothing_and_keeps_the_instances(
     assert client.allocations_of(disabled.uuid) == {instance: {"FPGA": 1}}
 
 
-def test_a_name_claimed_elsewhere_is_refused_and_the_others_go_on(
+def test_name_used_in_another_tree_is_refused_and_others_continue(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     holder = placement.call("POST", "/resource_providers", {"name": f"{host}_1"})["uuid"]
@@ -176,7 +174,7 @@ def test_a_renamed_provider_gets_its_name_back(
     assert offered["inventories"]["FPGA"]["reserved"] == 3
 
 
-def test_a_uuid_claimed_in_another_tree_is_refused(
+def test_uuid_used_in_another_tree_is_refused(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     other = placement.make_compute(fresh_host())
@@ -192,7 +190,7 @@ def test_a_uuid_claimed_in_another_tree_is_refused(
     assert everything(placement, mine.uuid) == before
 
 
-def test_a_refused_provider_is_tried_again_when_it_changes(
+def test_refused_provider_is_retried_when_it_changes(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
@@ -201,7 +199,7 @@ def test_a_refused_provider_is_tried_again_when_it_changes(
     assert shows(placement, card(host))
 
 
-def test_a_lasting_problem_is_logged_once(
+def test_lasting_problem_is_logged_once(
     publisher: Publisher, wire: Wire, host: str, caplog: pytest.LogCaptureFixture
 ):
     wire.before = lambda call: 500 if card(host).uuid in call else None
@@ -211,7 +209,7 @@ def test_a_lasting_problem_is_logged_once(
     assert [one.levelname for one in warnings if "is not as desired" in one.message] == ["WARNING"]
 
 
-def test_a_flaw_is_refused_without_a_request(
+def test_invalid_provider_is_refused_without_a_request(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     evil = card(host, traits=frozenset({"../resource_providers/x"}))
@@ -221,7 +219,7 @@ def test_a_flaw_is_refused_without_a_request(
     assert shows(placement, card(host, 1))
 
 
-def test_a_standard_trait_that_is_unknown_stops_only_its_provider(
+def test_unknown_standard_trait_stops_only_its_provider(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     novel = card(host, traits=frozenset({"HW_FROM_THE_FUTURE"}))
@@ -234,7 +232,7 @@ def test_a_standard_trait_that_is_unknown_stops_only_its_provider(
     assert shows(placement, card(host, 1))
 
 
-def test_a_class_still_allocated_cannot_change_and_is_told(
+def test_allocated_resource_class_is_not_changed(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     root = placement.make_compute(host)
@@ -251,7 +249,7 @@ def test_a_class_still_allocated_cannot_change_and_is_told(
     assert all(shows(placement, one) for one in gpus if one is not stuck)
 
 
-def test_a_provider_that_moves_all_the_time_is_given_up_for_now(
+def test_provider_that_changes_constantly_is_given_up(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     publisher.publish(tree(host, size=2))
@@ -270,13 +268,13 @@ def test_a_provider_that_moves_all_the_time_is_given_up_for_now(
     assert shows(placement, busy)
 
 
-def test_a_compute_that_is_not_there_yet_is_named(publisher: Publisher):
+def test_missing_compute_is_named(publisher: Publisher):
     name = fresh_host()
     with pytest.raises(exception.NotFound, match=f"Compute provider {name} could not be found"):
         publisher.publish(tree(name))
 
 
-def test_a_compute_that_appears_later_is_found(publisher: Publisher, placement: PlacementService):
+def test_compute_that_appears_later_is_found(publisher: Publisher, placement: PlacementService):
     name = fresh_host()
     with pytest.raises(exception.NotFound):
         publisher.check(tree(name))
@@ -285,7 +283,7 @@ def test_a_compute_that_appears_later_is_found(publisher: Publisher, placement: 
 
 
 @pytest.mark.parametrize("status", [401, 403, 502, 503])
-def test_placement_being_away_is_told_and_what_was_done_is_kept(
+def test_publish_continues_after_placement_outage(
     publisher: Publisher, wire: Wire, host: str, status: int
 ):
     wire.before = lambda call: status if card(host, 1).uuid in call else None
@@ -297,7 +295,7 @@ def test_placement_being_away_is_told_and_what_was_done_is_kept(
     assert "POST /resource_providers" not in wire.take()
 
 
-def test_a_request_that_breaks_placement_stops_only_its_provider(
+def test_failing_request_stops_only_its_provider(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     wire.before = lambda call: 500 if card(host, 0).uuid in call else None
@@ -305,7 +303,7 @@ def test_a_request_that_breaks_placement_stops_only_its_provider(
     assert shows(placement, card(host, 1))
 
 
-def test_a_trait_deleted_meanwhile_is_made_again_the_next_time(
+def test_deleted_trait_is_created_again(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
@@ -318,7 +316,7 @@ def test_a_trait_deleted_meanwhile_is_made_again_the_next_time(
     assert shows(placement, marked)
 
 
-def test_retiring_deletes_our_provider_and_twice_does_no_harm(
+def test_retire_deletes_provider_and_is_idempotent(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, size=2))
@@ -331,7 +329,7 @@ def test_retiring_deletes_our_provider_and_twice_does_no_harm(
     assert shows(placement, card(host, 0))
 
 
-def test_a_provider_of_another_compute_is_not_retired(
+def test_provider_below_another_compute_is_not_retired(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     """It was moved there, and the agent of that compute answers for it now."""
@@ -346,7 +344,7 @@ def test_a_provider_of_another_compute_is_not_retired(
     assert found == {"resource_providers": []}
 
 
-def test_retiring_what_is_allocated_is_refused_and_changes_nothing(
+def test_retire_of_an_allocated_provider_is_refused(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     root = placement.make_compute(host)
@@ -358,14 +356,14 @@ def test_retiring_what_is_allocated_is_refused_and_changes_nothing(
     assert shows(placement, card(host))
 
 
-def test_a_compute_is_never_retired(publisher: Publisher, placement: PlacementService, host: str):
+def test_compute_is_never_retired(publisher: Publisher, placement: PlacementService, host: str):
     root = placement.make_compute(host)
     with pytest.raises(exception.Conflict, match="not ours"):
         publisher.retire(root)
     assert placement.call("GET", f"/resource_providers/{root}/inventories")["inventories"]
 
 
-def test_the_uuid_of_a_provider_follows_from_its_name(
+def test_provider_uuid_follows_from_its_name(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host))

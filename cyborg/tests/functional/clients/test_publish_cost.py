@@ -37,7 +37,7 @@ def test_a_first_publish_costs_three_requests_per_provider_and_three(
     assert all(shows(placement, one) for one in cards)
 
 
-def test_another_host_of_a_cloud_that_knows_the_words_asks_for_the_traits_alone(
+def test_second_host_looks_up_only_traits(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
@@ -51,7 +51,7 @@ def test_another_host_of_a_cloud_that_knows_the_words_asks_for_the_traits_alone(
     assert wire.take() == ["GET /resource_providers?name", "GET /traits?name", *PER_PROVIDER]
 
 
-def test_a_class_that_is_lacking_though_its_traits_are_there_costs_one_refusal(
+def test_missing_class_costs_one_refused_request(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     word = f"CUSTOM_{uuid.uuid4().hex.upper()}"
@@ -67,7 +67,7 @@ def test_a_class_that_is_lacking_though_its_traits_are_there_costs_one_refusal(
     ]
 
 
-def test_a_compute_that_was_found_is_not_looked_up_again(
+def test_known_compute_is_not_looked_up_again(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     root = placement.make_compute(host)
@@ -77,7 +77,7 @@ def test_a_compute_that_was_found_is_not_looked_up_again(
     assert "GET /resource_providers?name" not in wire.take()
 
 
-def test_words_that_exist_cost_one_look_each_and_only_once(
+def test_existing_traits_and_classes_are_looked_up_once(
     publisher: Publisher, wire: Wire, host: str
 ):
     publisher.publish(tree(host, card(host, resource_class="CUSTOM_PCI")))
@@ -140,7 +140,7 @@ def test_the_first_check_after_a_restart_only_reads(
     ]
 
 
-def test_a_publish_after_a_restart_finds_what_it_published(
+def test_publish_after_a_restart_finds_its_providers(
     publisher: Publisher, client: Placement, wire: Wire, host: str
 ):
     publisher.publish(tree(host, size=3))
@@ -155,7 +155,7 @@ def test_a_publish_after_a_restart_finds_what_it_published(
     ]
 
 
-def test_a_provider_that_was_allocated_from_costs_a_second_attempt(
+def test_changed_generation_costs_a_second_attempt(
     publisher: Publisher, placement: PlacementService, wire: Wire, host: str
 ):
     publisher.publish(tree(host))

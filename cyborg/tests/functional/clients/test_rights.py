@@ -16,51 +16,57 @@ def adapter(url: str, token: str) -> Adapter:
     return Adapter(Session(auth=Token(url, token)), service_type="placement")
 
 
-def test_who_may_is_told_that_there_is_nothing(
+def test_permissions_are_granted_to_accounts_with_roles(
     nova: SimulatedNova, placement: PlacementService
 ) -> None:
     before = placement.call("GET", "/resource_providers")
     granted = Permission(Answer.GRANTED)
-    assert permissions.publishing(placement.adapter()) == granted
-    assert permissions.telling(nova.adapter()) == granted
-    assert permissions.listing(nova.adapter()) == granted
+    assert permissions.to_write_providers(placement.adapter()) == granted
+    assert permissions.to_send_events(nova.adapter()) == granted
+    assert permissions.to_list_servers(nova.adapter()) == granted
     assert placement.call("GET", "/resource_providers") == before
 
 
-def test_placement_refuses(placement: PlacementService) -> None:
-    right = permissions.publishing(adapter(placement.url, "nobody"))
+def test_permission_to_publish_is_refused_by_placement(placement: PlacementService) -> None:
+    right = permissions.to_write_providers(adapter(placement.url, "nobody"))
     assert right.answer is Answer.REFUSED
     assert right.roles == ()
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_nova_refuses(nova: SimulatedNova, status: int) -> None:
+def test_permission_to_send_events_is_refused_by_nova(nova: SimulatedNova, status: int) -> None:
     nova.answer_calls(status)
-    right = permissions.telling(nova.adapter())
+    right = permissions.to_send_events(nova.adapter())
     assert right.answer is Answer.REFUSED
     assert str(status) in right.reason
     nova.hide_servers()
-    assert permissions.listing(nova.adapter()).answer is Answer.REFUSED
+    assert permissions.to_list_servers(nova.adapter()).answer is Answer.REFUSED
 
 
 @pytest.mark.parametrize(
     ("status", "words"), [(406, "compute 2.82 is needed"), (503, "503"), (429, "busy")]
 )
-def test_nova_does_not_say(nova: SimulatedNova, status: int, words: str) -> None:
+def test_permission_is_unknown_when_nova_gives_no_answer(
+    nova: SimulatedNova, status: int, words: str
+) -> None:
     nova.answer_calls(status)
-    right = permissions.telling(nova.adapter())
+    right = permissions.to_send_events(nova.adapter())
     assert right.answer is Answer.UNKNOWN
     assert words in right.reason
 
 
-def test_what_answers_404_to_everything_is_not_placement(nova: SimulatedNova) -> None:
-    right = permissions.publishing(adapter(f"{nova.url}/elsewhere", "admin"))
+def test_endpoint_that_answers_404_is_not_placement(nova: SimulatedNova) -> None:
+    right = permissions.to_write_providers(adapter(f"{nova.url}/elsewhere", "admin"))
     assert right == Permission(
         Answer.UNKNOWN, "Placement is not available: something else answers at its endpoint"
     )
 
 
-def test_nobody_is_there() -> None:
+def test_permission_is_unknown_when_nothing_listens() -> None:
     gone = adapter("http://127.0.0.1:1", "admin")
-    for ask in (permissions.publishing, permissions.telling, permissions.listing):
+    for ask in (
+        permissions.to_write_providers,
+        permissions.to_send_events,
+        permissions.to_list_servers,
+    ):
         assert ask(gone).answer is Answer.UNKNOWN

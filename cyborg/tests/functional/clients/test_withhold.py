@@ -28,7 +28,7 @@ def free(placement: PlacementService, host: str, index: int = 0) -> int:
     return sum(one["total"] - one["reserved"] for one in inventories.values())
 
 
-def test_all_units_and_nothing_else(
+def test_withhold_reserves_all_units_and_changes_nothing_else(
     publisher: Publisher, wire: Wire, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, size=2))
@@ -41,7 +41,7 @@ def test_all_units_and_nothing_else(
     assert shows(placement, card(host, 1))
 
 
-def test_what_is_reserved_already_is_only_read(
+def test_reserved_provider_is_only_read(
     publisher: Publisher, wire: Wire, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, card(host, reserved=4)))
@@ -51,7 +51,7 @@ def test_what_is_reserved_already_is_only_read(
 
 
 @pytest.mark.parametrize("another", [False, True], ids=["the-same", "after-a-restart"])
-def test_the_next_check_offers_it_again(
+def test_next_check_releases_the_reservation(
     publisher: Publisher, client: Placement, placement: PlacementService, host: str, another: bool
 ):
     publisher.publish(tree(host))
@@ -61,7 +61,7 @@ def test_the_next_check_offers_it_again(
     assert shows(placement, card(host))
 
 
-def test_who_withheld_it_does_not_believe_its_own_memory(
+def test_publisher_writes_again_after_its_own_withhold(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host))
@@ -70,7 +70,7 @@ def test_who_withheld_it_does_not_believe_its_own_memory(
     assert shows(placement, card(host))
 
 
-def test_a_provider_in_use_and_changing_is_read_again(
+def test_provider_in_use_is_read_again_after_a_conflict(
     publisher: Publisher, wire: Wire, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host))
@@ -87,7 +87,7 @@ def test_a_provider_in_use_and_changing_is_read_again(
     assert free(placement, host) == 0
 
 
-def test_one_that_is_not_there_or_cannot_be_written_stops_no_other(
+def test_missing_provider_does_not_stop_the_others(
     publisher: Publisher, wire: Wire, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, size=2))
@@ -97,14 +97,14 @@ def test_one_that_is_not_there_or_cannot_be_written_stops_no_other(
     assert (free(placement, host, 0), free(placement, host, 1)) == (4, 0)
 
 
-def test_without_placement_it_says_so(publisher: Publisher, wire: Wire, host: str):
+def test_withhold_fails_without_placement(publisher: Publisher, wire: Wire, host: str):
     publisher.publish(tree(host))
     wire.before = lambda _call: 503
     with pytest.raises(exception.Unavailable):
         publisher.withhold([card(host).uuid])
 
 
-def test_a_provider_without_units_is_left_alone(
+def test_provider_without_units_is_unchanged(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, card(host, total=0)))

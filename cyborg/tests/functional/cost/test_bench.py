@@ -11,7 +11,7 @@ from cyborg_tools.bench.options import Plan
 from cyborg_tools.bench.run import Run
 
 
-def test_a_small_run(conf: cfg.ConfigOpts):
+def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     plan = Plan(
         database_url=SERVER or None,
         transport_url=TRANSPORT_URL,

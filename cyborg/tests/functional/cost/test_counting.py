@@ -64,7 +64,7 @@ def test_an_update_of_many_sets_counts_each(tx: sa.Connection, statements: State
     assert tally.sql == 7
 
 
-def test_pings_and_the_frame_of_a_transaction_count_nothing(
+def test_pings_and_begin_of_transaction_are_not_counted(
     house: CountedService, statements: Statements
 ):
     with statements() as tally, house.db.writer() as tx:
@@ -72,7 +72,7 @@ def test_pings_and_the_frame_of_a_transaction_count_nothing(
     assert tally.costs == (0, 1, 0)
 
 
-def test_tallies_that_are_closed_count_no_more(house: CountedService, statements: Statements):
+def test_closed_tallies_stop_counting(house: CountedService, statements: Statements):
     with statements() as closed:
         pass
     with statements() as tally, house.db.reader() as tx:

@@ -111,7 +111,7 @@ def _lacking(calls: list[str]) -> int:
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_first_report(agent: Callable[[int], Agent], statements: Statements, devices: int):
+def test_cost_of_first_report(agent: Callable[[int], Agent], statements: Statements, devices: int):
     one = agent(devices)
     with statements() as tally:
         one.beat()
@@ -119,7 +119,7 @@ def test_first_report(agent: Callable[[int], Agent], statements: Statements, dev
     assert tally.rpc == ["hello", "desired", "report", "desired"]
 
 
-def test_an_unchanged_round(agent: Callable[[int], Agent], statements: Statements):
+def test_cost_of_an_unchanged_round(agent: Callable[[int], Agent], statements: Statements):
     one = agent(3)
     one.beat()
     one.clock.advance(61.0)
@@ -129,7 +129,9 @@ def test_an_unchanged_round(agent: Callable[[int], Agent], statements: Statement
     assert tally.rpc == ["hello"]
 
 
-def test_a_full_check_of_what_is_as_it_was(agent: Callable[[int], Agent], statements: Statements):
+def test_cost_of_a_full_check_without_changes(
+    agent: Callable[[int], Agent], statements: Statements
+):
     one = agent(3)
     one.beat()
     one.clock.advance(FULL_CHECK + 1)
@@ -138,7 +140,7 @@ def test_a_full_check_of_what_is_as_it_was(agent: Callable[[int], Agent], statem
     assert len(tally.http) == 1, tally.http
 
 
-def test_a_full_check_costs_two_more_for_each_provider_that_moved(
+def test_full_check_costs_two_more_for_each_changed_provider(
     agent: Callable[[int], Agent], statements: Statements, placement: PlacementService
 ):
     one = agent(3)

@@ -44,18 +44,18 @@ def _allowed(collection: str, version: str, otherwise: Allowance) -> Allowance:
 
 @pytest.mark.parametrize("version", ["2.4", NEWEST])
 @pytest.mark.parametrize("collection", COLLECTIONS)
-def test_show(house: CountedService, instance: str, collection: str, version: str):
+def test_cost_of_show(house: CountedService, instance: str, collection: str, version: str):
     tally, _ = house.counted("GET", f"/{collection}/{_first(house, collection)}", version=version)
     assert _allowed(collection, version, SHOW).covers(tally), tally
 
 
-def test_show_a_profile_by_name(house: CountedService, scenes: Scenes):
+def test_cost_of_show_profile_by_name(house: CountedService, scenes: Scenes):
     tally, _ = house.counted("GET", f"/device_profiles/{scenes.profile(1)}")
     assert SHOW.covers(tally), tally
 
 
 @pytest.mark.parametrize("version", ["2.4", NEWEST])
-def test_every_list_with_every_filter(house: CountedService, instance: str, version: str):
+def test_cost_of_every_list_with_every_filter(house: CountedService, instance: str, version: str):
     markers = {collection: _first(house, collection) for collection in COLLECTIONS}
     for path in listings(markers, instance):
         tally, _ = house.counted("GET", path, version=version)
@@ -63,7 +63,7 @@ def test_every_list_with_every_filter(house: CountedService, instance: str, vers
         assert _allowed(collection, version, LIST).covers(tally), f"{path}\n{tally}"
 
 
-def test_devices_cost_the_same_whatever_their_number(house: CountedService, scenes: Scenes):
+def test_cost_of_device_list_is_independent_of_its_length(house: CountedService, scenes: Scenes):
     few, found = house.counted("GET", "/devices", version=NEWEST)
     Scenes(house, devices=7)
     many, more = house.counted("GET", "/devices", version=NEWEST)
@@ -71,7 +71,7 @@ def test_devices_cost_the_same_whatever_their_number(house: CountedService, scen
     assert many.sql == few.sql
 
 
-def test_events(house: CountedService, instance: str):
+def test_cost_of_event_list(house: CountedService, instance: str):
     marker = house.send("GET", "/events?limit=1", version=NEWEST)["events"][0]["id"]
     queries = ("", f"instance={instance}", f"device={instance}", f"arq={instance}")
     for query in (*queries, "host=nowhere&since=2026-01-01", f"marker={marker}&host=nowhere"):
@@ -81,12 +81,12 @@ def test_events(house: CountedService, instance: str):
 
 @pytest.mark.parametrize("version", ["2.4", NEWEST])
 @pytest.mark.parametrize("query", ["", "?type=FPGA", "?host=nowhere"])
-def test_usage(house: CountedService, instance: str, query: str, version: str):
+def test_cost_of_usage(house: CountedService, instance: str, query: str, version: str):
     tally, _ = house.counted("GET", f"/usage{query}", version=version)
     assert SHOW.covers(tally), tally
 
 
-def test_a_list_behind_a_marker_of_resolved_requests(house: CountedService, instance: str):
+def test_cost_of_resolved_list_after_a_marker(house: CountedService, instance: str):
     marker = house.send("GET", f"/accelerator_requests?instance={instance}")["arqs"][0]["uuid"]
     tally, answer = house.counted(
         "GET",

@@ -19,7 +19,7 @@ SIZES = [1, 8, 300]
 
 
 @pytest.mark.parametrize("devices", SIZES)
-def test_a_first_report(scenes: Scenes, devices: int):
+def test_cost_of_a_first_report(scenes: Scenes, devices: int):
     host = f"reported-{uuid4().hex[:12]}"
     report = report_of(host, devices)
     tally = scenes.first_report(report, host)
@@ -27,20 +27,20 @@ def test_a_first_report(scenes: Scenes, devices: int):
     assert tally.writes_to("devices")
 
 
-def test_a_sign_of_life_of_an_api(house: CountedService):
+def test_cost_of_an_api_heartbeat(house: CountedService):
     house.sign_of_life()  # the first one makes the row
     tally = house.sign_of_life()
     assert SIGN_OF_LIFE.covers(tally), tally
     assert tally.rpc == ["alive"]
 
 
-def test_a_large_first_report_may_cost_one_more_for_its_attributes():
+def test_large_first_report_may_cost_one_more_for_attributes():
     assert first_report_allowance(report_of("small", 250)).statements == 12
     assert first_report_allowance(report_of("large", 251)).statements == 13
 
 
 @pytest.mark.parametrize("devices", SIZES)
-def test_an_unchanged_report(scenes: Scenes, devices: int):
+def test_cost_of_an_unchanged_report(scenes: Scenes, devices: int):
     host = f"reported-{uuid4().hex[:12]}"
     report = report_of(host, devices)
     scenes.first_report(report, host)

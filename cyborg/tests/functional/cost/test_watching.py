@@ -11,36 +11,34 @@ from cyborg import exception
 from cyborg.conductor.metrics import Readings
 from cyborg.db import metrics, notifications
 from cyborg.db.notifications import Position
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.counted import CountedService
 from cyborg.tests.fixtures.counting import Tally
 
 Statements = Callable[[], AbstractContextManager[Tally]]
 
 
-def test_a_scrape_of_a_conductor(house: CountedService, statements: Statements) -> None:
+def test_cost_of_a_scrape_of_a_conductor(house: CountedService, statements: Statements) -> None:
     with statements() as tally, house.db.reader() as tx:
         metrics.totals(tx, house.db.now)
     assert tally.costs == (9, 0, 0), str(tally)
 
 
-def test_a_look_at_a_history_in_which_nothing_happens(
-    house: CountedService, statements: Statements
-) -> None:
+def test_cost_of_reading_unchanged_history(house: CountedService, statements: Statements) -> None:
     with house.db.reader() as tx:
         position = Position(notifications.newest(tx), {}, frozenset())
     nobody = SimpleNamespace(id=0, fence=0)
     with statements() as tally, house.db.reader() as tx:
-        notifications.clock(tx, house.db.now, nobody)
-        assert notifications.happened(tx, position, 200) == ([], False)
-        assert notifications.owners(tx, ()) == {}
+        notifications.owned_now(tx, house.db.now, nobody)
+        assert notifications.next_events(tx, position, 200) == ([], False)
+        assert notifications.arq_projects(tx, ()) == {}
         assert notifications.devices(tx, ()) == {}
-        notifications.silent(tx, house.db.now, {AGENT: 30_000})
-        notifications.known(tx, ())
+        notifications.down_services(tx, house.db.now, {AGENT: 30_000})
+        notifications.last_heartbeats(tx, ())
     assert tally.costs == (3, 0, 0), str(tally)
 
 
-def test_what_an_agent_measured(house: CountedService, statements: Statements) -> None:
+def test_cost_of_storing_readings(house: CountedService, statements: Statements) -> None:
     with statements() as tally, pytest.raises(exception.NotFound):
         Readings(db=house.db).store("nobody", 1, [])
     assert tally.costs == (1, 0, 0), str(tally)

@@ -13,7 +13,7 @@ SPREADS = [(1, 1), (3, 1), (3, 2), (8, 1), (8, 2)]
 
 
 @pytest.mark.parametrize("units", [1, 3, 8])
-def test_create(scenes: Scenes, units: int):
+def test_cost_of_create(scenes: Scenes, units: int):
     profile = scenes.profile(units)
     tally, arqs = scenes.create(profile)
     assert len(arqs) == units
@@ -21,13 +21,13 @@ def test_create(scenes: Scenes, units: int):
 
 
 @pytest.mark.parametrize(("units", "providers"), SPREADS)
-def test_bind_an_instance_for_the_first_time(scenes: Scenes, units: int, providers: int):
+def test_cost_of_first_bind_of_an_instance(scenes: Scenes, units: int, providers: int):
     tally = scenes.bind(scenes.bindable(units, providers))
     assert bind_allowance(providers).covers(tally), tally
 
 
 @pytest.mark.parametrize(("units", "providers"), SPREADS)
-def test_bind_an_instance_that_had_accelerators_before(scenes: Scenes, units: int, providers: int):
+def test_cost_of_later_bind_of_an_instance(scenes: Scenes, units: int, providers: int):
     instance = str(uuid4())
     scenes.bind(scenes.bindable(units, providers, instance))
     scenes.delete(instance)
@@ -36,7 +36,9 @@ def test_bind_an_instance_that_had_accelerators_before(scenes: Scenes, units: in
 
 
 @pytest.mark.parametrize(("units", "providers"), SPREADS)
-def test_delete_by_instance(house: CountedService, scenes: Scenes, units: int, providers: int):
+def test_cost_of_delete_by_instance(
+    house: CountedService, scenes: Scenes, units: int, providers: int
+):
     wanted = scenes.bindable(units, providers)
     scenes.bind(wanted)
     tally = scenes.delete(wanted.instance)
@@ -45,7 +47,7 @@ def test_delete_by_instance(house: CountedService, scenes: Scenes, units: int, p
 
 
 @pytest.mark.parametrize("units", [1, 8])
-def test_delete_by_instance_while_the_host_prepares(house: CountedService, units: int):
+def test_cost_of_delete_by_instance_during_preparation(house: CountedService, units: int):
     scenes = Scenes(house, prepare=True)
     wanted = scenes.bindable(units, 1)
     scenes.bind(wanted)
@@ -53,13 +55,13 @@ def test_delete_by_instance_while_the_host_prepares(house: CountedService, units
     assert DELETE_BY_INSTANCE.covers(tally), tally
 
 
-def test_delete_by_instance_of_one_that_has_none(scenes: Scenes):
+def test_cost_of_delete_by_instance_without_arqs(scenes: Scenes):
     tally = scenes.delete(str(uuid4()))
     assert DELETE_BY_INSTANCE.covers(tally), tally
 
 
 @pytest.mark.parametrize("units", [1, 8])
-def test_what_nova_is_told_is_sent_after_the_answer_at_the_price_of_one_request(
+def test_event_request_is_sent_after_the_response(
     house: CountedService, scenes: Scenes, units: int
 ):
     house.forget_work()

@@ -9,7 +9,7 @@ import pytest
 
 from cyborg.db import schema
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova

@@ -12,7 +12,7 @@ from cyborg import exception
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.crash import Death, Fate, Kind
 from cyborg.tests.fixtures.direct import Died, DirectBus

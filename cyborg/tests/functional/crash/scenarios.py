@@ -11,7 +11,7 @@ from cyborg.clients.placement import Placement
 from cyborg.db.models import AttachHandle, Deployable, Device, Operation
 from cyborg.model.arq import State
 from cyborg.model.device import DeviceStatus
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.functional.crash.lives import Life
 from cyborg.tests.functional.crash.stage import NOVA, UNITS

@@ -19,7 +19,7 @@ from cyborg.db.models import METADATA, Host, Service
 from cyborg.model.arq import Binding
 from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.provider import ProviderTree
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.tests.fixtures.crash import CALLS, Death, Kind
 from cyborg.tests.functional.crash.lives import Life, Plan
 from cyborg.tests.functional.crash.scenarios import SCENARIOS, Scenario
@@ -33,7 +33,7 @@ def _lives() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("scenario", "plan"), list(_lives()))
-def test_death_at_every_boundary(
+def test_process_recovers_from_a_crash_at_every_boundary(
     scenario: Scenario, plan: Plan, stages: Callable[[str], Stage]
 ) -> None:
     stage = stages(scenario.stage)
@@ -81,7 +81,7 @@ def replay(stage: Stage, scenario: Scenario, plan: Plan) -> Life:
     return life
 
 
-def test_both_processes_are_killed_where_both_take_part() -> None:
+def test_scenarios_crash_every_process_that_takes_part() -> None:
     """Else this file would prove less than it says."""
     assert all(CONDUCTOR in one.victims for one in SCENARIOS)
     without = [one.name for one in SCENARIOS if AGENT not in one.victims]

@@ -35,7 +35,7 @@ def create_until(http: Http, enough: threading.Event, profile: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["told", "killed"])
-def test_clients_do_not_notice_that_a_conductor_ends(service: Service, second: Program, how: str):
+def test_clients_see_no_error_when_a_conductor_stops(service: Service, second: Program, how: str):
     http = service.client()
     name = f"profile-{uuid4().hex}"
     http.do("POST", "/device_profiles", [{"name": name, "groups": [FPGA]}], status=201)

@@ -28,7 +28,7 @@ def pids(log: str) -> dict[str, list[int]]:
     return {name: [int(one) for one in re.findall(line.format(name), log)] for name in _DAEMONS}
 
 
-def test_a_change_begins_anew_and_an_end_leaves_nothing(tmp_path: Path) -> None:
+def test_dev_restarts_after_a_change_and_cleans_up_at_exit(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     log = tmp_path / "log"

@@ -87,11 +87,11 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
         "#service_token_roles_required = true",
     ],
 )
-def test_line_123_the_sample_has_all_parts(sample: str, part: str):
+def test_sample_configuration_has_every_section(sample: str, part: str):
     assert part in sample
 
 
-def test_line_123_the_policy_sample_has_the_rules_by_their_names(tmp_path: Path):
+def test_policy_sample_lists_rules_by_name(tmp_path: Path):
     file = tmp_path / "policy.yaml"
     config = str(CONFIG / "cyborg-policy-generator.conf")
     ran = run("oslopolicy-sample-generator", "--config-file", config, "--output-file", str(file))
@@ -109,7 +109,9 @@ def test_line_123_the_policy_sample_has_the_rules_by_their_names(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("more", "status"), [("", 0), ("[agent]\nnobody_knows = this\n", 1)])
-def test_line_123_the_validator_knows_what_deployers_write(tmp_path: Path, more: str, status: int):
+def test_config_validator_accepts_deployed_file_and_names_unknown_option(
+    tmp_path: Path, more: str, status: int
+):
     file = tmp_path / "cyborg.conf"
     file.write_text(DEPLOYED + more)
     config = str(CONFIG / "cyborg-config-generator.conf")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg import service as runner
 from cyborg.db import schema, services
 from cyborg.db.engine import Reader
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.fixtures import broker
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional.daemons.service import Service
@@ -43,7 +43,7 @@ def conductors(database: str) -> list[Any]:
     return rows
 
 
-def test_a_running_service_is_well(service: Service, deploy: Callable[..., Deployment]):
+def test_health_of_a_running_service_is_up(service: Service, deploy: Callable[..., Deployment]):
     here = deploy()
     status, components = checked(here)
     assert (status, set(states(components).values()) - {"not checked"}) == (0, {"up"})
@@ -54,7 +54,7 @@ def test_a_running_service_is_well(service: Service, deploy: Callable[..., Deplo
     assert shown.stdout.splitlines()[-1] == "All well."
 
 
-def test_peers_that_are_away_are_named(service: Service, deploy: Callable[..., Deployment]):
+def test_unreachable_peers_are_named(service: Service, deploy: Callable[..., Deployment]):
     account: Options = {
         "placement": {"auth_type": "none", "endpoint": CLOSED},
         "nova": {
@@ -78,7 +78,7 @@ def test_peers_that_are_away_are_named(service: Service, deploy: Callable[..., D
     assert "secret-4711" not in json.dumps(components)
 
 
-def test_the_database_that_is_away_is_named(
+def test_unreachable_database_is_named(
     service: Service, deploy: Callable[..., Deployment], database: str
 ):
     url = sa.make_url(database).set(host="127.0.0.1", port=1)
@@ -89,7 +89,7 @@ def test_the_database_that_is_away_is_named(
     assert components["Message bus"]["state"] == "up"
 
 
-def test_the_bus_that_refuses_the_conductors_is_the_cause(
+def test_refused_virtual_host_is_named_as_cause(
     deploy: Callable[..., Deployment], host: str, tmp_path: Path
 ):
     """A conductor and an agent live; the virtual host of the conductor does not exist."""
@@ -129,9 +129,7 @@ def test_the_bus_that_refuses_the_conductors_is_the_cause(
         here.stop()
 
 
-def test_only_a_conductor_that_failed_leaves_a_row(
-    deploy: Callable[..., Deployment], database: str
-):
+def test_only_a_failed_conductor_keeps_its_row(deploy: Callable[..., Deployment], database: str):
     here = deploy({"DEFAULT": {"host": "control-4"}})
 
     def rows() -> list[Any]:

@@ -35,7 +35,7 @@ def names(http: Http) -> set[str]:
     return {one["name"] for one in http.get("/device_profiles")["device_profiles"]}
 
 
-def test_a_write_that_is_answered_with_503_is_not_carried_out_later(service: Service) -> None:
+def test_write_refused_with_503_is_not_executed_later(service: Service) -> None:
     http = service.client()
     late, after = f"late-{uuid4().hex}", f"after-{uuid4().hex}"
     service.conductor.signal(signal.SIGSTOP)
@@ -49,7 +49,7 @@ def test_a_write_that_is_answered_with_503_is_not_carried_out_later(service: Ser
     assert create(http, late) == 201
 
 
-def test_a_write_is_carried_out_when_the_conductor_goes_on_in_time(service: Service) -> None:
+def test_write_is_executed_when_conductor_resumes_in_time(service: Service) -> None:
     http, name = service.client(), f"slow-{uuid4().hex}"
     service.conductor.signal(signal.SIGSTOP)
     answers: list[int] = []

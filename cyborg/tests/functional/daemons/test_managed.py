@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cyborg
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
 
@@ -34,7 +34,7 @@ def managed(deployment: Deployment, manager: SimulatedManager, name: str, **more
 
 
 @pytest.mark.parametrize("name", [API, CONDUCTOR, AGENT])
-def test_it_is_ready_lives_and_ends(
+def test_daemon_notifies_ready_watchdog_and_stopping(
     deploy: Callable[..., Deployment], alone: Options, manager: SimulatedManager, name: str
 ):
     program = managed(deploy(alone), manager, name)
@@ -48,7 +48,7 @@ def test_it_is_ready_lives_and_ends(
     assert manager.told[-2:] == ["STOPPING=1", "STATUS=Finishing the current work"]
 
 
-def test_without_a_broker_an_agent_is_ready_and_says_what_it_waits_for(
+def test_agent_without_broker_is_ready_and_states_its_reason(
     deploy: Callable[..., Deployment], alone: Options, manager: SimulatedManager
 ):
     deployment = deploy(alone, {"DEFAULT": {"transport_url": NOWHERE}})
@@ -61,7 +61,7 @@ def test_without_a_broker_an_agent_is_ready_and_says_what_it_waits_for(
     assert program.stop() == 0
 
 
-def test_the_logging_sample_is_one(deploy: Callable[..., Deployment], alone: Options):
+def test_daemon_starts_with_logging_sample(deploy: Callable[..., Deployment], alone: Options):
     sample = Path(cyborg.__file__).parents[1] / "etc" / "cyborg" / "logging.conf.sample"
     deployment = deploy(alone)
     program = deployment.start(

@@ -141,7 +141,7 @@ def everything_is_as_before(service: Service, placement: PlacementService) -> No
 
 
 @pytest.mark.parametrize("how", ["cut", "hang"])
-def test_line_125_the_broker_goes_away_and_comes_back(
+def test_api_reads_and_recovers_when_broker_is_lost_and_returns(
     service: Service,
     proxies: dict[str, tuple[Proxy, str]],
     placement: PlacementService,
@@ -163,7 +163,7 @@ def test_line_125_the_broker_goes_away_and_comes_back(
     everything_is_as_before(service, placement)
 
 
-def test_line_125_the_database_goes_away_and_comes_back(
+def test_api_answers_503_and_recovers_when_database_is_lost_and_returns(
     service: Service, proxies: dict[str, tuple[Proxy, str]], placement: PlacementService
 ):
     everything_is_as_before(service, placement)
@@ -179,7 +179,7 @@ def test_line_125_the_database_goes_away_and_comes_back(
     everything_is_as_before(service, placement)
 
 
-def test_placement_and_nova_go_away_and_come_back(
+def test_service_recovers_when_placement_and_nova_are_lost_and_return(
     service: Service, proxies: dict[str, tuple[Proxy, str]], placement: PlacementService
 ):
     everything_is_as_before(service, placement)

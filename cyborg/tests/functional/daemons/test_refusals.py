@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.models import Service as ServiceRow
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.service import wait_until
 from cyborg.tests.fixtures.broker import Tenant
 from cyborg.tests.fixtures.manager import SimulatedManager
@@ -116,7 +116,7 @@ def refused(
         tenant.permit()
 
 
-def test_daemons_refused_at_their_start_listen_when_the_broker_lets_them(refused: Refused) -> None:
+def test_daemons_start_when_broker_grants_access(refused: Refused) -> None:
     tenant = refused.tenant
     write(Http(refused.url))
     for program in refused.programs.values():
@@ -148,9 +148,7 @@ def test_daemons_refused_at_their_start_listen_when_the_broker_lets_them(refused
 
 
 @pytest.mark.parametrize("how", ["permission", "vhost", "limit"])
-def test_daemons_refused_while_they_run_recover_and_write_few_lines(
-    refused: Refused, how: str
-) -> None:
+def test_daemons_recover_from_lost_access_with_few_log_lines(refused: Refused, how: str) -> None:
     withdraw, grant = ways(refused.tenant)[how]
     assert wait_until(refused.works, timeout=RECOVERY), refused.missing
     before, began = refused.lines(), time.monotonic()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 
@@ -93,7 +93,7 @@ def runs(
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_line_115_starts_with_a_directory_alone_survives_a_reload_and_ends_with_0(
+def test_daemon_starts_with_config_dir_only_survives_sighup_and_exits_with_0(
     runs: dict[str, Run], name: str
 ):
     assert runs[name].status == 0  # and not -1, killed by SIGHUP
@@ -101,7 +101,7 @@ def test_line_115_starts_with_a_directory_alone_survives_a_reload_and_ends_with_
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_line_115_tells_nothing_of_the_libraries(runs: dict[str, Run], name: str):
+def test_daemon_output_has_only_log_lines_and_no_library_warnings(runs: dict[str, Run], name: str):
     # Nothing but lines of the log, and in them nothing that an operator cannot change.
     for line in runs[name].output.splitlines():
         assert re.match(r"\d{4}-\d\d-\d\d [\d:.]+ \d+ (INFO|WARNING) ", line), line
@@ -109,17 +109,19 @@ def test_line_115_tells_nothing_of_the_libraries(runs: dict[str, Run], name: str
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_line_120_unknown_options_and_sections_are_tolerated(runs: dict[str, Run], name: str):
+def test_daemon_ignores_unknown_options_and_sections(runs: dict[str, Run], name: str):
     assert "nobody" not in runs[name].output
     assert runs[name].status == 0
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_line_121_the_process_table_shows_the_names(runs: dict[str, Run], name: str):
+def test_process_table_shows_daemon_names(runs: dict[str, Run], name: str):
     assert any(word.endswith(f"/{name}") for word in runs[name].command_line)
 
 
-def test_line_115_a_request_in_hand_is_finished(deploy: Callable[..., Deployment], alone: Options):
+def test_api_finishes_request_in_progress_after_sigterm(
+    deploy: Callable[..., Deployment], alone: Options
+):
     api, url = deploy(alone).api()
     port = int(url.rpartition(":")[2])
     body = b'{"no": "list"}'
@@ -155,7 +157,7 @@ def test_line_115_a_request_in_hand_is_finished(deploy: Callable[..., Deployment
         (AGENT, "DEFAULT", "log_config_append", "/nonexistent/log.conf"),
     ],
 )
-def test_line_115_bad_configuration_ends_in_one_sentence(
+def test_daemon_exits_with_one_line_that_names_the_invalid_option(
     deploy: Callable[..., Deployment],
     alone: Options,
     name: str,
@@ -180,7 +182,7 @@ def test_line_115_bad_configuration_ends_in_one_sentence(
         (AGENT, "DEFAULT", "transport_url", "cyborg:secret"),
     ],
 )
-def test_line_115_a_bad_url_is_named_without_its_password(
+def test_invalid_url_is_named_without_its_password(
     deploy: Callable[..., Deployment],
     alone: Options,
     name: str,
@@ -197,7 +199,7 @@ def test_line_115_a_bad_url_is_named_without_its_password(
 
 
 @pytest.mark.parametrize(("name", "missing"), [(CONDUCTOR, "nova"), (AGENT, "placement")])
-def test_line_115_a_missing_account_is_named(
+def test_daemon_names_the_section_without_an_account(
     deploy: Callable[..., Deployment], options: Options, alone: Options, name: str, missing: str
 ):
     kept = {group: values for group, values in options.items() if group != missing}
@@ -209,7 +211,9 @@ def test_line_115_a_missing_account_is_named(
     assert line.startswith(f"{name}: [{missing}] auth_type is not set")
 
 
-def test_line_115_a_taken_port_is_one_sentence(deploy: Callable[..., Deployment], alone: Options):
+def test_api_exits_with_one_line_when_port_is_in_use(
+    deploy: Callable[..., Deployment], alone: Options
+):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -221,7 +225,7 @@ def test_line_115_a_taken_port_is_one_sentence(deploy: Callable[..., Deployment]
     assert f"port = {port} cannot be listened on" in line
 
 
-def test_line_117_the_paste_file_of_deployers_loads(
+def test_api_loads_paste_file_of_deployers(
     deploy: Callable[..., Deployment], alone: Options, tmp_path: Path
 ):
     paste = tmp_path / "api-paste.ini"
@@ -234,7 +238,7 @@ def test_line_117_the_paste_file_of_deployers_loads(
     assert requests.get(f"{url}/v2/devices", timeout=10).json() == {"devices": []}
 
 
-def test_line_122_the_shallow_check_holds_without_a_database_and_the_deep_one_tells(
+def test_only_deep_healthcheck_fails_without_a_database(
     deploy: Callable[..., Deployment], alone: Options
 ):
     _, url = deploy(alone, {"database": {"connection": NOTHING}}).api()

@@ -37,9 +37,7 @@ def test_every_resource_is_read_and_written(service: Service, placement: Placeme
     go_through_everything(service.client(), service.host, service.provider)
 
 
-def test_what_an_operator_disables_is_reserved_in_placement(
-    service: Service, placement: PlacementService
-):
+def test_disabled_device_is_reserved_in_placement(service: Service, placement: PlacementService):
     http = service.client()
     (device,) = http.get(f"/devices?hostname={service.host}")["devices"]
     http.do("POST", f"/devices/{device['uuid']}/disable", status=204)
@@ -48,20 +46,20 @@ def test_what_an_operator_disables_is_reserved_in_placement(
     assert runner.wait_until(lambda: offered(placement, service.provider) == 16, timeout=10)
 
 
-def test_nova_is_told(service: Service, nova_api: SimulatedNova):
+def test_nova_receives_event_of_a_bound_arq(service: Service, nova_api: SimulatedNova):
     before = len(nova_api.events)
     go_through_everything(service.client(), service.host, service.provider)
     assert runner.wait_until(lambda: len(nova_api.events) > before, timeout=10)
     assert nova_api.events[-1].status == "completed"
 
 
-def test_line_121_conductor_and_agent_hold_a_connection_to_the_broker(service: Service):
+def test_conductor_and_agent_stay_connected_to_the_broker(service: Service):
     port = int(TRANSPORT_URL.rpartition(":")[2].partition("/")[0])
     for program in (service.conductor, service.agent):
         assert port in peers(program.pid)
 
 
-def test_an_agent_executes_itself_anew_under_its_pid(service: Service):
+def test_agent_reexecutes_itself_with_the_same_pid(service: Service):
     def ask(method: str, path: str, body: Any = None) -> Any:
         answer = requests.request(
             method,

@@ -49,9 +49,7 @@ def run(program: str, home: Path, *options: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_without_configuration_tells_where_it_looked(
-    program: str, tmp_path: Path
-) -> None:
+def test_program_without_configuration_lists_searched_paths(program: str, tmp_path: Path) -> None:
     before = set(PACKAGE.iterdir())
     done = run(program, tmp_path)
     assert done.returncode == PROGRAMS[program][1]
@@ -82,7 +80,7 @@ def test_a_program_without_configuration_tells_where_it_looked(
         ("cyborg-audit", "[database] connection"),
     ],
 )
-def test_a_program_names_the_missing_option_and_the_files_it_read(
+def test_program_names_missing_option_and_read_files(
     program: str, option: str, tmp_path: Path
 ) -> None:
     group, name = option.removeprefix("[").split("] ")
@@ -101,7 +99,7 @@ def test_a_program_names_the_missing_option_and_the_files_it_read(
     assert line.endswith(f"Configuration files read: {deployment.conf}, {pieces}/10-more.conf.")
 
 
-def test_a_wrong_value_is_told_with_the_files_that_were_read(tmp_path: Path) -> None:
+def test_program_names_read_files_with_a_wrong_value(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, {"api": {"port": "many"}})
     done = run("cyborg-dbsync", tmp_path, "--config-file", str(deployment.conf))
     (line,) = done.stderr.splitlines()
@@ -109,7 +107,7 @@ def test_a_wrong_value_is_told_with_the_files_that_were_read(tmp_path: Path) -> 
     assert line.endswith(f"Configuration files read: {deployment.conf}.")
 
 
-def test_a_missing_file_is_told_alone(tmp_path: Path) -> None:
+def test_program_names_a_missing_file(tmp_path: Path) -> None:
     done = run("cyborg-dbsync", tmp_path, "--config-file", f"{tmp_path}/missing.conf")
     (line,) = done.stderr.splitlines()
     assert line == f"cyborg-dbsync: Failed to find some config files: {tmp_path}/missing.conf."

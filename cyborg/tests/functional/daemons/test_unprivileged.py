@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cyborg import service as runner
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.placement import PlacementService
@@ -69,7 +69,7 @@ def rights(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def test_line_124_an_agent_without_privileges_starts_discovers_and_reports(
+def test_agent_without_privileges_discovers_and_reports(
     options: Options, host: str, placement: PlacementService, place: Path
 ):
     own = deployments.merged(options, OWN, {"DEFAULT": {"state_path": place / "state"}})

@@ -14,7 +14,7 @@ from cyborg import service as runner
 from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service as Row
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.tests.fixtures.processes import Deployment, Program
 from cyborg.tests.functional.daemons.service import (
     FPGA,
@@ -50,7 +50,9 @@ def create_and_delete(http: Http) -> str:
 
 
 @pytest.mark.parametrize("mount", ["", "/accelerator"])
-def test_line_116_several_processes_serve_everything(service: Service, lazy: bool, mount: str):
+def test_uwsgi_with_several_processes_serves_every_resource(
+    service: Service, lazy: bool, mount: str
+):
     deployment: Deployment = service.deployment
     server, url = deployment.uwsgi(processes=3, lazy=lazy, mount=mount)
     # The first request of each process makes its connections: all at once is the hardest.
@@ -60,7 +62,7 @@ def test_line_116_several_processes_serve_everything(service: Service, lazy: boo
     assert server.stop() == 0
 
 
-def test_line_116_killing_a_worker_does_no_harm(service: Service, lazy: bool):
+def test_uwsgi_serves_requests_after_a_worker_is_killed(service: Service, lazy: bool):
     server, url = service.deployment.uwsgi(processes=2, lazy=lazy)
     assert all_at_once(CLIENTS, lambda _number: create_and_delete(Http(url))) == {"done": CLIENTS}
     first = workers(server)
@@ -79,13 +81,13 @@ def db(database: str) -> Iterator[Database]:
     db.close()
 
 
-def seen(db: Database, host: str) -> list[services.Seen]:
+def seen(db: Database, host: str) -> list[services.ProcessStatus]:
     """The APIs of a host, as their rows show them."""
     with db.reader() as tx:
-        return [one for one in services.listed(tx, db.now, {API: 0}) if one.process.host == host]
+        return [one for one in services.statuses(tx, db.now, {API: 0}) if one.process.host == host]
 
 
-def test_workers_say_together_that_the_api_is_served(
+def test_uwsgi_workers_share_one_service_row(
     service: Service, deploy: Callable[..., Deployment], db: Database, lazy: bool
 ):
     host = f"api-{uuid4().hex[:12]}"

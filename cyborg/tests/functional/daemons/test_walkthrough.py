@@ -31,7 +31,7 @@ def databases() -> set[str]:
         return {one for one in found if one.startswith("cyborg_walkthrough")}
 
 
-def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_interrupted_walkthrough_removes_its_databases(tmp_path: Path) -> None:
     before = databases()
     log = tmp_path / "log"
     command = [sys.executable, "-m", "cyborg_tools.walkthrough", "--mysql-url", SERVER]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import cyborg
 from cyborg import service as runner
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.processes import Deployment
 from cyborg.tests.functional.daemons.service import ask
@@ -26,7 +26,7 @@ class RudeDriver(FakeDriver):
 """
 
 
-def test_a_driver_that_ends_the_round_of_an_agent_ends_the_signs_of_life(
+def test_agent_sends_no_watchdog_after_its_loop_ends(
     deploy: Callable[..., Deployment], tmp_path: Path
 ):
     package = tmp_path / "rude-1.0.dist-info"
@@ -50,7 +50,7 @@ def test_a_driver_that_ends_the_round_of_an_agent_ends_the_signs_of_life(
     assert "Only a restart helps" in program.output
 
 
-def test_an_agent_that_begins_anew_is_ready_again(deploy: Callable[..., Deployment]):
+def test_restarted_agent_notifies_ready_again(deploy: Callable[..., Deployment]):
     deployment = deploy()
     deployment.conductor()
     _, url = deployment.api()

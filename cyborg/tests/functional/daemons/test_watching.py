@@ -15,7 +15,7 @@ from cyborg.db import events, notifications
 from cyborg.db.engine import Database
 from cyborg.db.models import Work
 from cyborg.metrics import catalogue
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.tests.fixtures.pages import Page, free_port
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
@@ -69,11 +69,11 @@ def write_history(db: Database, uuid: str) -> None:
 
 def followed(db: Database) -> bool:
     with db.reader() as tx:
-        owner = sa.select(Work.owner_id).where(Work.uuid == notifications.MARK)
+        owner = sa.select(Work.owner_id).where(Work.uuid == notifications.WORK_UUID)
         return tx.execute(owner).scalar_one_or_none() is not None
 
 
-def test_a_conductor_killed_after_the_commit_loses_no_notification(
+def test_notification_is_sent_after_conductor_is_killed(
     deploy: Callable[..., Deployment], telling: Options, ear: Ear, db: Database
 ):
     deployment = deploy(telling)
@@ -92,7 +92,7 @@ def test_a_conductor_killed_after_the_commit_loses_no_notification(
     soon(lambda: len(ear.of("service.down", host="control-1")) == 1)
 
 
-def test_an_agent_broadcasts_and_a_conductor_shows(
+def test_readings_of_an_agent_appear_in_conductor_metrics(
     host: str, deploy: Callable[..., Deployment], telling: Options, ear: Ear, tmp_path: Path
 ):
     ports = free_port(), free_port()
@@ -113,14 +113,14 @@ def test_an_agent_broadcasts_and_a_conductor_shows(
     assert agent.names == {one.name for one in catalogue.AGENT_METRICS}
 
 
-def test_a_port_that_is_taken_keeps_a_daemon_from_starting(deploy: Callable[..., Deployment]):
+def test_daemon_does_not_start_when_metrics_port_is_unusable(deploy: Callable[..., Deployment]):
     taken = {"conductor": {"metrics_listen": "192.0.2.1:9101"}}
     ended = deploy(taken).run("cyborg-conductor")
     assert ended.returncode == 1
     assert "metrics_listen = 192.0.2.1:9101 cannot be listened on" in ended.stderr
 
 
-def test_workers_of_uwsgi_count_together(
+def test_uwsgi_workers_share_their_counters(
     deploy: Callable[..., Deployment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     counted = tmp_path / "counted"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.pages import free_port
 from cyborg.tests.fixtures.processes import Deployment, Options, Program, script
 from cyborg.tests.functional.daemons.service import Http, Service
@@ -78,7 +78,7 @@ def test_kolla_serves_with_its_own_paste_file_uwsgi_and_user(
     assert program.stop(_MERCY) == 0
 
 
-def test_kolla_has_links_of_the_public_endpoint(
+def test_kolla_links_have_the_public_endpoint(
     kolla: Callable[..., tuple[Program, str, Path]],
 ):
     _, url, _ = kolla({"api": {"public_endpoint": "https://cloud.example.org:6666"}})
@@ -98,7 +98,7 @@ def test_probes_are_answered_within_a_second_without_database_and_broker(
     assert requests.get(f"{url}/v2/devices", timeout=60).status_code == 503
 
 
-def test_bootstrap_finds_its_configuration_without_arguments(deploy: Deploy, tmp_path: Path):
+def test_bootstrap_finds_configuration_without_arguments(deploy: Deploy, tmp_path: Path):
     database = tmp_path / "bootstrap.sqlite"
     deployment = deploy({"database": {"connection": f"sqlite:///{database}"}})
     home = deployment.directory / ".cyborg"
@@ -138,7 +138,7 @@ def test_helm_starts_the_api_with_its_own_logging(deploy: Deploy):
     assert api.stop() == 0
 
 
-def test_nova_operator_names_a_directory_alone(deploy: Deploy, tmp_path: Path):
+def test_nova_operator_starts_with_config_dir_only(deploy: Deploy, tmp_path: Path):
     database = tmp_path / "operator.sqlite"
     deployment = deploy({"database": {"connection": f"sqlite:///{database}"}})
     pieces = deployment.directory / "cyborg.conf.d"

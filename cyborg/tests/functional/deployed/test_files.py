@@ -44,13 +44,13 @@ def test_kolla_config_validate_knows_every_option(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["kolla-override", "endpoint-conf", "headers-conf"])
-def test_what_the_pages_say_to_write_is_known(tmp_path: Path, name: str):
+def test_examples_of_install_pages_are_valid(tmp_path: Path, name: str):
     file = tmp_path / "cyborg.conf"
     file.write_text(page.block("kolla" if name.startswith("kolla") else "web-servers", name))
     assert validated(file) == (0, [])
 
 
-def test_every_test_that_the_page_names_exists():
+def test_every_test_in_kolla_page_exists():
     text = (page.INSTALL / "kolla.rst").read_text()
     named = set(re.findall(r"``(test_\w+)``", text))
     assert len(named) > 10

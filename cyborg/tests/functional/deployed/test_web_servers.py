@@ -35,7 +35,9 @@ PROXY_MODULES = block(PAGE, "proxy-packages")
     ("name", "address", "mount"),
     [("uwsgi-root", "0.0.0.0:6666", ""), ("uwsgi-accelerator", "0.0.0.0:80", PREFIX)],
 )
-def test_line_116_uwsgi(service: Service, deploy: Deploy, name: str, address: str, mount: str):
+def test_uwsgi_serves_with_the_documented_configuration(
+    service: Service, deploy: Deploy, name: str, address: str, mount: str
+):
     deployment = deploy()
     file = deployment.directory / "cyborg-api-uwsgi.ini"
     file.write_text(filled(PAGE, name, {address: "127.0.0.1:0"}))
@@ -67,7 +69,7 @@ def children(server: Program) -> set[int]:
     return found
 
 
-def test_line_116_mod_wsgi_at_a_root(service: Service, deploy: Deploy, packages: Path):
+def test_mod_wsgi_serves_at_the_root(service: Service, deploy: Deploy, packages: Path):
     deployment, port = deploy(), free_port()
     text = wsgi_block("mod-wsgi-root", packages, **{"6666": port})
     text = text.replace("Listen ", "Listen 127.0.0.1:")
@@ -79,7 +81,7 @@ def test_line_116_mod_wsgi_at_a_root(service: Service, deploy: Deploy, packages:
     assert "Traceback" not in server.output
 
 
-def test_line_116_mod_wsgi_below_a_path(service: Service, deploy: Deploy, packages: Path):
+def test_mod_wsgi_serves_below_a_path(service: Service, deploy: Deploy, packages: Path):
     # As nova-operator has it: no cyborg.conf, only a directory of pieces.
     deployment, port = deploy(), free_port()
     pieces = deployment.directory / ".cyborg" / "cyborg.conf.d"
@@ -107,7 +109,7 @@ def api_behind(deployment: Deployment, conf: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["proxy-strip", "proxy-keep"])
-def test_cyborg_api_behind_a_proxy_that_strips_or_keeps_the_path(
+def test_cyborg_api_serves_behind_proxy_that_strips_or_keeps_path(
     service: Service, deploy: Deploy, name: str
 ):
     deployment, port = deploy({"api": {"port": 0}}), free_port()
@@ -153,7 +155,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
-def test_cyborg_api_behind_a_proxy_that_ends_tls(
+def test_cyborg_api_serves_behind_tls_proxy(
     service: Service,
     deploy: Deploy,
     certificate: tuple[Path, Path],
@@ -179,7 +181,7 @@ def test_cyborg_api_behind_a_proxy_that_ends_tls(
         links_are_not_forged(f"https://127.0.0.1:{port}")
 
 
-def test_cyborg_api_behind_a_proxy_that_tells_the_path(service: Service, deploy: Deploy):
+def test_cyborg_api_follows_path_header_of_proxy(service: Service, deploy: Deploy):
     deployment, port = deploy({"api": {"port": 0}}), free_port()
     inner = api_behind(deployment, block(PAGE, "headers-conf"))
     text = filled(PAGE, "proxy-headers", {"http://127.0.0.1:6666": inner})
@@ -206,7 +208,7 @@ def links_are_not_forged(url: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["pyargv", "files", "directory"])
-def test_uwsgi_reads_the_configuration_that_it_names(
+def test_uwsgi_reads_the_named_configuration(
     service: Service, deploy: Deploy, tmp_path: Path, way: str
 ):
     deployment = deploy()
@@ -238,7 +240,7 @@ def test_uwsgi_without_a_configuration_logs_the_reason_once_a_minute(deploy: Dep
     assert "Traceback" not in server.output
 
 
-def test_mod_wsgi_reads_the_files_of_its_environment(
+def test_mod_wsgi_reads_files_named_in_its_environment(
     service: Service, deploy: Deploy, packages: Path
 ):
     deployment, port = deploy(), free_port()
@@ -252,9 +254,7 @@ def test_mod_wsgi_reads_the_files_of_its_environment(
     assert "Traceback" not in server.output
 
 
-def test_a_web_server_without_a_usable_configuration_says_so_and_recovers(
-    deploy: Deploy, packages: Path
-):
+def test_web_server_logs_invalid_configuration_and_recovers(deploy: Deploy, packages: Path):
     deployment, port = deploy(), free_port()
     good = deployment.conf.read_text()
     deployment.conf.write_text("[api]\nport = many\n")

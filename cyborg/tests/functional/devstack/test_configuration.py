@@ -22,7 +22,7 @@ def services(node: Node) -> list[str]:
     return [call.split()[0] for call in node.called("run_process")]
 
 
-def test_a_node_with_everything(tmp_path: Path) -> None:
+def test_stack_configures_all_services(tmp_path: Path) -> None:
     node = stacked(tmp_path)
     assert services(node) == ["cyborg-cond", "cyborg-api", "cyborg-agent"]
     assert node.called("plugin_requires") == ["cyborg keystone", "cyborg placement"]
@@ -52,7 +52,7 @@ def test_a_node_with_everything(tmp_path: Path) -> None:
     assert node.options("etc/cyborg.conf") == before
 
 
-def test_a_compute_node(tmp_path: Path) -> None:
+def test_stack_configures_compute_node(tmp_path: Path) -> None:
     node = stacked(tmp_path, COMPUTE)
     assert services(node) == ["cyborg-agent"]
     assert set(node.options("etc/cyborg.conf")) == {"DEFAULT", "agent", "placement"}
@@ -65,7 +65,7 @@ def test_a_compute_node(tmp_path: Path) -> None:
     assert node.called("remove_uwsgi_config") == []
 
 
-def test_a_node_with_the_api_alone(tmp_path: Path) -> None:
+def test_stack_configures_api_node(tmp_path: Path) -> None:
     node = stacked(tmp_path, "disable_service cyborg-cond cyborg-agent", "DATABASE_HOST=192.0.2.1")
     assert services(node) == ["cyborg-api"]
     assert not {"agent", "placement"} & set(node.options("etc/cyborg.conf"))
@@ -73,7 +73,7 @@ def test_a_node_with_the_api_alone(tmp_path: Path) -> None:
     assert node.called("recreate_database") == []
 
 
-def test_another_conductor_leaves_the_database_alone(tmp_path: Path) -> None:
+def test_second_conductor_creates_no_database(tmp_path: Path) -> None:
     node = stacked(tmp_path, "disable_service cyborg-api cyborg-agent", "DATABASE_HOST=192.0.2.1")
     assert services(node) == ["cyborg-cond"]
     assert {"database", "nova", "placement"} <= set(node.options("etc/cyborg.conf"))
@@ -81,13 +81,13 @@ def test_another_conductor_leaves_the_database_alone(tmp_path: Path) -> None:
     assert node.called("create_service_user") == []
 
 
-def test_a_node_without_the_service(tmp_path: Path) -> None:
+def test_stack_configures_nothing_when_disabled(tmp_path: Path) -> None:
     node = stacked(tmp_path, "disable_service cyborg")
     assert services(node) == []
     assert not node.etc.exists()
 
 
-def test_variables_have_their_effect(tmp_path: Path) -> None:
+def test_stack_applies_its_variables(tmp_path: Path) -> None:
     node = stacked(
         tmp_path,
         "CYBORG_USE_UWSGI=False",
@@ -132,7 +132,7 @@ def test_variables_have_their_effect(tmp_path: Path) -> None:
     }
 
 
-def test_uwsgi_serves_the_module_that_is_named(tmp_path: Path) -> None:
+def test_stack_applies_named_uwsgi_module(tmp_path: Path) -> None:
     node = stacked(
         tmp_path,
         "CYBORG_UWSGI=example.wsgi:application",
@@ -156,7 +156,7 @@ def test_uwsgi_serves_the_module_that_is_named(tmp_path: Path) -> None:
         ("NOVA_USE_SERVICE_TOKEN=False", "set NOVA_USE_SERVICE_TOKEN=True"),
     ],
 )
-def test_what_has_no_effect_or_a_bad_one_is_said(tmp_path: Path, line: str, sentence: str) -> None:
+def test_stack_warns_about_ineffective_variables(tmp_path: Path, line: str, sentence: str) -> None:
     said = Node(tmp_path, f"{MINIMAL}{line}\n").do("stack")
     (warning,) = [one for one in said.splitlines() if "WARNING" in one]
     assert sentence in warning
@@ -171,7 +171,7 @@ def refused(home: Path, *lines: str) -> str:
     return ran.stderr.splitlines()[-1]
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_stack_refuses_invalid_combinations(tmp_path: Path) -> None:
     assert "CYBORG_AUTH_STRATEGY is keystone or noauth, not none" in refused(
         tmp_path, "CYBORG_AUTH_STRATEGY=none"
     )
@@ -180,7 +180,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_api_that_does_not_come_up_is_an_error(tmp_path: Path) -> None:
+def test_stack_fails_when_api_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "status-curl").write_text("7")
     said = refused(tmp_path, "SERVICE_TIMEOUT=0.1")
     assert "not ready: http://127.0.0.1/accelerator/healthcheck does not answer" in said
@@ -196,7 +196,7 @@ def test_an_api_that_does_not_come_up_is_an_error(tmp_path: Path) -> None:
         ("pci_driver\nCYBORG_NEUTRON_PORT_PROFILES=True", "", "port_device_profile"),
     ],
 )
-def test_neutron_lets_ports_name_profiles_where_nics_are_offered(
+def test_stack_enables_port_profiles_with_nic_drivers(
     tmp_path: Path, drivers: str, before: str, after: str
 ) -> None:
     node = Node(

@@ -42,7 +42,7 @@ def local_confs() -> list[str]:
     return [text for text in texts if text.startswith("[[local|localrc]]")]
 
 
-def test_the_table_is_that_of_the_settings() -> None:
+def test_documented_variables_equal_the_settings() -> None:
     rows = re.findall(r"\* - ``(\w+)``\n     - (?:``(.*)``|\(empty\))\n     - \S", PAGE)
     documented = dict(rows)
     assert documented == settings()
@@ -50,7 +50,7 @@ def test_the_table_is_that_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("text", local_confs(), ids=range(len(local_confs())))
-def test_every_local_conf_works(tmp_path: Path, text: str) -> None:
+def test_every_documented_local_conf_works(tmp_path: Path, text: str) -> None:
     sources = tmp_path / "opt" / "fake_pci_sriov"
     sources.mkdir(parents=True)
     (sources / "Kbuild").touch()
@@ -72,5 +72,5 @@ def test_every_local_conf_works(tmp_path: Path, text: str) -> None:
     node.do("clean")
 
 
-def test_there_is_one_for_each_purpose() -> None:
+def test_documents_have_a_local_conf_for_each_purpose() -> None:
     assert len(local_confs()) == 5

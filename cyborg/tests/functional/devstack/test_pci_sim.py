@@ -24,7 +24,7 @@ def functions(physical: int, virtual: int = 4) -> list[str]:
     return [json.dumps({"address": f"0000:a{physical}:00.{one + 1}"}) for one in range(virtual)]
 
 
-def test_nothing_of_it_by_default(tmp_path: Path) -> None:
+def test_pci_simulation_is_off_by_default(tmp_path: Path) -> None:
     plain = Node(tmp_path)
     plain.do("stack")
     plain.do("clean")
@@ -33,7 +33,7 @@ def test_nothing_of_it_by_default(tmp_path: Path) -> None:
     assert not (tmp_path / "nova.conf").exists()
 
 
-def test_the_module_is_built_installed_loaded_and_taken_away_again(tmp_path: Path) -> None:
+def test_module_is_built_loaded_and_removed(tmp_path: Path) -> None:
     simulated = node(tmp_path)
     simulated.do("stack")
     installed = tmp_path / "kernel" / "cyborg-pci-sim"
@@ -51,7 +51,7 @@ def test_the_module_is_built_installed_loaded_and_taken_away_again(tmp_path: Pat
     assert not installed.exists()
 
 
-def test_both_have_their_share(tmp_path: Path) -> None:
+def test_nova_and_cyborg_share_simulated_functions(tmp_path: Path) -> None:
     simulated = node(tmp_path, "PCI_SIM_NUM_PFS=3")
     simulated.write_options("nova.conf", "filter_scheduler", enabled_filters="ComputeFilter")
     simulated.do("stack")
@@ -72,7 +72,7 @@ def test_both_have_their_share(tmp_path: Path) -> None:
     assert len(whitelist.parse(cyborg["pci"]["passthrough_whitelist"])) == 4
 
 
-def test_one_alone_has_all(tmp_path: Path) -> None:
+def test_cyborg_alone_gets_all_simulated_functions(tmp_path: Path) -> None:
     simulated = node(
         tmp_path, "PCI_SIM_CONFIGURE_NOVA_PCI=False", "CYBORG_ENABLED_DRIVERS=pci_driver"
     )
@@ -83,7 +83,7 @@ def test_one_alone_has_all(tmp_path: Path) -> None:
     assert not (tmp_path / "nova.conf").exists()
 
 
-def test_virtual_functions_that_the_module_did_not_make_are_asked_for(tmp_path: Path) -> None:
+def test_virtual_functions_are_requested_when_module_creates_none(tmp_path: Path) -> None:
     simulated = node(
         tmp_path,
         "PCI_SIM_MODULE_ARGS=num_pfs=1",
@@ -99,7 +99,7 @@ def test_virtual_functions_that_the_module_did_not_make_are_asked_for(tmp_path: 
     assert "filter_scheduler" not in simulated.options("nova.conf")
 
 
-def test_flavors_and_the_profile_for_tests(tmp_path: Path) -> None:
+def test_flavors_and_profile_for_tests_are_created(tmp_path: Path) -> None:
     simulated = node(tmp_path)
     simulated.do("stack")
     flavor = "--os-cloud devstack-admin flavor create {} --ram 512 --disk 1 --vcpus 1 --property {}"
@@ -118,7 +118,7 @@ def test_flavors_and_the_profile_for_tests(tmp_path: Path) -> None:
     }
 
 
-def test_a_controller_makes_the_flavors_of_computes_that_simulate(tmp_path: Path) -> None:
+def test_controller_creates_flavors_for_simulating_computes(tmp_path: Path) -> None:
     controller = Node(tmp_path, f"{MINIMAL}PCI_SIM_CREATE_TEST_FLAVORS=True\n")
     controller.do("stack")
     assert len(controller.called("openstack")) == 3
@@ -134,7 +134,7 @@ def test_a_controller_makes_the_flavors_of_computes_that_simulate(tmp_path: Path
         ("PCI_SIM_NUM_VFS=0", "No simulated virtual function is left for Cyborg"),
     ],
 )
-def test_what_cannot_be_is_said(tmp_path: Path, line: str, sentence: str) -> None:
+def test_invalid_simulation_settings_are_refused(tmp_path: Path, line: str, sentence: str) -> None:
     ran = node(tmp_path, line).run("stack")
     assert ran.returncode == 1
     assert sentence in ran.stderr.splitlines()[-1]

@@ -140,7 +140,7 @@ def ends(node: Node) -> None:
     }
 
 
-def test_one_node_behind_uwsgi(
+def test_one_node_serves_behind_uwsgi(
     make: Make, host: str, port: int, placement: PlacementService
 ) -> None:
     url = f"http://127.0.0.1:{port}/accelerator"
@@ -151,7 +151,7 @@ def test_one_node_behind_uwsgi(
     ends(node)
 
 
-def test_a_controller_and_a_compute_node(
+def test_controller_and_compute_node_work_together(
     make: Make, host: str, port: int, placement: PlacementService
 ) -> None:
     url = f"http://127.0.0.1:{port}"
@@ -169,7 +169,7 @@ def test_a_controller_and_a_compute_node(
     ends(controller)
 
 
-def test_an_upgrade_by_the_hooks_of_grenade(
+def test_grenade_hooks_upgrade_a_running_service(
     make: Make, host: str, port: int, placement: PlacementService
 ) -> None:
     node = make(WEB.format(port=port))

@@ -28,7 +28,7 @@ def refusal(ran: subprocess.CompletedProcess[str]) -> str:
     return sentence
 
 
-def test_grenade_learns_what_there_is_to_upgrade(node: Node) -> None:
+def test_grenade_registers_the_project(node: Node) -> None:
     grenade = "source $GRENADE_DIR/grenaderc; source $GRENADE_DIR/functions"
     succeeded(node.bash(f"{grenade}; source {HOOKS}/settings"))
     assert node.calls == [
@@ -46,7 +46,7 @@ def test_grenade_learns_what_there_is_to_upgrade(node: Node) -> None:
     ]
 
 
-def test_resources_live_through_the_phases(node: Node) -> None:
+def test_resources_survive_all_phases(node: Node) -> None:
     for phase in (
         "early_create",
         "create",
@@ -68,7 +68,7 @@ def test_resources_live_through_the_phases(node: Node) -> None:
     ]
 
 
-def test_a_profile_that_is_another_one_is_found(node: Node) -> None:
+def test_verify_fails_with_a_changed_profile(node: Node) -> None:
     succeeded(node.hook("resources.sh", "create"))
     (profile,) = (node.home / "profiles").iterdir()
     profile.write_text("another\n")
@@ -77,24 +77,24 @@ def test_a_profile_that_is_another_one_is_found(node: Node) -> None:
     assert "is not called cyborg-grenade any more" in refusal(node.hook("resources.sh", "verify"))
 
 
-def test_a_device_that_is_gone_is_found(node: Node) -> None:
+def test_verify_fails_with_a_missing_device(node: Node) -> None:
     succeeded(node.hook("resources.sh", "create"))
     (node.home / "devices").write_text("device-1\ndevice-3\n")
     said = refusal(node.hook("resources.sh", "verify"))
     assert 'Device device-2 is not there any more, only "device-1 device-3"' in said
 
 
-def test_a_profile_that_stays_is_found(node: Node) -> None:
+def test_destroy_fails_when_profile_remains(node: Node) -> None:
     succeeded(node.hook("resources.sh", "create"))
     (node.home / "keeps-profiles").touch()
     assert "is still there although" in refusal(node.hook("resources.sh", "destroy"))
 
 
-def test_a_phase_that_nobody_knows(node: Node) -> None:
+def test_unknown_phase_is_refused(node: Node) -> None:
     assert "there is no late_create" in refusal(node.hook("resources.sh", "late_create"))
 
 
-def test_the_order_of_an_upgrade(node: Node) -> None:
+def test_upgrade_runs_its_steps_in_order(node: Node) -> None:
     succeeded(node.hook("upgrade.sh"))
     conf = f"--config-file {node.etc}/cyborg.conf"
     steps = [call for call in node.calls if call.startswith(("upgrade_project", "cyborg-", "run"))]
@@ -115,25 +115,25 @@ def test_the_order_of_an_upgrade(node: Node) -> None:
     ]
 
 
-def test_warnings_do_not_stop_an_upgrade(node: Node) -> None:
+def test_upgrade_continues_after_warnings(node: Node) -> None:
     (node.home / "status-cyborg-status").write_text("1")
     succeeded(node.hook("upgrade.sh"))
     assert len(node.called("run_process")) == 3
 
 
 @pytest.mark.parametrize("status", ["2", "255"])
-def test_a_failed_check_stops_an_upgrade(node: Node, status: str) -> None:
+def test_upgrade_stops_after_a_failed_check(node: Node, status: str) -> None:
     (node.home / "status-cyborg-status").write_text(status)
     assert f"ended with {status}" in refusal(node.hook("upgrade.sh"))
     assert node.called("run_process") == []
 
 
-def test_a_schema_that_cannot_be_upgraded_stops_an_upgrade(node: Node) -> None:
+def test_upgrade_stops_when_schema_upgrade_fails(node: Node) -> None:
     (node.home / "status-cyborg-dbsync").write_text("1")
     assert node.hook("upgrade.sh").returncode == 1
     assert node.called("cyborg-status") == []
     assert node.called("run_process") == []
 
 
-def test_shutting_down_what_does_not_run(node: Node) -> None:
+def test_shutdown_succeeds_when_nothing_runs(node: Node) -> None:
     succeeded(node.hook("shutdown.sh"))

@@ -38,7 +38,7 @@ def mend_driver(site: Site) -> None:
     [(pull_all, plug_all, len(CARDS)), (break_driver, mend_driver, 0)],
     ids=["all drivers find nothing", "the driver fails"],
 )
-def test_an_empty_scan_wipes_nothing(
+def test_empty_scan_removes_nothing(
     compute_site: Site, away: Callable[[Site], None], back: Callable[[Site], None], lost: int
 ) -> None:
     """No row, provider or allocation goes; all is reserved, and the next scan brings it back."""
@@ -66,7 +66,7 @@ def test_an_empty_scan_wipes_nothing(
     assert site.found() == set()
 
 
-def test_prepared_devices_are_made_to_follow_their_guests(compute_site: Site) -> None:
+def test_full_check_prepares_and_releases_units_by_their_arqs(compute_site: Site) -> None:
     """Some that nobody has are prepared, some that guests have are not: one full check."""
     site = compute_site
     wanted = site.rack.driver.ready
@@ -84,7 +84,7 @@ def test_prepared_devices_are_made_to_follow_their_guests(compute_site: Site) ->
     assert site.found() == set()
 
 
-def test_after_a_boot_all_guests_find_their_devices(compute_site: Site) -> None:
+def test_devices_of_guests_are_prepared_after_a_reboot(compute_site: Site) -> None:
     site = compute_site
     wanted = site.rack.driver.ready
     site.rack.boot()

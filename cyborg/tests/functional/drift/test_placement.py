@@ -52,7 +52,7 @@ def _named(damaged: Damaged, when: int) -> set[tuple[Kind, str]]:
     }
 
 
-def test_damages_are_found_and_repaired_or_explained(
+def test_differences_in_placement_are_repaired_or_explained(
     compute_site: Site, record_property: Callable[[str, object], None]
 ) -> None:
     site, dice = compute_site, Random("drift")

@@ -27,7 +27,7 @@ def becomes(cloud: Cloud, instance: str, name: str, status: str) -> None:
     eventually(lambda: server_info(cloud, instance)[:2] == (name, status))
 
 
-def test_names_and_states_are_looked_up_and_followed(cloud: Cloud) -> None:
+def test_server_info_follows_changes_in_nova(cloud: Cloud) -> None:
     instance = cloud.boot("blue", "web-1")
     becomes(cloud, instance, "web-1", "ACTIVE")
     first = server_info(cloud, instance)[2]
@@ -36,7 +36,7 @@ def test_names_and_states_are_looked_up_and_followed(cloud: Cloud) -> None:
     assert server_info(cloud, instance)[2] > first
 
 
-def test_nobody_waits_for_nova(cloud: Cloud) -> None:
+def test_requests_do_not_wait_for_nova(cloud: Cloud) -> None:
     cloud.nova.shows.hold()
     one, two = cloud.boot("blue", "one"), cloud.boot("blue", "two", device=1)
     eventually(lambda: one in cloud.nova.shows.asked or two in cloud.nova.shows.asked)
@@ -51,7 +51,7 @@ def test_nobody_waits_for_nova(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_what_was_known_stays_while_nova_is_in_trouble(cloud: Cloud, status: int) -> None:
+def test_server_info_is_kept_while_nova_fails(cloud: Cloud, status: int) -> None:
     known = cloud.boot("blue", "known")
     becomes(cloud, known, "known", "ACTIVE")
     cloud.nova.shows.fail(status)
@@ -68,7 +68,7 @@ def test_what_was_known_stays_while_nova_is_in_trouble(cloud: Cloud, status: int
     eventually(lambda: server_info(cloud, known)[2] > seen)
 
 
-def test_a_nova_that_is_not_there_breaks_nothing(cloud: Cloud) -> None:
+def test_server_info_is_kept_while_nova_is_unreachable(cloud: Cloud) -> None:
     known = cloud.boot("blue", "known")
     becomes(cloud, known, "known", "ACTIVE")
     cloud.nova.stop()
@@ -79,7 +79,7 @@ def test_a_nova_that_is_not_there_breaks_nothing(cloud: Cloud) -> None:
     assert set(cloud.shown()) == {known}
 
 
-def test_a_server_that_is_gone_keeps_its_last_face(cloud: Cloud) -> None:
+def test_deleted_server_keeps_its_last_info(cloud: Cloud) -> None:
     """Its accelerators are the audit's business; so are names that never were a server's."""
     instance, stray = cloud.boot("blue", "web-1"), cloud.boot("blue", known=False)
     becomes(cloud, instance, "web-1", "ACTIVE")
@@ -93,7 +93,7 @@ def test_a_server_that_is_gone_keeps_its_last_face(cloud: Cloud) -> None:
     assert server_info(cloud, stray) == UNKNOWN
 
 
-def test_one_that_nova_cannot_tell_about_holds_up_nobody(cloud: Cloud) -> None:
+def test_unavailable_server_does_not_delay_others(cloud: Cloud) -> None:
     away = cloud.boot("blue", "away")
     becomes(cloud, away, "away", "ACTIVE")
     cloud.servers[away].away = True
@@ -104,14 +104,14 @@ def test_one_that_nova_cannot_tell_about_holds_up_nobody(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "\U0001f600 ünï"])
-def test_odd_names_hold_up_nobody(cloud: Cloud, name: str) -> None:
+def test_invalid_names_do_not_delay_others(cloud: Cloud, name: str) -> None:
     odd, plain = cloud.boot("blue", name), cloud.boot("blue", "plain")
     becomes(cloud, plain, "plain", "ACTIVE")
     eventually(lambda: cloud.nova.shows.asked.count(odd) > 1)
     assert server_info(cloud, odd)[0] in (name, "unknown")
 
 
-def test_of_what_is_deleted_nothing_is_kept(cloud: Cloud) -> None:
+def test_info_of_deleted_instances_is_removed(cloud: Cloud) -> None:
     instance, other = cloud.boot("blue", "web-1"), cloud.boot("blue", "web-2")
     becomes(cloud, instance, "web-1", "ACTIVE")
     cloud.delete(instance, "blue")
@@ -125,7 +125,7 @@ def test_of_what_is_deleted_nothing_is_kept(cloud: Cloud) -> None:
     assert instance not in cloud.nova.shows.asked[asked:]
 
 
-def test_a_delete_overtakes_the_answer(cloud: Cloud) -> None:
+def test_answer_after_a_delete_is_discarded(cloud: Cloud) -> None:
     cloud.nova.shows.hold()
     instance = cloud.boot("blue", "web-1")
     eventually(lambda: instance in cloud.nova.shows.asked)
@@ -136,7 +136,7 @@ def test_a_delete_overtakes_the_answer(cloud: Cloud) -> None:
     assert cloud.kept(instance) == (None, None, None, 0)
 
 
-def test_a_bind_anew_overtakes_the_answer(make_cloud: Callable[..., Cloud]) -> None:
+def test_answer_after_a_rebind_is_discarded(make_cloud: Callable[..., Cloud]) -> None:
     """Shelved and unshelved while Nova thought: its answer is of the time before."""
     cloud = make_cloud(refresh=3600.0)
     cloud.nova.shows.hold()
@@ -149,7 +149,7 @@ def test_a_bind_anew_overtakes_the_answer(make_cloud: Callable[..., Cloud]) -> N
     becomes(cloud, instance, "web-1", "ACTIVE")
 
 
-def test_another_conductor_takes_over(cloud: Cloud) -> None:
+def test_second_conductor_continues_the_sync(cloud: Cloud) -> None:
     cloud.start_conductor()
     some = [cloud.boot("blue", f"web-{number}") for number in range(3)]
     for number, one in enumerate(some):

@@ -13,7 +13,7 @@ from cyborg.conductor.instance_info import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.functional.instances.conftest import Cloud
 
 _DAY = 86_400_000
@@ -75,7 +75,7 @@ def wait_ms(cloud: Cloud, instance: str) -> int:
         return int(tx.execute(left).scalar_one())
 
 
-def test_a_pass_is_bounded_and_the_next_goes_on(quiet: Cloud) -> None:
+def test_run_is_bounded_and_next_run_continues(quiet: Cloud) -> None:
     booted = {quiet.boot("blue") for _ in range(_PASS + 5)}
     passes = inquirer(quiet)
     passes.run_once()
@@ -86,7 +86,7 @@ def test_a_pass_is_bounded_and_the_next_goes_on(quiet: Cloud) -> None:
     assert len(quiet.nova.shows.asked) == len(booted)
 
 
-def test_who_was_never_asked_about_comes_first(quiet: Cloud) -> None:
+def test_instances_without_info_come_first(quiet: Cloud) -> None:
     old = [quiet.boot("blue") for _ in range(_PASS)]
     passes = inquirer(quiet)
     passes.run_once()
@@ -97,14 +97,14 @@ def test_who_was_never_asked_about_comes_first(quiet: Cloud) -> None:
     assert quiet.nova.shows.asked[_PASS : _PASS + 2] == (fresh, old[7])
 
 
-def test_a_slow_nova_ends_a_pass(quiet: Cloud) -> None:
+def test_run_ends_after_its_time_limit(quiet: Cloud) -> None:
     for _ in range(5):
         quiet.boot("blue")
     inquirer(quiet, time_limit=2.5, clock=Clock(1.0)).run_once()
     assert len(quiet.nova.shows.asked) == 2
 
 
-def test_a_pass_ends_with_the_first_failure(quiet: Cloud) -> None:
+def test_run_ends_after_its_first_failure(quiet: Cloud) -> None:
     booted = {quiet.boot("blue") for _ in range(2)}
     quiet.nova.shows.fail(503)
     passes = inquirer(quiet)
@@ -129,7 +129,7 @@ def test_a_pass_ends_with_the_first_failure(quiet: Cloud) -> None:
         ("ACTIVE", "powering-off", True),
     ],
 )
-def test_what_is_about_to_change_is_asked_for_soon(
+def test_transitional_states_are_read_again_soon(
     quiet: Cloud, status: str, task: str | None, soon: bool
 ) -> None:
     instance = quiet.boot("blue", "web")
@@ -140,7 +140,7 @@ def test_what_is_about_to_change_is_asked_for_soon(
     assert (wait_ms(quiet, instance) <= 30_000) == soon
 
 
-def test_only_the_first_conductor_asks(quiet: Cloud) -> None:
+def test_only_the_first_conductor_reads_nova(quiet: Cloud) -> None:
     quiet.boot("blue")
     first, second = lease(quiet, "1"), lease(quiet, "2")
     unborn = ConductorLease(db=quiet.database, process=process("3"))
@@ -151,7 +151,7 @@ def test_only_the_first_conductor_asks(quiet: Cloud) -> None:
     assert len(quiet.nova.shows.asked) == 1
 
 
-def test_of_two_that_ask_at_once_one_is_heard(quiet: Cloud) -> None:
+def test_later_answer_to_an_earlier_query_is_discarded(quiet: Cloud) -> None:
     """The later answer to the earlier question does not count."""
     instance = quiet.boot("blue", "new")
 
@@ -164,7 +164,7 @@ def test_of_two_that_ask_at_once_one_is_heard(quiet: Cloud) -> None:
     assert quiet.kept(instance)[:2] == ("new", "ACTIVE")
 
 
-def test_a_conductor_that_dies_in_between_leaves_the_question_open(quiet: Cloud) -> None:
+def test_instance_is_queried_again_after_a_crash(quiet: Cloud) -> None:
     instance = quiet.boot("blue", "web")
 
     class Fatal(Nova):
@@ -179,7 +179,7 @@ def test_a_conductor_that_dies_in_between_leaves_the_question_open(quiet: Cloud)
     assert quiet.kept(instance)[:2] == ("web", "ACTIVE")
 
 
-def test_a_deleted_instance_is_not_looked_up(quiet: Cloud) -> None:
+def test_deleted_instance_is_not_queried(quiet: Cloud) -> None:
     instance = quiet.boot("blue", "web")
     quiet.delete(instance, "blue")
     inquirer(quiet).run_once()

@@ -44,13 +44,13 @@ def names(who: Client) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("role", ["admin", "operator", "manager"])
-def test_who_sees_all(shared: tuple[Cloud, str, str], role: str) -> None:
+def test_operators_see_all_instances(shared: tuple[Cloud, str, str], role: str) -> None:
     cloud, _, _ = shared
     assert names(cloud.as_(role, "red")) == [["my-server", "their-server"], []]
 
 
 @pytest.mark.parametrize("role", ["member", "reader"])
-def test_who_sees_the_projects_own(shared: tuple[Cloud, str, str], role: str) -> None:
+def test_members_see_instances_of_their_project(shared: tuple[Cloud, str, str], role: str) -> None:
     cloud, mine, theirs = shared
     assert names(cloud.as_(role, "blue")) == [["my-server"]]
     assert names(cloud.as_(role, "green")) == [["their-server"]]
@@ -63,7 +63,7 @@ def test_who_sees_the_projects_own(shared: tuple[Cloud, str, str], role: str) ->
 
 
 @pytest.mark.parametrize("role", ["member", "reader"])
-def test_nothing_tells_members_where_a_device_is(shared: tuple[Cloud, str, str], role: str) -> None:
+def test_members_see_no_place_of_a_device(shared: tuple[Cloud, str, str], role: str) -> None:
     """No value of any answer, however deep: not the host, the address, or who else is there."""
     cloud, mine, theirs = shared
     who = cloud.as_(role, "blue")

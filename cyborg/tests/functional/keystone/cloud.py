@@ -17,7 +17,7 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg.api import app
 from cyborg.db.engine import Database, Reader
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing.fake_host import FakeHost

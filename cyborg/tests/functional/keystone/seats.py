@@ -14,7 +14,7 @@ import yaml
 
 import cyborg
 from cyborg.cli import shell
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.db.models import Service
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.accelerators import AcceleratorClient

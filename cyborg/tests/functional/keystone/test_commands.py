@@ -138,7 +138,7 @@ def arq(seat: Seat, profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
     seat.shell.do("accelerator arq delete", made["uuid"])
 
 
-def test_device_profiles(seat: Seat, profile: dict[str, Any]):
+def test_client_manages_device_profiles(seat: Seat, profile: dict[str, Any]):
     assert set(profile) == PROFILE
     assert profile["groups"] == [GROUP]  # values as strings, as they were sent
     UUID(profile["uuid"])
@@ -151,7 +151,7 @@ def test_device_profiles(seat: Seat, profile: dict[str, Any]):
     assert set(long) == PROFILE
 
 
-def test_a_device_profile_from_json(seat: Seat):
+def test_client_creates_profile_from_json(seat: Seat):
     name = f"profile-{uuid4().hex}"
     made = seat.shell.show("accelerator device profile create", name, json.dumps([GROUP, GROUP]))
     assert made["groups"] == [GROUP, GROUP]
@@ -160,7 +160,9 @@ def test_a_device_profile_from_json(seat: Seat):
     assert "found" in seat.shell.fails("accelerator device profile show", other["uuid"])
 
 
-def test_accelerator_requests(seat: Seat, profile: dict[str, Any], arq: dict[str, Any]):
+def test_client_manages_accelerator_requests(
+    seat: Seat, profile: dict[str, Any], arq: dict[str, Any]
+):
     assert set(arq) == ARQ
     assert (arq["state"], arq["device_profile_name"]) == ("Initial", profile["name"])
     assert seat.shell.show("accelerator arq show", arq["uuid"]) == arq
@@ -171,9 +173,7 @@ def test_accelerator_requests(seat: Seat, profile: dict[str, Any], arq: dict[str
     assert "found" in seat.shell.fails("accelerator arq show", str(uuid4()))
 
 
-def test_binding_is_for_nova_alone_unless_nobody_is_asked_who_he_is(
-    seat: Seat, cloud: Cloud, arq: dict[str, Any]
-):
+def test_client_binds_only_without_authentication(seat: Seat, cloud: Cloud, arq: dict[str, Any]):
     instance = str(uuid4())
     place = [arq["uuid"], cloud.host, instance, cloud.provider]
     if not seat.of_osc:
@@ -190,7 +190,7 @@ def test_binding_is_for_nova_alone_unless_nobody_is_asked_who_he_is(
     assert (unbound["state"], unbound["instance_uuid"]) == ("Unbound", None)
 
 
-def test_devices(seat: Seat, cloud: Cloud):
+def test_client_manages_devices(seat: Seat, cloud: Cloud):
     (found,) = [
         one
         for one in seat.shell.show("accelerator device list --long")
@@ -210,7 +210,7 @@ def test_devices(seat: Seat, cloud: Cloud):
     assert "found" in seat.shell.fails("accelerator device show", str(uuid4()))
 
 
-def test_deployables(seat: Seat):
+def test_client_lists_deployables(seat: Seat):
     found = seat.shell.show("accelerator deployable list --long")
     (one,) = [deployable for deployable in found if deployable["num_accelerators"] == 16]
     assert set(one) == {
@@ -229,7 +229,7 @@ def test_deployables(seat: Seat):
     assert (shown["uuid"], shown["name"]) == (one["uuid"], one["name"])
 
 
-def test_attributes(seat: Seat):
+def test_client_manages_attributes(seat: Seat):
     deployable = seat.shell.show("accelerator deployable list")[0]["uuid"]
     made = seat.shell.show("accelerator device attribute create", deployable, "colour", "blue")
     assert (made["key"], made["value"]) == ("colour", "blue")
@@ -243,9 +243,7 @@ def test_attributes(seat: Seat):
     assert "found" in seat.shell.fails("accelerator device attribute show", made["uuid"])
 
 
-def test_the_program_itself_shows_the_status_from_2_3_on(
-    cloud: Cloud, without_keystone: str, tmp_path: Path
-):
+def test_client_shows_device_status_from_2_3(cloud: Cloud, without_keystone: str, tmp_path: Path):
     options = ["--os-auth-type", "none", "--os-endpoint", f"{without_keystone}/v2", "accelerator"]
 
     def run(*arguments: str) -> list[str]:

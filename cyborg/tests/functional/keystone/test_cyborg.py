@@ -41,12 +41,12 @@ def cyborg(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     return run
 
 
-def test_the_catalogue_leads_to_the_service(cyborg: Run, cloud: Cloud):
+def test_cyborg_finds_the_service_in_the_catalog(cyborg: Run, cloud: Cloud):
     (found,) = cyborg("admin", f"accelerator-list --host {cloud.host} -f json").json
     assert cyborg("admin", f"accelerator-show {found['uuid']} -f json").json["type"] == "FPGA"
 
 
-def test_everybody_does_what_the_role_allows(cyborg: Run):
+def test_cyborg_commands_follow_the_role(cyborg: Run):
     name = f"profile-{uuid4().hex}"
     for who in ("manager", "member", "reader", "stranger"):
         ran = cyborg(who, f"profile-create {name}", *GROUP)
@@ -58,13 +58,13 @@ def test_everybody_does_what_the_role_allows(cyborg: Run):
     assert cyborg("admin", f"profile-delete {name}").status == 0
 
 
-def test_a_wrong_password(cyborg: Run):
+def test_cyborg_names_a_wrong_password(cyborg: Run):
     ran = cyborg("forgetful", "profile-list")
     assert ran.status == 1
     assert ran.err.startswith("Keystone rejects the credentials")
 
 
-def test_a_region_that_there_is_not(cyborg: Run):
+def test_cyborg_names_an_unknown_region(cyborg: Run):
     ran = cyborg("admin", "--os-region-name Elsewhere profile-list")
     assert ran.status == 1
     assert "Elsewhere is not a valid region name" in ran.err

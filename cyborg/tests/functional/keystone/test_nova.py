@@ -60,7 +60,7 @@ def boots(
     return make
 
 
-def test_line_114_a_member_boots_reboots_and_deletes(
+def test_member_boots_reboots_and_deletes_server_with_accelerators(
     cloud: Cloud, profile: str, boots: Callable[..., tuple[ComputeWalk, list[Exchange]]]
 ):
     walk, sent = boots(as_service=True)
@@ -77,7 +77,7 @@ def test_line_114_a_member_boots_reboots_and_deletes(
     assert {one.status for one in sent} == {200, 201, 202, 204}
 
 
-def test_line_114_without_its_own_token_nova_binds_nothing(
+def test_bind_fails_when_nova_sends_no_service_token(
     profile: str, boots: Callable[..., tuple[ComputeWalk, list[Exchange]]]
 ):
     walk, sent = boots(as_service=False)
@@ -90,7 +90,7 @@ def test_line_114_without_its_own_token_nova_binds_nothing(
 
 
 @pytest.mark.parametrize("where", ["override", "catalogue"])
-def test_line_114_the_adapter_of_nova_finds_the_service(cloud: Cloud, profile: str, where: str):
+def test_adapter_of_nova_finds_the_service(cloud: Cloud, profile: str, where: str):
     user = v3.Token(
         cloud.keystone.url,
         token=cloud.keystone.token(cloud.people.member),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from cyborg.cli.base import ListCommand, ShowCommand
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
@@ -145,12 +145,12 @@ def scene(seats: Seats, placement: PlacementService, nova_api: SimulatedNova) ->
         yield made
 
 
-def test_every_command_of_the_page_is_tried() -> None:
+def test_every_documented_command_is_tried() -> None:
     assert set(LINES) == set(TABLE)
 
 
 @pytest.mark.parametrize(("program", "command"), TRIED)
-def test_who_may(scene: Scene, program: str, command: str) -> None:
+def test_command_is_allowed_as_documented(scene: Scene, program: str, command: str) -> None:
     for who in SEATS[program]:
         promised = TABLE[command].people["member" if who == "stranger" else who]
         ran = tried(scene, program, command, who, own=promised == OWN)
@@ -216,7 +216,7 @@ def keeps_quiet(scene: Scene, command: str, who: str, ran: CommandResult) -> Non
 
 
 @pytest.mark.parametrize("who", ["member", "reader"])
-def test_what_a_project_sees_of_its_devices(scene: Scene, who: str) -> None:
+def test_project_sees_devices_that_it_holds(scene: Scene, who: str) -> None:
     (listed,) = scene.seats.cyborg(who, "accelerator-list -f json").json
     assert (listed["uuid"], listed["hostname"]) == (scene.held, None)
     one = scene.seats.cyborg(who, f"accelerator-show {scene.held} -f json").json
@@ -229,7 +229,7 @@ def test_what_a_project_sees_of_its_devices(scene: Scene, who: str) -> None:
     assert (where.status, "(HTTP 403)" in where.err) == (1, True)
 
 
-def test_members_label_what_they_hold_and_nothing_else(scene: Scene) -> None:
+def test_members_may_only_label_devices_that_they_hold(scene: Scene) -> None:
     member = scene.seats.cyborg("member", f"accelerator-update {scene.held} --status maintaining")
     assert "Only operators change the status of a device (HTTP 403)" in member.err
     label = "--label owner=blue"
@@ -241,7 +241,7 @@ def test_members_label_what_they_hold_and_nothing_else(scene: Scene) -> None:
     assert (shown["labels"], shown["status"]) == ({"owner": "blue"}, "enabled")
 
 
-def test_a_server_is_the_operators_to_attach_to_until_a_policy_says_else(scene: Scene) -> None:
+def test_attach_is_for_operators_unless_policy_changes(scene: Scene) -> None:
     uuid = scene.server.uuid
     before = scene.seats.of_instance(uuid)
     ran = scene.seats.cyborg("member", f"attach-instance {uuid}")

@@ -55,7 +55,7 @@ def profiles(connect: Callable[..., Connection]) -> Iterator[list[str]]:
         accelerator.delete_device_profile(name)
 
 
-def test_line_110_its_own_functional_tests(cloud: Cloud, tmp_path: Path):
+def test_sdk_functional_tests_pass(cloud: Cloud, tmp_path: Path):
     people = cloud.people
     write_clouds(
         tmp_path,
@@ -81,7 +81,7 @@ def test_line_110_its_own_functional_tests(cloud: Cloud, tmp_path: Path):
     }
 
 
-def test_line_110_attributes_take_the_uuid_of_a_deployable(connect: Callable[..., Connection]):
+def test_attribute_is_created_with_uuid_of_a_deployable(connect: Callable[..., Connection]):
     accelerator = connect().accelerator
     deployable = next(iter(accelerator.deployables()))
     made = accelerator.create_attribute(deployable_id=deployable.id, key="k", value="v")
@@ -92,7 +92,7 @@ def test_line_110_attributes_take_the_uuid_of_a_deployable(connect: Callable[...
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v2", "/v2/"])
-def test_line_112_the_catalogue_may_name_a_version_or_none(
+def test_catalog_url_may_have_version_or_none(
     cloud: Cloud, connect: Callable[..., Connection], suffix: str
 ):
     cloud.keystone.register("accelerator", f"{cloud.url}{suffix}")
@@ -101,7 +101,7 @@ def test_line_112_the_catalogue_may_name_a_version_or_none(
     cloud.keystone.register("accelerator", f"{cloud.url}/v2")
 
 
-def test_line_113_lists_are_walked_page_by_page(
+def test_sdk_lists_follow_pages_to_the_end(
     cloud: Cloud, connect: Callable[..., Connection], profiles: list[str]
 ):
     accelerator = connect().accelerator
@@ -125,7 +125,7 @@ def test_line_113_lists_are_walked_page_by_page(
         accelerator.delete_accelerator_request(uuid, ignore_missing=False)
 
 
-def test_profiles_are_found_by_name_at_every_microversion(
+def test_sdk_finds_profiles_by_name_at_every_microversion(
     connect: Callable[..., Connection], profiles: list[str]
 ):
     for version in (None, "2.0", "2.3"):
@@ -134,9 +134,7 @@ def test_profiles_are_found_by_name_at_every_microversion(
         assert accelerator.get_device_profile(profiles[0]).name == profiles[0]
 
 
-def test_programming_reaches_the_service_in_both_forms_of_its_url(
-    cloud: Cloud, connect: Callable[..., Connection]
-):
+def test_sdk_programs_with_both_forms_of_the_path(cloud: Cloud, connect: Callable[..., Connection]):
     accelerator = connect().accelerator
     deployable = next(iter(accelerator.deployables()))
     body = [{"path": "/program", "op": "replace", "value": [{"image_uuid": str(uuid4())}]}]

@@ -22,7 +22,7 @@ def checked_as(
     return checked(cloud.database, tmp_path, more=more)
 
 
-def test_an_account_without_the_roles(
+def test_status_check_fails_without_roles(
     keystone: KeystoneService,
     cloud: Cloud,
     placement: PlacementService,
@@ -40,7 +40,7 @@ def test_an_account_without_the_roles(
         )
 
 
-def test_an_account_that_keystone_does_not_let_in(
+def test_status_check_fails_with_a_wrong_password(
     keystone: KeystoneService, cloud: Cloud, tmp_path: Path
 ) -> None:
     account = Account("poor", "wrong", "service")

@@ -55,7 +55,7 @@ enforce_new_defaults = {new_defaults}
 
 
 @pytest.mark.parametrize("new_defaults", [True] if SERVER else [False, True])
-def test_line_111_tempest(cloud: Cloud, tmp_path: Path, new_defaults: bool):
+def test_tempest_plugin_has_only_listed_failures(cloud: Cloud, tmp_path: Path, new_defaults: bool):
     (tmp_path / "tempest.conf").write_text(
         CONF.format(
             directory=tmp_path, keystone=cloud.keystone.url, admin=ADMIN, new_defaults=new_defaults

@@ -17,7 +17,7 @@ from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.life.steps import eventually, eventually_offered
 
 
-def test_line_99_the_compute_comes_after_its_agent(
+def test_agent_publishes_when_compute_provider_appears_later(
     stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
 ) -> None:
     rack = Rack.build(fresh_host(), Traits(resource_class), {CARD: 1})
@@ -32,7 +32,7 @@ def test_line_99_the_compute_comes_after_its_agent(
         own.stop()
 
 
-def test_placement_comes_after_the_agent(
+def test_agent_publishes_when_placement_starts_later(
     stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
 ) -> None:
     name = fresh_host()
@@ -86,7 +86,7 @@ class _Door:
         return [answer.content]
 
 
-def test_the_conductor_comes_after_the_agent(
+def test_agent_reports_when_conductor_starts_later(
     stack: Stack, placement: PlacementService, resource_class: str, tmp_path: Path
 ) -> None:
     name = fresh_host()

@@ -10,9 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations, Consumer
 from cyborg.clients.nova import Servers
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Consumer, Placement
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.operations.attach_tasks import InstanceAllocation
 from cyborg.db.engine import Database
@@ -20,7 +19,7 @@ from cyborg.db.models import AttachHandle, Device, Event, Service
 from cyborg.model.audit_findings import Severity
 from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.compute import ComputeWalk, Server
 from cyborg.tests.fixtures.fake_servers import Guest
@@ -167,7 +166,7 @@ def refused(answer: Any) -> str:
     return str(answer["error_message"])
 
 
-def test_attach_and_detach(scene: Scene) -> None:
+def test_accelerators_are_attached_and_detached(scene: Scene) -> None:
     flavors = scene.listed
     done = scene.attach()
     assert len(scene.attached) == 1
@@ -203,7 +202,7 @@ def test_attach_and_detach(scene: Scene) -> None:
     ]
 
 
-def test_another_profile_and_one_of_several(scene: Scene, profile: Profiles) -> None:
+def test_one_of_several_attached_accelerators_is_detached(scene: Scene, profile: Profiles) -> None:
     scene.attach(profile({f"resources:{scene.rack.resource_class}": "2"}))
     assert scene.allocated == {scene.rack.provider(): 3}
     first, second = sorted(scene.attached)
@@ -213,7 +212,7 @@ def test_another_profile_and_one_of_several(scene: Scene, profile: Profiles) -> 
     assert scene.guest.has == scene.listed
 
 
-def test_a_server_that_is_off_is_not_rebooted(scene: Scene) -> None:
+def test_server_that_is_off_is_not_rebooted(scene: Scene) -> None:
     scene.guest.status = "SHUTOFF"
     scene.attach()
     assert len(scene.attached) == 1
@@ -223,7 +222,7 @@ def test_a_server_that_is_off_is_not_rebooted(scene: Scene) -> None:
     assert scene.allocated == {scene.rack.provider(): 1}
 
 
-def test_what_is_prepared_is_listed_only_when_it_is_ready(
+def test_attached_arq_is_listed_after_preparation(
     make_scene: Callable[..., Scene], one: str, resource_class: str
 ) -> None:
     scene = make_scene(one, traits=Traits(resource_class, prepare=True))
@@ -244,7 +243,7 @@ def test_what_is_prepared_is_listed_only_when_it_is_ready(
     assert len(scene.rack.driver.ready) == 1
 
 
-def test_a_host_that_cannot_prepare_leaves_everything_as_it_was(
+def test_failed_preparation_changes_nothing(
     make_scene: Callable[..., Scene], one: str, resource_class: str
 ) -> None:
     scene = make_scene(one, traits=Traits(resource_class, prepare=True))
@@ -259,7 +258,7 @@ def test_a_host_that_cannot_prepare_leaves_everything_as_it_was(
 
 
 @pytest.mark.parametrize("prepare", [True, False])
-def test_an_agent_that_is_down_is_named_if_it_has_to_prepare(
+def test_attach_fails_when_agent_must_prepare_and_is_down(
     make_scene: Callable[..., Scene], one: str, resource_class: str, prepare: bool
 ) -> None:
     scene = make_scene(one, traits=Traits(resource_class, prepare=prepare))
@@ -286,7 +285,7 @@ def untouched(scene: Scene) -> Any:
     return rows, handle_states(scene.database), scene.allocated, scene.listed
 
 
-def test_a_failed_reboot_is_taken_back(scene: Scene) -> None:
+def test_attach_is_rolled_back_after_a_failed_reboot(scene: Scene) -> None:
     before = untouched(scene)
     scene.guest.fails = 1
     done = scene.attach()
@@ -297,7 +296,7 @@ def test_a_failed_reboot_is_taken_back(scene: Scene) -> None:
     assert scene.history()[-1] == ("not attached", "the reboot failed")
 
 
-def test_a_server_that_cannot_be_rebooted_keeps_the_device_from_others(scene: Scene) -> None:
+def test_device_stays_held_when_server_cannot_be_rebooted(scene: Scene) -> None:
     scene.guest.fails = 2
     scene.operator.post(scene.path, {}, status=202)
 
@@ -317,7 +316,7 @@ def test_a_server_that_cannot_be_rebooted_keeps_the_device_from_others(scene: Sc
     assert [action for action, _ in scene.history()].count("not attached") == 1
 
 
-def test_a_detach_whose_reboot_fails_reboots_once_more(scene: Scene) -> None:
+def test_detach_repeats_a_failed_reboot(scene: Scene) -> None:
     scene.attach()
     scene.guest.fails = 1
     scene.detach()
@@ -327,7 +326,7 @@ def test_a_detach_whose_reboot_fails_reboots_once_more(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("status", ["PAUSED", "SUSPENDED", "ERROR", "SHELVED_OFFLOADED", "BUILD"])
-def test_in_another_state_nothing_is_touched(scene: Scene, status: str) -> None:
+def test_attach_is_refused_in_other_server_states(scene: Scene, status: str) -> None:
     scene.attach()
     before = untouched(scene)
     scene.guest.status = status
@@ -336,12 +335,12 @@ def test_in_another_state_nothing_is_touched(scene: Scene, status: str) -> None:
     assert untouched(scene) == before
 
 
-def test_while_nova_is_at_it_nothing_is_touched(scene: Scene) -> None:
+def test_attach_is_refused_during_a_server_task(scene: Scene) -> None:
     scene.guest.task, scene.guest._looks = "image_snapshot", 10
     assert "image_snapshot" in refused(scene.operator.post(scene.path, {}, status=409))
 
 
-def test_a_flavor_without_a_profile_is_refused(scene: Scene, one: str) -> None:
+def test_attach_is_refused_without_profile_in_flavor(scene: Scene, one: str) -> None:
     scene.guest.profile = None
     before = untouched(scene)
     said = refused(scene.operator.post(scene.path, {"device_profile": one}, status=409))
@@ -349,7 +348,7 @@ def test_a_flavor_without_a_profile_is_refused(scene: Scene, one: str) -> None:
     assert untouched(scene) == before
 
 
-def test_what_is_not_there(scene: Scene, nova_api: SimulatedNova) -> None:
+def test_attach_with_missing_objects_returns_404(scene: Scene, nova_api: SimulatedNova) -> None:
     before = untouched(scene)
     scene.operator.post(scene.path, {"device_profile": "none"}, status=404)
     scene.operator.post(f"/instances/{uuid4()}/accelerators", {}, status=404)
@@ -358,14 +357,16 @@ def test_what_is_not_there(scene: Scene, nova_api: SimulatedNova) -> None:
     assert untouched(scene) == before
 
 
-def test_no_room_on_its_host(make_scene: Callable[..., Scene], one: str) -> None:
+def test_attach_fails_when_host_has_no_free_unit(
+    make_scene: Callable[..., Scene], one: str
+) -> None:
     scene = make_scene(one, units=1)
     before = untouched(scene)
     assert "no free accelerators" in refused(scene.operator.post(scene.path, {}, status=409))
     assert untouched(scene) == before
 
 
-def test_a_device_that_is_not_healthy_is_not_attached(scene: Scene) -> None:
+def test_unhealthy_device_is_not_attached(scene: Scene) -> None:
     """Placement may still offer it: its agent has not heard of the fault yet."""
     mine = Device.hostname == scene.server.host
     meddle(scene.database, sa.update(Device).where(mine).values(health="drain"))
@@ -376,7 +377,7 @@ def test_a_device_that_is_not_healthy_is_not_attached(scene: Scene) -> None:
     assert scene.attach()["state"] == "succeeded"
 
 
-def test_the_flavors_own_are_never_detached(scene: Scene) -> None:
+def test_accelerators_of_the_flavor_are_not_detached(scene: Scene) -> None:
     (flavors,) = scene.listed
     said = refused(scene.operator.delete(f"{scene.path}/{flavors}", status=409))
     assert "only an attached accelerator can be detached" in said
@@ -387,7 +388,7 @@ def test_the_flavors_own_are_never_detached(scene: Scene) -> None:
     assert scene.history()[-1] == ("nothing to detach", None)
 
 
-def test_one_at_a_time(scene: Scene) -> None:
+def test_second_attach_is_refused_while_one_is_in_progress(scene: Scene) -> None:
     scene.guest.lasts = 10_000
     scene.operator.post(scene.path, {}, status=202)
     eventually(lambda: scene.guest.reboots == 1)
@@ -398,7 +399,9 @@ def test_one_at_a_time(scene: Scene) -> None:
     assert len(scene.attached) == 1
 
 
-def test_deleting_the_instance_frees_everything(scene: Scene, nova_api: SimulatedNova) -> None:
+def test_delete_of_instance_during_attach_releases_everything(
+    scene: Scene, nova_api: SimulatedNova
+) -> None:
     scene.guest.lasts = 10_000
     scene.operator.post(scene.path, {}, status=202)
     eventually(lambda: scene.guest.reboots == 1)
@@ -413,7 +416,7 @@ def test_deleting_the_instance_frees_everything(scene: Scene, nova_api: Simulate
     ]
 
 
-def test_evacuation_leaves_what_was_attached_behind_and_says_so(
+def test_evacuation_releases_attached_accelerators(
     scene: Scene, racked: Racks, one: str, nova_api: SimulatedNova
 ) -> None:
     scene.attach()
@@ -424,7 +427,7 @@ def test_evacuation_leaves_what_was_attached_behind_and_says_so(
     assert scene.history()[-1][0] == "attached ones deleted"
 
 
-def test_who_may(scene: Scene, app: Any) -> None:
+def test_only_operators_attach_and_detach(scene: Scene, app: Any) -> None:
     own = scene.member.project
     for role in ("member", "reader", "manager"):
         client = Client(app, role=role, project=own, version="2.4")
@@ -436,7 +439,7 @@ def test_who_may(scene: Scene, app: Any) -> None:
     replace(scene.operator, version=None).delete(scene.path, status=404)
 
 
-def test_odd_input(scene: Scene) -> None:
+def test_invalid_attach_requests_are_refused(scene: Scene) -> None:
     odd: tuple[Any, ...] = (
         {"device_profile": ""},
         {"device_profile": 1},
@@ -478,7 +481,7 @@ def is_taken_back(scene: Scene) -> str:
     return str(reason)
 
 
-def test_placement_gives_the_unit_to_somebody_else_meanwhile(preparing: Scene) -> None:
+def test_attach_fails_when_placement_allocates_the_unit_elsewhere(preparing: Scene) -> None:
     provider = preparing.rack.provider()
     body = {
         "allocations": {provider: {"resources": {preparing.rack.resource_class: 1}}},
@@ -500,7 +503,7 @@ def test_placement_gives_the_unit_to_somebody_else_meanwhile(preparing: Scene) -
         ({"task": "image_snapshot", "_looks": 1000}, "(image_snapshot)"),
     ],
 )
-def test_the_server_changes_meanwhile(
+def test_attach_is_rolled_back_when_server_changes(
     preparing: Scene, change: dict[str, Any], reason: str
 ) -> None:
     for name, value in change.items():
@@ -509,14 +512,14 @@ def test_the_server_changes_meanwhile(
     assert reason in is_taken_back(preparing)
 
 
-def test_the_server_is_stopped_meanwhile(preparing: Scene) -> None:
+def test_attach_needs_no_reboot_when_server_is_stopped(preparing: Scene) -> None:
     preparing.guest.status = "SHUTOFF"
     go_on(preparing)
     assert len(preparing.attached) == 1
     assert preparing.guest.reboots == 0
 
 
-def test_the_server_is_deleted_while_its_host_prepares(
+def test_attach_releases_units_when_server_is_deleted(
     preparing: Scene, nova_api: SimulatedNova
 ) -> None:
     preparing.user.delete(preparing.server)
@@ -529,7 +532,7 @@ def test_the_server_is_deleted_while_its_host_prepares(
     }
 
 
-def test_an_audit_finds_nothing_wrong_in_between(
+def test_audit_has_no_findings_during_an_attach(
     preparing: Scene, placement: PlacementService, nova_api: SimulatedNova
 ) -> None:
     auditor = Auditor(
@@ -555,7 +558,7 @@ def test_an_audit_finds_nothing_wrong_in_between(
     assert wrong() == []
 
 
-def test_what_is_mixed_is_refused(scene: Scene) -> None:
+def test_attach_refuses_mixed_handle_types(scene: Scene) -> None:
     with scene.database.writer() as tx:
         free = sa.update(AttachHandle).where(AttachHandle.state == "free")
         tx.execute(free.values(attach_type="TEST_PCI"))
@@ -569,13 +572,13 @@ def test_what_is_mixed_is_refused(scene: Scene) -> None:
     assert len(scene.attached) == 1
 
 
-def test_a_device_out_of_service_is_not_attached(scene: Scene) -> None:
+def test_disabled_device_is_not_attached(scene: Scene) -> None:
     with scene.database.writer() as tx:
         tx.execute(sa.update(Device).values(status="maintaining"))
     assert "no free accelerators" in refused(scene.operator.post(scene.path, {}, status=409))
 
 
-def test_a_host_out_of_service_gives_no_more(scene: Scene) -> None:
+def test_disabled_host_attaches_nothing(scene: Scene) -> None:
     agents = Service.binary == AGENT
     meddle(scene.database, sa.update(Service).where(agents).values(disabled=True))
     try:
@@ -584,7 +587,7 @@ def test_a_host_out_of_service_gives_no_more(scene: Scene) -> None:
         meddle(scene.database, sa.update(Service).where(agents).values(disabled=False))
 
 
-def test_repeated_operations(scene: Scene, conductor: ConductorClient) -> None:
+def test_repeated_attach_and_detach_run_once(scene: Scene, conductor: ConductorClient) -> None:
     caller = Caller("operators", "operator", "req-attach", everywhere=True)
     operation, instance = str(uuid4()), scene.server.uuid
     for _ in range(2):
@@ -604,7 +607,7 @@ def test_repeated_operations(scene: Scene, conductor: ConductorClient) -> None:
     assert (len(scene.attached), scene.guest.reboots) == (1, 3)
 
 
-def test_the_client_may_choose_the_operations_id(scene: Scene) -> None:
+def test_client_chooses_the_operation_uuid(scene: Scene) -> None:
     chosen = replace(scene.operator, key=str(uuid4()))
     first = chosen.post(scene.path, {}, status=202)
     assert first["uuid"] == chosen.key
@@ -617,7 +620,7 @@ def test_the_client_may_choose_the_operations_id(scene: Scene) -> None:
     assert len(scene.attached) == 1
 
 
-def test_a_policy_for_owners_reaches_their_own_servers_only(
+def test_policy_for_owners_reaches_only_their_servers(
     scene: Scene, conductor: ConductorClient
 ) -> None:
     stranger = Caller("strangers", "stranger", "req-attach")
@@ -644,7 +647,7 @@ class Meddled(Allocations):
         return found
 
 
-def test_an_allocation_that_others_change_is_read_again(scene: Scene) -> None:
+def test_allocation_is_read_again_after_a_conflict(scene: Scene) -> None:
     scene.attach()
     provider, uuid = scene.rack.provider(), scene.server.uuid
     providers = {provider: scene.rack.resource_class}

@@ -29,7 +29,7 @@ Computes = Callable[..., Compute]
 Profiles = Callable[..., str]
 
 
-def test_line_52_the_order_of_the_operations_is_irrelevant(
+def test_bind_ignores_the_order_of_patch_operations(
     compute: Computes, profile: Profiles, nova: Client
 ) -> None:
     host = compute()
@@ -42,7 +42,7 @@ def test_line_52_the_order_of_the_operations_is_irrelevant(
         assert states(nova, arqs) == ["Bound"]
 
 
-def test_line_53_not_without_a_service_token(
+def test_bind_without_service_token_is_refused(
     compute: Computes, profile: Profiles, member: Client, admin: Client
 ) -> None:
     host = compute()
@@ -54,7 +54,7 @@ def test_line_53_not_without_a_service_token(
     assert states(member, arqs) == ["Initial"]
 
 
-def test_line_54_what_stands_in_the_path_is_decoration(
+def test_bind_ignores_the_uuid_in_the_path(
     compute: Computes, profile: Profiles, nova: Client
 ) -> None:
     host = compute()
@@ -66,7 +66,7 @@ def test_line_54_what_stands_in_the_path_is_decoration(
         assert states(nova, arqs) == ["Bound"]
 
 
-def test_lines_55_to_57_and_65_all_is_there_when_the_answer_is(
+def test_bound_arqs_are_complete_when_bind_returns(
     racked: Callable[..., RackedCompute], resource_class: str, profile: Profiles, nova: Client
 ) -> None:
     host = racked(cards={CARD: 3})
@@ -85,7 +85,7 @@ def test_lines_55_to_57_and_65_all_is_there_when_the_answer_is(
     ]
 
 
-def test_line_58_each_its_own_and_no_more_than_there_are(
+def test_bind_assigns_distinct_handles_and_fails_when_none_is_free(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     profile: Profiles,
@@ -105,7 +105,7 @@ def test_line_58_each_its_own_and_no_more_than_there_are(
     assert everything(database, but=["work"]) == before
 
 
-def test_line_60_odd_bodies_change_nothing(
+def test_invalid_bind_body_changes_no_row(
     compute: Computes, profile: Profiles, nova: Client, database: Database
 ) -> None:
     host = compute()
@@ -132,7 +132,7 @@ def _odd_bodies(arqs: list[dict[str, Any]], host: Compute) -> Iterator[Any]:
         yield {uuid: [{**one, "value": value} if i == place else one for i, one in enumerate(good)]}
 
 
-def test_line_61_whose_it_shall_be(
+def test_project_of_arq_is_set_only_by_admin_from_2_1(
     compute: Computes, profile: Profiles, member: Client, admin: Client
 ) -> None:
     host = compute()
@@ -149,7 +149,7 @@ def test_line_61_whose_it_shall_be(
     assert member.get(f"{ARQS}/{arqs[0]['uuid']}")["state"] == "Bound"
 
 
-def test_line_62_an_instance_is_bound_once(
+def test_second_bind_of_an_instance_is_refused(
     compute: Computes, profile: Profiles, nova: Client, database: Database
 ) -> None:
     host = compute()
@@ -162,7 +162,7 @@ def test_line_62_an_instance_is_bound_once(
     assert everything(database, but=["work"]) == before
 
 
-def test_line_64_unbind_and_bind_again(
+def test_unbound_arqs_can_be_bound_again(
     compute: Computes, profile: Profiles, nova: Client, database: Database
 ) -> None:
     host = compute()
@@ -177,7 +177,9 @@ def test_line_64_unbind_and_bind_again(
     assert (one["hostname"], one["device_rp_uuid"], one["attach_handle_uuid"]) == (None,) * 3
 
 
-def test_line_70_eight_at_once(compute: Computes, profile: Profiles, nova: Client) -> None:
+def test_eight_arqs_of_a_bind_finish_in_10_seconds(
+    compute: Computes, profile: Profiles, nova: Client
+) -> None:
     host = compute()
     arqs = create(nova, profile({**FPGA, "resources:FPGA": "8"}))
     begun = time.monotonic()
@@ -186,7 +188,7 @@ def test_line_70_eight_at_once(compute: Computes, profile: Profiles, nova: Clien
     assert states(nova, arqs) == ["Bound"] * 8
 
 
-def test_line_71_each_group_on_its_provider(
+def test_each_group_is_bound_on_its_own_provider(
     racked: Callable[..., RackedCompute],
     compute: Computes,
     resource_class: str,
@@ -208,7 +210,7 @@ def test_line_71_each_group_on_its_provider(
 
 
 @pytest.mark.parametrize("flaw", ["provider", "class", "handles", "state", "line 63: foreign"])
-def test_all_or_none_when_the_last_one_fails(
+def test_bind_changes_nothing_when_its_last_arq_fails(
     compute: Computes,
     racked: Callable[..., RackedCompute],
     profile: Profiles,
@@ -242,7 +244,7 @@ def test_all_or_none_when_the_last_one_fails(
     assert states(nova, arqs) == ["Initial"] * 3
 
 
-def test_bind_and_unbind_in_one_request(
+def test_one_request_binds_and_unbinds(
     compute: Computes, profile: Profiles, nova: Client, database: Database
 ) -> None:
     host = compute()
@@ -260,7 +262,7 @@ def test_bind_and_unbind_in_one_request(
     assert states(nova, new) == ["Bound"] * 6 + ["Initial"] * 4
 
 
-def test_an_unbind_that_cannot_be_spoils_the_bind(
+def test_invalid_unbind_fails_the_binds_of_its_request(
     compute: Computes, profile: Profiles, nova: Client, database: Database
 ) -> None:
     host = compute()
@@ -271,7 +273,7 @@ def test_an_unbind_that_cannot_be_spoils_the_bind(
     assert everything(database) == before
 
 
-def test_a_disabled_device_is_not_bound(
+def test_bind_on_disabled_device_is_refused(
     compute: Computes, profile: Profiles, nova: Client, admin: Client, database: Database
 ) -> None:
     host = compute()
@@ -288,7 +290,7 @@ def test_a_disabled_device_is_not_bound(
     bind(nova, arqs, host.fake_provider)
 
 
-def test_the_owner_stays_whoever_acts(
+def test_project_of_instance_is_kept_when_admin_binds(
     compute: Computes, profile: Profiles, nova: Client, admin: Client
 ) -> None:
     """An administrator who evacuates or unshelves a server does it in its owner's name."""

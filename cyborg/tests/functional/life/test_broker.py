@@ -46,7 +46,7 @@ def there(broker: Connection, name: str, *, exchange: bool = False) -> bool:
     return True
 
 
-def test_a_stack_removes_what_it_made(own: Stack, broker: Connection, tmp_path: Path) -> None:
+def test_stack_deletes_its_queues(own: Stack, broker: Connection, tmp_path: Path) -> None:
     host = fresh_host()
     queues = [
         f"{own.exchange}.{one}"
@@ -68,7 +68,7 @@ def test_a_stack_removes_what_it_made(own: Stack, broker: Connection, tmp_path: 
     assert not there(broker, own.exchange, exchange=True)
 
 
-def test_a_stack_leaves_what_others_use(own: Stack, broker: Connection) -> None:
+def test_stack_keeps_queues_of_other_processes(own: Stack, broker: Connection) -> None:
     own.start_conductor("control-1")
     second = replace(own, _endings=[])
     second.start_conductor("control-2")

@@ -66,7 +66,7 @@ def lost(database: Database) -> int:
         return int(tx.execute(query).scalar_one())
 
 
-def test_a_card_that_vanishes_is_taken_back_and_offered_when_the_conductor_knows(
+def test_agent_alone_reserves_lost_card_until_conductor_knows(
     island: Island, placement: PlacementService
 ) -> None:
     host = island.host
@@ -82,7 +82,7 @@ def test_a_card_that_vanishes_is_taken_back_and_offered_when_the_conductor_knows
     assert offered(placement, host.provider(OTHER)) == 1
 
 
-def test_a_card_that_is_still_gone_stays_reserved_by_the_conductor_s_word(
+def test_lost_card_stays_reserved_after_conductor_returns(
     island: Island, placement: PlacementService, database: Database
 ) -> None:
     host = island.host
@@ -97,7 +97,9 @@ def test_a_card_that_is_still_gone_stays_reserved_by_the_conductor_s_word(
     eventually_offered(placement, host.provider(), 2)
 
 
-def test_a_driver_that_fails_offers_nothing(island: Island, placement: PlacementService) -> None:
+def test_failing_driver_offers_nothing_without_conductor(
+    island: Island, placement: PlacementService
+) -> None:
     host = island.host
     island.lose_conductor()
     host.driver.behaviour.broken = RuntimeError("the library crashed")
@@ -111,7 +113,7 @@ def test_a_driver_that_fails_offers_nothing(island: Island, placement: Placement
     eventually_offered(placement, host.provider(OTHER), 1)
 
 
-def test_an_agent_that_starts_alone_knows_from_its_cache_what_is_gone(
+def test_restarted_agent_knows_lost_units_from_its_state_store(
     island: Island,
     placement: PlacementService,
     member: Client,
@@ -133,7 +135,7 @@ def test_an_agent_that_starts_alone_knows_from_its_cache_what_is_gone(
     eventually_offered(placement, host.provider(), 2)
 
 
-def test_without_a_state_path_it_works_all_the_same(
+def test_agent_works_without_state_path(
     stack: Stack,
     placement: PlacementService,
     racked: Callable[..., RackedCompute],

@@ -66,9 +66,7 @@ def discover(operator: Client, agent: DeafAgent, bus_error: str = "") -> dict[st
     return dict(result)
 
 
-def test_discovery_of_an_agent_that_knows_its_bus_error_fails_with_it(
-    agent: DeafAgent, operator: Client
-) -> None:
+def test_discovery_fails_with_bus_error_of_its_agent(agent: DeafAgent, operator: Client) -> None:
     agent.beat(REASON)
     result = discover(operator, agent, REASON)
     assert result["state"] == "failed"
@@ -76,13 +74,13 @@ def test_discovery_of_an_agent_that_knows_its_bus_error_fails_with_it(
     assert result["error"] == error
 
 
-def test_discovery_of_an_agent_that_never_answers_ends(agent: DeafAgent, operator: Client) -> None:
+def test_discovery_fails_when_agent_never_answers(agent: DeafAgent, operator: Client) -> None:
     result = discover(operator, agent)
     assert result["state"] == "failed"
     assert "receives no requests: it does not answer" in str(result["error"])
 
 
-def test_a_row_keeps_since_when_its_process_is_deaf(agent: DeafAgent, database: Database) -> None:
+def test_row_keeps_time_of_the_first_bus_error(agent: DeafAgent, database: Database) -> None:
     def row() -> tuple[str | None, int | None]:
         columns = sa.select(Service.bus_error, Service.bus_error_ms)
         with database.reader() as tx:

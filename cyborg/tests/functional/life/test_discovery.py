@@ -45,7 +45,7 @@ def ready(*devices: DeviceFacts, driver: str = "card_driver") -> Report:
     return Report((DriverReport(driver, DriverState.READY, devices),))
 
 
-def test_a_name_that_another_host_has(reports: ReportClient, database: Database) -> None:
+def test_device_name_of_another_host_is_refused(reports: ReportClient, database: Database) -> None:
     name = fresh_host()
     for host in ("first", "second"):
         epoch = reports.hello(hello(host)).epoch
@@ -60,7 +60,7 @@ def test_a_name_that_another_host_has(reports: ReportClient, database: Database)
     assert names == {name, f"{name}-first", f"{name}-second"}
 
 
-def test_a_name_that_two_drivers_of_a_host_claim(reports: ReportClient) -> None:
+def test_device_name_of_two_drivers_is_refused_once(reports: ReportClient) -> None:
     name = fresh_host()
     epoch = reports.hello(hello("both")).epoch
     drivers = [ready(card(name), driver=one).drivers[0] for one in ("card_driver", "other_driver")]
@@ -84,7 +84,7 @@ def test_a_name_that_two_drivers_of_a_host_claim(reports: ReportClient) -> None:
     ],
     ids=lambda odd: next(iter(odd)),
 )
-def test_one_odd_device_stops_no_other(
+def test_invalid_device_does_not_stop_others(
     reports: ReportClient, database: Database, odd: dict[str, Any]
 ) -> None:
     epoch = reports.hello(hello("odd")).epoch
@@ -95,7 +95,7 @@ def test_one_odd_device_stops_no_other(
         assert tx.execute(sa.select(Deployable.name)).scalars().all() == ["good"]
 
 
-def test_a_driver_that_changes_hands_keeps_the_device(
+def test_device_keeps_its_row_under_another_driver(
     reports: ReportClient, database: Database
 ) -> None:
     epoch = reports.hello(hello("host")).epoch
@@ -111,7 +111,7 @@ def test_a_driver_that_changes_hands_keeps_the_device(
     assert states == {"card_driver": "STOPPED", "other_driver": "READY"}
 
 
-def test_a_driver_that_cannot_be_loaded_reserves_what_stands_here_since_an_upgrade(
+def test_unloadable_driver_reserves_devices_after_an_upgrade(
     reports: ReportClient, database: Database
 ) -> None:
     epoch = reports.hello(hello("host")).epoch
@@ -126,7 +126,7 @@ def test_a_driver_that_cannot_be_loaded_reserves_what_stands_here_since_an_upgra
     assert (shown.total, shown.reserved) == (1, 1)
 
 
-def test_two_agents_of_one_name(reports: ReportClient) -> None:
+def test_second_agent_of_a_host_supersedes_the_first(reports: ReportClient) -> None:
     first = reports.hello(hello("twin")).epoch
     second = reports.hello(hello("twin")).epoch
     assert second > first
@@ -142,7 +142,7 @@ def test_two_agents_of_one_name(reports: ReportClient) -> None:
     assert reports.hello(hello("twin", second)).epoch == second
 
 
-def test_a_silent_agent_is_taken_over(
+def test_silent_agent_is_superseded(
     reports: ReportClient, database: Database, stack: Stack
 ) -> None:
     first = reports.hello(hello("twin")).epoch
@@ -157,14 +157,14 @@ def test_a_silent_agent_is_taken_over(
     assert reports.hello(hello("twin", first)).epoch > first + 1
 
 
-def test_an_agent_nobody_greeted(reports: ReportClient) -> None:
+def test_report_of_an_unknown_agent_is_refused(reports: ReportClient) -> None:
     with pytest.raises(exception.NotFound):
         reports.report("stranger", 1, ready())
     with pytest.raises(exception.NotFound):
         reports.desired("stranger", 1)
 
 
-def test_a_compute_that_is_renamed(reports: ReportClient, database: Database) -> None:
+def test_renamed_compute_keeps_its_devices(reports: ReportClient, database: Database) -> None:
     epoch = reports.hello(hello("short")).epoch
     reports.report("short", epoch, ready(card("unit")))
     found = replace(hello("short", epoch), provider_names=("short.example.org",))

@@ -150,7 +150,7 @@ def is_in_placement(placement: PlacementService, bay: Bay) -> bool:
     return True
 
 
-def test_a_driver_is_installed_on_one_of_two_hosts(
+def test_driver_is_installed_on_one_of_two_hosts(
     operator: Client, bays: Callable[[], Bay], database: Database, placement: PlacementService
 ) -> None:
     chosen, other = bays(), bays()
@@ -169,7 +169,7 @@ def test_a_driver_is_installed_on_one_of_two_hosts(
     assert said.operation_id == over["uuid"]
 
 
-def test_it_survives_the_agent_even_while_nobody_answers(
+def test_installed_driver_survives_restart_without_conductor(
     operator: Client, bay: Bay, database: Database, placement: PlacementService
 ) -> None:
     install(operator, bay, options={"speed": "3"})
@@ -189,7 +189,7 @@ def test_it_survives_the_agent_even_while_nobody_answers(
     assert [one.lost_ms for one in devices(database)] == [None]
 
 
-def test_a_host_where_it_is_missing_says_so_and_is_as_before(
+def test_install_fails_on_host_without_the_package(
     operator: Client, bays: Callable[[], Bay], database: Database
 ) -> None:
     good, bad = bays(), bays()
@@ -204,7 +204,7 @@ def test_a_host_where_it_is_missing_says_so_and_is_as_before(
     assert (name, state, wanted) == (NAME, "READY", True)
 
 
-def test_options_that_are_refused_leave_the_old_ones_in_force(
+def test_refused_options_leave_old_options_in_force(
     operator: Client, bay: Bay, database: Database
 ) -> None:
     assert install(operator, bay, options={"speed": "fast"})["state"] == "failed"
@@ -223,7 +223,7 @@ def test_options_that_are_refused_leave_the_old_ones_in_force(
     assert bay.options == [{"speed": "3", "colour": "red"}, {"speed": "4"}]
 
 
-def test_a_driver_is_disabled_and_enabled_again(
+def test_driver_is_disabled_and_enabled_again(
     operator: Client, bay: Bay, database: Database, placement: PlacementService
 ) -> None:
     install(operator, bay)
@@ -238,7 +238,7 @@ def test_a_driver_is_disabled_and_enabled_again(
     assert devices(database) == [before]
 
 
-def test_a_driver_in_use_does_not_go(
+def test_driver_in_use_is_not_removed(
     operator: Client,
     bay: Bay,
     nova: Client,
@@ -278,7 +278,7 @@ def test_a_driver_in_use_does_not_go(
     assert devices(database) == []
 
 
-def test_uninstalled_it_leaves_placement_and_database_for_good(
+def test_uninstall_removes_devices_from_placement_and_database(
     operator: Client, bay: Bay, database: Database, placement: PlacementService
 ) -> None:
     install(operator, bay)
@@ -301,7 +301,7 @@ def test_uninstalled_it_leaves_placement_and_database_for_good(
     eventually_offered(placement, bay.rack.provider(), 2)
 
 
-def test_what_operators_say_wins_over_the_configuration(
+def test_requested_drivers_take_precedence_over_configuration(
     operator: Client, racked: Callable[..., Any], database: Database
 ) -> None:
     host = racked()
@@ -318,7 +318,9 @@ def test_what_operators_say_wins_over_the_configuration(
     assert (state, wanted) == ("STOPPED", False)
 
 
-def test_what_is_not_there_changes_nothing(operator: Client, bay: Bay, database: Database) -> None:
+def test_requests_for_missing_drivers_change_nothing(
+    operator: Client, bay: Bay, database: Database
+) -> None:
     path = f"{DRIVERS}/{NAME}"
     operator.post(DRIVERS, {"driver": NAME, "hosts": ["nowhere"]}, status=404)
     operator.post(DRIVERS, {"driver": str(uuid4())}, status=404)
@@ -338,9 +340,7 @@ def test_what_is_not_there_changes_nothing(operator: Client, bay: Bay, database:
     assert len(devices(database)) == 1
 
 
-def test_a_repeated_order_is_carried_out_once(
-    operator: Client, bay: Bay, database: Database
-) -> None:
+def test_repeated_install_runs_once(operator: Client, bay: Bay, database: Database) -> None:
     asking = replace(operator, key=str(uuid4()))
     over = ended(operator, asking.post(DRIVERS, {"driver": NAME}, status=202))
     assert asking.post(DRIVERS, {"driver": NAME}, status=202) == over
@@ -348,7 +348,7 @@ def test_a_repeated_order_is_carried_out_once(
     assert len(bay.options) == 1
 
 
-def test_a_driver_of_an_installed_package_takes_options_of_its_own(
+def test_driver_of_a_package_takes_its_options(
     operator: Client,
     stack: Stack,
     placement: PlacementService,
@@ -381,9 +381,7 @@ def test_a_driver_of_an_installed_package_takes_options_of_its_own(
         conf.clear_override("host")
 
 
-def test_a_driver_is_loaded_anew_with_its_agent(
-    operator: Client, bay: Bay, database: Database
-) -> None:
+def test_driver_update_restarts_the_agent(operator: Client, bay: Bay, database: Database) -> None:
     install(operator, bay, options={"speed": "3"})
     begun = operator.patch(f"{DRIVERS}/{NAME}", {}, status=202)
     assert bay.agent is not None

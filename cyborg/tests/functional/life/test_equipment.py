@@ -52,9 +52,7 @@ def rows(db: Database, model: Any, *columns: str) -> list[Any]:
         ]
 
 
-def test_hardware_is_kept_and_has_the_uuid_of_its_device(
-    reports: ReportClient, database: Database
-) -> None:
+def test_hardware_row_has_uuid_of_its_device(reports: ReportClient, database: Database) -> None:
     epoch = hello(reports).epoch
     device = card("equipped-card")
     reports.report(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device), IDLE)))
@@ -81,7 +79,9 @@ def test_hardware_is_kept_and_has_the_uuid_of_its_device(
     )
 
 
-def test_what_becomes_a_device_keeps_its_uuid(reports: ReportClient, database: Database) -> None:
+def test_hardware_that_becomes_a_device_keeps_its_uuid(
+    reports: ReportClient, database: Database
+) -> None:
     epoch = hello(reports).epoch
     device = card("equipped-card")
     waiting = replace(facts.Hardware.of(device), offered=False, reason="not enabled")
@@ -94,7 +94,7 @@ def test_what_becomes_a_device_keeps_its_uuid(reports: ReportClient, database: D
     assert rows(database, Hardware, "uuid", "offered") == [(before, True)]
 
 
-def test_another_driver_takes_a_card_over_with_its_uuid(
+def test_hardware_keeps_its_uuid_under_another_driver(
     reports: ReportClient, database: Database
 ) -> None:
     epoch = hello(reports).epoch
@@ -124,7 +124,7 @@ def test_another_driver_takes_a_card_over_with_its_uuid(
     assert owners["card_driver"] != uuid
 
 
-def test_what_is_gone_goes_and_what_cannot_be_told_stays(
+def test_missing_hardware_is_removed_unless_driver_failed(
     reports: ReportClient, database: Database
 ) -> None:
     epoch = hello(reports).epoch
@@ -144,9 +144,7 @@ def test_what_is_gone_goes_and_what_cannot_be_told_stays(
     assert rows(database, Driver, "state", "enabled") == [("STOPPED", False)]
 
 
-def test_backends_and_their_services_follow_the_report(
-    reports: ReportClient, database: Database
-) -> None:
+def test_backends_and_services_follow_the_report(reports: ReportClient, database: Database) -> None:
     epoch = hello(reports).epoch
     reports.report(HOST, epoch, one(backends=(ENGINE,)))
     ((uuid,),) = rows(database, Backend, "uuid")
@@ -176,7 +174,7 @@ def test_backends_and_their_services_follow_the_report(
         {"num": 2**40},
     ],
 )
-def test_odd_hardware_stops_no_other(
+def test_invalid_hardware_does_not_stop_others(
     reports: ReportClient, database: Database, odd: dict[str, Any]
 ) -> None:
     epoch = hello(reports).epoch
@@ -184,7 +182,7 @@ def test_odd_hardware_stops_no_other(
     assert rows(database, Hardware, "hardware_key") == [(IDLE.key,)]
 
 
-def test_drivers_say_hello(reports: ReportClient, database: Database) -> None:
+def test_hello_stores_announced_drivers(reports: ReportClient, database: Database) -> None:
     first = hello(reports, DriverHello("card_driver", DriverState.READY))
     # The report that follows tells of a host that is news.
     assert rows(database, Driver, "name") == []
@@ -205,9 +203,7 @@ def test_drivers_say_hello(reports: ReportClient, database: Database) -> None:
     ]
 
 
-def test_an_operators_word_on_a_driver_outlives_reports(
-    reports: ReportClient, database: Database
-) -> None:
+def test_requested_driver_state_survives_reports(reports: ReportClient, database: Database) -> None:
     epoch = hello(reports).epoch
     reports.report(HOST, epoch, one())
     with database.writer() as tx:
@@ -216,7 +212,7 @@ def test_an_operators_word_on_a_driver_outlives_reports(
     assert rows(database, Driver, "enabled", "error") == [(False, "slow")]
 
 
-def test_who_speaks_for_another_host_is_refused_and_noted_once(
+def test_report_for_another_host_is_refused_and_logged_once(
     reports: ReportClient, stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     epoch = hello(reports).epoch
@@ -240,7 +236,7 @@ def test_who_speaks_for_another_host_is_refused_and_noted_once(
 @pytest.mark.parametrize(
     ("host", "epoch"), [(7, 1), (None, 1), (HOST, "1"), (HOST, None), (HOST, True), (HOST, 1.0)]
 )
-def test_words_of_a_wrong_type_are_refused(reports: ReportClient, host: Any, epoch: Any) -> None:
+def test_report_with_wrong_types_is_refused(reports: ReportClient, host: Any, epoch: Any) -> None:
     hello(reports)
     with pytest.raises(exception.Invalid, match="is needed"):
         reports.report(host, epoch, one())

@@ -30,7 +30,7 @@ Profiles = Callable[..., str]
 THREE = {**FPGA, "resources:FPGA": "3"}
 
 
-def test_line_66_one_call_with_an_entry_for_each(
+def test_one_event_request_has_an_entry_for_each_arq(
     compute: Computes, profile: Profiles, nova: Client, nova_api: SimulatedNova
 ) -> None:
     host = compute()
@@ -46,7 +46,7 @@ def test_line_66_one_call_with_an_entry_for_each(
 
 
 @pytest.mark.parametrize("code", [422, 404, 400])
-def test_line_67_what_nova_refuses_stays_bound(
+def test_arqs_stay_bound_when_nova_refuses_events(
     compute: Computes,
     profile: Profiles,
     nova: Client,
@@ -65,7 +65,7 @@ def test_line_67_what_nova_refuses_stays_bound(
     assert states(nova, arqs) == ["Bound"] * 3
 
 
-def test_line_67_mixed_codes(
+def test_each_event_has_its_own_code_in_mixed_response(
     compute: Computes,
     profile: Profiles,
     nova: Client,
@@ -88,7 +88,7 @@ def test_line_67_mixed_codes(
 
 
 @pytest.mark.parametrize("answers", [[404], [500, 200], [429, 429, 200]])
-def test_line_67_the_call_as_a_whole_fails(
+def test_event_request_is_repeated_only_when_nova_is_busy_or_fails(
     compute: Computes,
     profile: Profiles,
     nova: Client,
@@ -108,7 +108,7 @@ def test_line_67_the_call_as_a_whole_fails(
     assert states(nova, arqs) == ["Bound"]
 
 
-def test_line_67_nobody_is_told_for_ever(
+def test_events_are_given_up_after_five_minutes(
     compute: Computes,
     profile: Profiles,
     nova: Client,
@@ -135,7 +135,7 @@ def test_line_67_nobody_is_told_for_ever(
     eventually(lambda: work_left(database) == [])
 
 
-def test_line_68_what_stands_when_nova_hears_of_it(
+def test_arqs_are_bound_before_nova_receives_the_event(
     compute: Computes, profile: Profiles, nova: Client, nova_api: SimulatedNova
 ) -> None:
     host = compute()
@@ -151,7 +151,7 @@ def test_line_68_what_stands_when_nova_hears_of_it(
         nova_api.release()
 
 
-def test_what_is_gone_again_is_not_told(
+def test_no_event_is_sent_for_an_unbound_arq(
     compute: Computes,
     profile: Profiles,
     nova: Client,

@@ -71,7 +71,7 @@ def rows(database: Database, model: Any) -> int:
         return int(tx.execute(sa.select(sa.func.count()).select_from(model)).scalar_one())
 
 
-def test_a_host_out_of_service_and_back(
+def test_disabled_host_keeps_its_binds_and_is_enabled_again(
     racked: Racks,
     operator: Client,
     nova: Client,
@@ -97,7 +97,7 @@ def test_a_host_out_of_service_and_back(
     bind(nova, [two], host.provider(), host=host.compute)
 
 
-def test_only_agents_can_be_taken_out_of_service(racked: Racks, operator: Client) -> None:
+def test_only_agents_are_disabled(racked: Racks, operator: Client) -> None:
     racked()
     listed = operator.get("/services", kind="process")["services"]
     conductor = next(one for one in listed if one["binary"] == "cyborg-conductor")
@@ -119,14 +119,14 @@ def test_only_agents_can_be_taken_out_of_service(racked: Racks, operator: Client
         {"status": "disabled", "color": "red"},
     ],
 )
-def test_odd_wishes_change_nothing(racked: Racks, operator: Client, body: Any) -> None:
+def test_invalid_service_changes_are_refused(racked: Racks, operator: Client, body: Any) -> None:
     host = racked()
     agent = agent_of(operator, host.compute)
     operator.patch(f"/services/{agent['uuid']}", body, status=400)
     assert agent_of(operator, host.compute)["status"] == "enabled"
 
 
-def test_a_host_that_is_up_or_in_use_is_not_forgotten(
+def test_host_that_is_up_or_in_use_is_not_removed(
     racked: Racks,
     operator: Client,
     nova: Client,
@@ -147,7 +147,7 @@ def test_a_host_that_is_up_or_in_use_is_not_forgotten(
     assert rows(database, Device) == 1
 
 
-def test_a_dead_host_is_forgotten(
+def test_down_host_is_removed(
     racked: Racks,
     operator: Client,
     nova: Client,
@@ -181,7 +181,7 @@ def test_a_dead_host_is_forgotten(
     operator.delete(path, status=404)
 
 
-def test_what_waits_for_a_host_ends_when_it_is_forgotten(
+def test_operations_of_a_removed_host_end(
     racked: Racks, operator: Client, database: Database
 ) -> None:
     host = racked()
@@ -195,11 +195,11 @@ def test_what_waits_for_a_host_ends_when_it_is_forgotten(
     assert over["state"] == "succeeded"
     assert operator.get(path)["state"] == "failed"
     (result,) = operator.get(path)["results"]
-    assert (result["state"], result["error"]) == ("failed", "the host was forgotten")
+    assert (result["state"], result["error"]) == ("failed", "the host was removed")
     assert rows(database, Host) == rows(database, Work) == 0
 
 
-def test_what_is_allocated_keeps_a_host_until_it_is_not(
+def test_removal_waits_for_allocations(
     racked: Racks, operator: Client, placement: PlacementService, database: Database
 ) -> None:
     host = racked()
@@ -220,7 +220,7 @@ def test_what_is_allocated_keeps_a_host_until_it_is_not(
     assert operator.answer("GET", path) == 404
 
 
-def test_another_conductor_carries_it_on(
+def test_removal_continues_on_another_conductor(
     racked: Racks, operator: Client, placement: PlacementService, database: Database
 ) -> None:
     host = racked()
@@ -236,7 +236,7 @@ def test_another_conductor_carries_it_on(
     assert [rows(database, model) for model in (Device, Host, Work)] == [0, 0, 0]
 
 
-def test_an_agent_that_comes_back_keeps_its_host(
+def test_removal_fails_when_agent_returns(
     racked: Racks, operator: Client, placement: PlacementService, database: Database
 ) -> None:
     host = racked()
@@ -257,7 +257,7 @@ def test_an_agent_that_comes_back_keeps_its_host(
     eventually_offered(placement, host.provider(), 2)
 
 
-def test_a_process_that_ended_is_forgotten_alike(operator: Client, database: Database) -> None:
+def test_row_of_a_stopped_process_is_removed(operator: Client, database: Database) -> None:
     uuid = dead_api(database)
     over = ended(operator, forget(operator, f"/services/{uuid}"))
     assert (over["state"], over["results"][0]["result"]) == ("succeeded", {"devices": 0})
@@ -268,7 +268,7 @@ def test_a_process_that_ended_is_forgotten_alike(operator: Client, database: Dat
     ("role", "status"),
     [("admin", 404), ("operator", 404), ("manager", 403), ("member", 403), ("reader", 403)],
 )
-def test_who_may(app: Any, role: str, status: int) -> None:
+def test_role_decides_who_changes_services(app: Any, role: str, status: int) -> None:
     client = Client(app, role=role, version="2.4")
     assert client.answer("PATCH", f"/services/{uuid4()}", OFF) == status
     assert client.answer("DELETE", f"/services/{uuid4()}") == status

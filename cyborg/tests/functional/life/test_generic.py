@@ -113,7 +113,7 @@ def arqs(
     return lambda: create(nova, name)
 
 
-def test_two_backends_are_offered_as_their_sections_say(
+def test_backends_are_offered_as_configured(
     site: Callable[..., Site], placement: PlacementService, resource_class: str, admin: Client
 ) -> None:
     host = site(GenericDriver)
@@ -135,7 +135,7 @@ def test_two_backends_are_offered_as_their_sections_say(
     }
 
 
-def test_given_to_a_guest_taken_back_and_cleaned(
+def test_device_is_bound_released_and_cleaned(
     site: Callable[..., Site],
     arqs: Callable[[], list[dict[str, Any]]],
     nova: Client,
@@ -163,7 +163,7 @@ def test_given_to_a_guest_taken_back_and_cleaned(
     assert host.ran("take", "wipe") == ["take", "wipe"]
 
 
-def test_a_card_is_given_to_nobody_before_it_is_clean(
+def test_device_is_not_bound_before_it_is_clean(
     site: Callable[..., Site],
     arqs: Callable[[], list[dict[str, Any]]],
     nova: Client,
@@ -183,7 +183,7 @@ def test_a_card_is_given_to_nobody_before_it_is_clean(
 
 
 @pytest.mark.parametrize("first_is_generic", [True, False])
-def test_a_function_of_two_drivers_is_offered_once(
+def test_function_of_two_drivers_is_offered_once(
     site: Callable[..., Site],
     placement: PlacementService,
     database: Database,

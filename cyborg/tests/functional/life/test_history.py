@@ -58,7 +58,7 @@ def card(operator: Client, rack: RackedCompute, address: str = CARD) -> str:
 
 
 @pytest.mark.parametrize("fault", [None, RuntimeError("the card is hot")])
-def test_the_end_of_a_bind_names_the_request_that_began_it(
+def test_end_of_bind_has_request_id_of_its_start(
     racked: Racked,
     profile: Profiles,
     nova: Client,
@@ -81,7 +81,7 @@ def test_the_end_of_a_bind_names_the_request_that_began_it(
     assert [one["action"] for one in of_request] == ["BindStarted", final]
 
 
-def test_a_device_has_one_history_whatever_it_happens_to(
+def test_device_has_one_history_for_all_changes(
     racked: Racked,
     profile: Profiles,
     nova: Client,
@@ -123,7 +123,7 @@ def test_a_device_has_one_history_whatever_it_happens_to(
     assert len(history(operator, device=card(operator, rack, OTHER))) == other
 
 
-def test_an_unbind_and_a_delete_name_the_device(
+def test_unbind_and_delete_events_name_the_device(
     compute: Callable[..., Compute], profile: Profiles, nova: Client, operator: Client
 ) -> None:
     host = compute()
@@ -138,7 +138,7 @@ def test_an_unbind_and_a_delete_name_the_device(
     assert bound["project_id"] == nova.project
 
 
-def test_hosts_go_by_both_of_their_names(
+def test_events_are_filtered_by_both_host_names(
     compute: Callable[..., Compute], operator: Client, database: Database
 ) -> None:
     host, other = compute(), compute()
@@ -150,7 +150,7 @@ def test_hosts_go_by_both_of_their_names(
     assert history(operator, host="nowhere") == []
 
 
-def test_pages_are_complete_and_the_newest_event_comes_first(
+def test_event_pages_are_complete_and_newest_first(
     compute: Callable[..., Compute], profile: Profiles, nova: Client, operator: Client
 ) -> None:
     compute()
@@ -170,7 +170,7 @@ def test_pages_are_complete_and_the_newest_event_comes_first(
     assert [one["at"] for one in rising] == sorted(one["at"] for one in everything)
 
 
-def test_times_are_times(
+def test_event_times_have_a_time_zone(
     compute: Callable[..., Compute], operator: Client, database: Database
 ) -> None:
     before = datetime.now(UTC)
@@ -205,13 +205,11 @@ def test_times_are_times(
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_wrong_query_is_a_400_that_names_the_parameter(
-    operator: Client, query: dict[str, str], field: str
-) -> None:
+def test_invalid_event_filter_is_named(operator: Client, query: dict[str, str], field: str) -> None:
     assert field in operator.get(EVENTS, status=400, **query)["error_message"]
 
 
-def test_events_are_for_operators_from_2_5_on(app: Any, operator: Client) -> None:
+def test_events_are_for_operators_from_2_5(app: Any, operator: Client) -> None:
     for role in ("reader", "member", "manager", "service"):
         Client(app, role=role, version="2.5").get(EVENTS, status=403)
     for version in (None, "2.0", "2.4"):

@@ -183,7 +183,7 @@ def refusal(client: Client, arqs: Arqs, provider: str, status: int = 409) -> str
     return str(answer)
 
 
-def test_a_bind_loads_the_image_of_its_profile_first(
+def test_bind_loads_image_of_its_profile(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -229,7 +229,7 @@ def test_an_image_is_found_by_its_function(
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_function_without_exactly_one_image_fails_the_bind(
+def test_function_without_exactly_one_image_fails_the_bind(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -261,7 +261,7 @@ def test_a_function_without_exactly_one_image_fails_the_bind(
         ({"status": "deactivated"}, "deactivated"),
     ],
 )
-def test_an_image_that_cannot_be_trusted_fails_the_bind(
+def test_image_that_cannot_be_verified_fails_the_bind(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -280,7 +280,7 @@ def test_an_image_that_cannot_be_trusted_fails_the_bind(
     assert host.files == []
 
 
-def test_an_image_that_is_not_there_fails_the_bind(
+def test_missing_image_fails_the_bind(
     site: Callable[..., Site], arqs: Callable[..., Arqs], nova: Client, database: Database
 ) -> None:
     host, image = site(), str(uuid4())
@@ -289,7 +289,7 @@ def test_an_image_that_is_not_there_fails_the_bind(
     assert f"Image {image} could not be found" in fault(database, mine)
 
 
-def test_a_program_that_fails_fails_the_bind(
+def test_failed_program_fails_the_bind(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -312,7 +312,7 @@ def test_a_program_that_fails_fails_the_bind(
     assert host.loaded == [b"data", b"data"]
 
 
-def test_a_bind_outlasts_an_outage_of_glance(
+def test_bind_survives_an_outage_of_glance(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -324,7 +324,7 @@ def test_a_bind_outlasts_an_outage_of_glance(
     assert host.loaded == [b"data"]
 
 
-def test_a_driver_that_cannot_load_images_refuses_the_bind(
+def test_bind_is_refused_when_driver_loads_no_images(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -345,14 +345,14 @@ def test_a_driver_that_cannot_load_images_refuses_the_bind(
 @pytest.mark.parametrize(
     "wishes", [{"bitstream_id": "no uuid"}, {"bitstream_id": str(uuid4()), "function_id": "f"}]
 )
-def test_wishes_that_nobody_can_fulfil_are_refused(
+def test_invalid_image_requests_are_refused(
     site: Callable[..., Site], arqs: Callable[..., Arqs], nova: Client, wishes: dict[str, str]
 ) -> None:
     host = site()
     assert "bitstream_id" in refusal(nova, arqs(**wishes), host.provider(), status=400)
 
 
-def test_units_in_use_keep_their_image(
+def test_unit_in_use_keeps_its_image(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -379,7 +379,7 @@ def test_units_in_use_keep_their_image(
     assert host.loaded == [b"data", b"other"]
 
 
-def test_units_of_one_request_share_one_image(
+def test_units_of_one_request_share_an_image(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -392,7 +392,7 @@ def test_units_of_one_request_share_one_image(
     assert host.loaded == [b"data"]
 
 
-def test_one_request_cannot_have_two_images_in_one_device(
+def test_one_request_with_two_images_on_a_device_is_refused(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -403,7 +403,7 @@ def test_one_request_cannot_have_two_images_in_one_device(
     refusal(nova, both, host.provider())
 
 
-def test_a_guest_waits_while_an_image_is_being_loaded(
+def test_bind_waits_while_an_image_is_loading(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -440,7 +440,7 @@ def program(admin: Client, host: Site, image: str, status: int = 200) -> Any:
     return admin.patch(f"/deployables/{uuid}/program", body, status=status)
 
 
-def test_an_operator_loads_an_image(
+def test_operator_loads_an_image(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -468,7 +468,7 @@ def test_an_operator_loads_an_image(
     assert host.loaded == [b"data"]
 
 
-def test_an_agent_removes_the_images_that_an_earlier_agent_left(site: Callable[..., Site]) -> None:
+def test_restarted_agent_removes_leftover_image_files(site: Callable[..., Site]) -> None:
     host = site()
     left = host.state_path / "images" / "left" / "image"
     left.parent.mkdir(parents=True)
@@ -477,7 +477,7 @@ def test_an_agent_removes_the_images_that_an_earlier_agent_left(site: Callable[.
     assert host.files == []
 
 
-def test_an_agent_that_starts_again_makes_images_of_unused_cards_unknown(
+def test_restarted_agent_does_not_trust_images_of_unused_devices(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],
@@ -495,7 +495,7 @@ def test_an_agent_that_starts_again_makes_images_of_unused_cards_unknown(
     assert host.loaded == [b"data", b"data"]
 
 
-def test_a_reset_leaves_no_image_behind(
+def test_image_is_loaded_again_after_a_reset(
     site: Callable[..., Site],
     glance: SimulatedGlance,
     arqs: Callable[..., Arqs],

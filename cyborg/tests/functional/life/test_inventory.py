@@ -70,7 +70,7 @@ def host(stack: Stack, placement: PlacementService, resource_class: str, tmp_pat
     own.stop()
 
 
-def test_hardware_and_backends_are_filtered_by_capability_from_2_5_on(
+def test_hardware_and_backends_are_filtered_by_capability_from_2_5(
     host: Rack, operator: Client
 ) -> None:
     newer = replace(operator, version="2.5")
@@ -95,7 +95,7 @@ def test_hardware_and_backends_are_filtered_by_capability_from_2_5_on(
         assert operator.answer("GET", f"/hardware?{query}") == 400
 
 
-def test_drivers(host: Rack, operator: Client) -> None:
+def test_drivers_are_listed_and_shown(host: Rack, operator: Client) -> None:
     listed = operator.get("/drivers", host=host.compute)["drivers"]
     by_name = {one["name"]: one for one in listed}
     mine = by_name["engine_driver"]
@@ -122,7 +122,7 @@ def test_drivers(host: Rack, operator: Client) -> None:
     assert operator.answer("GET", f"/drivers/{uuid4()}") == 404
 
 
-def test_devices_of_a_driver_are_counted(
+def test_driver_shows_number_of_its_devices(
     host: Rack,
     operator: Client,
     nova: Client,
@@ -143,7 +143,7 @@ def test_devices_of_a_driver_are_counted(
     eventually(lambda: counts() == {"found": 1, "offered": 1, "in_use": 1})
 
 
-def test_backends_and_what_runs_on_them(host: Rack, operator: Client) -> None:
+def test_backends_are_listed_with_their_services(host: Rack, operator: Client) -> None:
     first, second = operator.get("/backends", sort_key="name")["backends"]
     assert operator.get(f"/backends/{first['uuid']}") == first
     assert {key: first[key] for key in ("host", "driver", "name", "state", "capabilities")} == {
@@ -170,7 +170,7 @@ def test_backends_and_what_runs_on_them(host: Rack, operator: Client) -> None:
     assert [one["uuid"] for one in only] == [found[2]["uuid"]]
 
 
-def test_hardware(host: Rack, operator: Client, admin: Client) -> None:
+def test_hardware_is_listed_and_shown(host: Rack, operator: Client, admin: Client) -> None:
     (device,) = admin.get("/devices")["devices"]
     (waiting,) = operator.get("/hardware", setup_required="true")["hardware"]
     assert operator.get(f"/hardware/{waiting['uuid']}") == waiting
@@ -199,7 +199,7 @@ def test_hardware(host: Rack, operator: Client, admin: Client) -> None:
     assert operator.answer("GET", "/hardware?setup_required=maybe") == 400
 
 
-def test_a_discovery_asks_drivers_that_are_not_enabled_too(host: Rack, operator: Client) -> None:
+def test_discovery_includes_disabled_drivers(host: Rack, operator: Client) -> None:
     host.plug(OTHER, 1)
 
     def idle() -> int:
@@ -213,7 +213,7 @@ def test_a_discovery_asks_drivers_that_are_not_enabled_too(host: Rack, operator:
     assert idle() == 2
 
 
-def test_processes_are_up_until_they_are_silent(
+def test_process_is_up_until_heartbeats_stop(
     host: Rack, operator: Client, database: Database
 ) -> None:
     def mine() -> Any:
@@ -239,7 +239,7 @@ def test_processes_are_up_until_they_are_silent(
     assert gone["state"] == "down"
 
 
-def test_a_host_goes_by_either_of_its_names(operator: Client, stack: Stack) -> None:
+def test_services_are_filtered_by_both_host_names(operator: Client, stack: Stack) -> None:
     own, compute = f"node-{uuid4().hex[:8]}", f"compute-{uuid4().hex[:8]}"
     reports = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{own}"))
     try:
@@ -251,7 +251,7 @@ def test_a_host_goes_by_either_of_its_names(operator: Client, stack: Stack) -> N
         assert (found["host"], found["binary"]) == (own, "cyborg-agent")
 
 
-def test_pages_go_through_both_kinds_of_services(host: Rack, operator: Client) -> None:
+def test_service_pages_cover_processes_and_backends(host: Rack, operator: Client) -> None:
     for order in ("", "&sort_dir=desc", "&sort_key=driver", "&sort_key=host&sort_dir=desc"):
         everything = [one["uuid"] for one in operator.get(f"/services?{order}")["services"]]
         walked: list[str] = []
@@ -265,7 +265,7 @@ def test_pages_go_through_both_kinds_of_services(host: Rack, operator: Client) -
         assert operator.answer("GET", f"/services?{odd}") == 400
 
 
-def test_usage(
+def test_usage_counts_units_by_project(
     host: Rack,
     operator: Client,
     member: Client,
@@ -314,7 +314,7 @@ LISTS = ("/drivers", "/backends", "/hardware", "/services")
         ("service", 403),
     ],
 )
-def test_who_may_list(app: Any, path: str, role: str, status: int) -> None:
+def test_role_decides_who_lists_inventory(app: Any, path: str, role: str, status: int) -> None:
     client = Client(app, role=role, version="2.4")
     assert client.answer("GET", path) == status
     one = 404 if status == 200 else status
@@ -322,7 +322,7 @@ def test_who_may_list(app: Any, path: str, role: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("path", [*LISTS, "/usage"])
-def test_there_is_no_such_thing_in_older_versions(app: Any, path: str) -> None:
+def test_inventory_is_not_served_before_2_4(app: Any, path: str) -> None:
     for version in (None, "2.0", "2.3"):
         assert Client(app, role="admin", version=version).answer("GET", path) == 404
     assert Client(app, role="reader", version="2.4").answer("PUT", path) == 405

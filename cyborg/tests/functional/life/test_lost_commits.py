@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 import sqlalchemy as sa
 
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Allocations
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import UseCases
 from cyborg.db.engine import Database
@@ -124,7 +124,7 @@ def binding(arqs: list[str], instance: str) -> list[Binding]:
     return [Binding(one, HOST, provider_of(HOST, 0), instance) for one in arqs]
 
 
-def test_a_first_hello_and_a_first_report(house: House):
+def test_hello_and_first_report_survive_a_lost_commit(house: House):
     house.proxy.lose_answer_to(b"COMMIT")
     welcome = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None))
     assert house.proxy.lost == 1
@@ -138,13 +138,13 @@ def test_a_first_hello_and_a_first_report(house: House):
     assert again.desired_generation == taken.desired_generation
 
 
-def test_a_sign_of_life(house: House):
+def test_api_heartbeat_survives_a_lost_commit(house: House):
     host = f"api-{uuid4().hex[:12]}"
     house.losing(lambda: house.cases.heartbeats.api_alive(host, "1", "somewhere"))
     assert house.count("services", host=host, epoch=1) == 1
 
 
-def test_profiles(house: House, operation: str):
+def test_profiles_survive_a_lost_commit(house: House, operation: str):
     profile = DeviceProfile(str(uuid4()), "gpu", ({"resources:FPGA": "1"},))
     made = house.losing(lambda: house.cases.profiles.create(CALLER, operation, profile))
     assert isinstance(made, DeviceProfile)
@@ -154,14 +154,14 @@ def test_profiles(house: House, operation: str):
     assert house.count("device_profiles") == 0
 
 
-def test_requests_are_made_once(house: House, operation: str):
+def test_arqs_are_created_once_after_a_lost_commit(house: House, operation: str):
     name, before = created(house)
     made = house.losing(lambda: house.cases.arq_creator.create(CALLER, operation, name))
     assert isinstance(made, list)
     assert house.count("extended_accelerator_requests") == len(before) + len(made) == 4
 
 
-def test_a_bind_holds_one_handle_for_each_request(house: House, operation: str):
+def test_bind_holds_one_handle_after_a_lost_commit(house: House, operation: str):
     published(house)
     _, arqs = created(house)
     binds = binding(arqs, str(uuid4()))
@@ -171,7 +171,7 @@ def test_a_bind_holds_one_handle_for_each_request(house: House, operation: str):
     assert house.count("work", kind="notify") == 2
 
 
-def test_an_unbind(house: House, operation: str):
+def test_unbind_survives_a_lost_commit(house: House, operation: str):
     published(house)
     _, arqs = created(house)
     house.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, str(uuid4())), [])
@@ -181,7 +181,7 @@ def test_an_unbind(house: House, operation: str):
 
 
 @pytest.mark.parametrize("by", ["instance", "uuid"])
-def test_deletes(house: House, operation: str, by: str):
+def test_deletes_survive_a_lost_commit(house: House, operation: str, by: str):
     published(house)
     _, arqs = created(house)
     instance = str(uuid4())
@@ -195,13 +195,14 @@ def test_deletes(house: House, operation: str, by: str):
     assert house.count("attach_handles", state="free") == 2
 
 
-def test_devices_and_attributes(house: House, operation: str):
+def test_devices_and_attributes_survive_a_lost_commit(house: House, operation: str):
     published(house)
     with house.database.reader() as tx:
         device = tx.execute(sa.select(METADATA.tables["devices"].c.uuid)).scalar_one()
         deployable = tx.execute(sa.select(METADATA.tables["deployables"].c.uuid)).scalar_one()
     status = DeviceStatus.MAINTAINING
-    house.losing(lambda: house.cases.device_admin.set_status(CALLER, operation, device, status))
+    device_admin = house.cases.device_admin
+    house.losing(lambda: device_admin.update(CALLER, operation, device, status=status))
     assert house.count("events", action="maintaining") == 1
     once, again = str(uuid4()), str(uuid4())
     attributes = house.cases.attributes

@@ -87,7 +87,7 @@ def offered_to_bind(
     return uuid, provider
 
 
-def test_it_is_created_listed_and_offered(
+def test_created_accelerator_is_listed_and_offered(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     wish = bench.wish(traits=["CUSTOM_SOFT"], handles=3, labels={"rack": "7"})
@@ -114,7 +114,7 @@ def test_it_is_created_listed_and_offered(
     assert (hardware["acc_specs"]["num"], hardware["acc_status"]["setup_required"]) == (3, False)
 
 
-def test_two_backends_and_addresses_of_ones_own(
+def test_accelerators_are_created_on_two_backends_with_given_addresses(
     operator: Client, bench: Bench, database: Database
 ) -> None:
     units = ["0000:0c:00.1", "0c:00.2"]
@@ -131,7 +131,7 @@ def test_two_backends_and_addresses_of_ones_own(
     assert "0000:0a:00.0" in taken["error_message"]
 
 
-def test_reports_restarts_and_discoveries_leave_it_as_it_is(
+def test_created_accelerator_survives_reports_restarts_and_discoveries(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     uuid = make(operator, bench.wish(handles=2, labels={"mine": "yes"}))
@@ -154,7 +154,7 @@ def test_reports_restarts_and_discoveries_leave_it_as_it_is(
     eventually_offered(placement, provider, 2)
 
 
-def test_with_its_backend_it_is_lost_and_comes_back(
+def test_created_accelerator_is_lost_and_returns_with_its_backend(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     uuid = make(operator, bench.wish("right"))
@@ -170,7 +170,7 @@ def test_with_its_backend_it_is_lost_and_comes_back(
     eventually_offered(placement, provider, 1)
 
 
-def test_it_is_given_to_a_guest_and_cleaned_after_it(
+def test_created_accelerator_is_bound_and_cleaned(
     operator: Client,
     bench: Bench,
     placement: PlacementService,
@@ -194,7 +194,7 @@ def test_it_is_given_to_a_guest_and_cleaned_after_it(
     assert bench.ran("take", "wipe") == ["take", "wipe"]
 
 
-def test_what_is_bound_is_not_deleted_and_what_is_free_leaves_everything(
+def test_bound_accelerator_is_not_deleted(
     operator: Client,
     bench: Bench,
     placement: PlacementService,
@@ -225,7 +225,7 @@ def test_what_is_bound_is_not_deleted_and_what_is_free_leaves_everything(
     assert again != uuid
 
 
-def test_deleting_it_while_its_agent_is_away(
+def test_delete_completes_when_agent_returns(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     uuid = make(operator, bench.wish())
@@ -239,7 +239,7 @@ def test_deleting_it_while_its_agent_is_away(
     eventually(lambda: shown(placement, provider) is None)
 
 
-def test_an_agent_that_is_down_is_named_or_waited_for(
+def test_create_fails_or_waits_when_agent_is_down(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     bench.stop(database)
@@ -257,7 +257,9 @@ def test_an_agent_that_is_down_is_named_or_waited_for(
     eventually_offered(placement, made.provider(database, result["result"]["device"]), 1)
 
 
-def test_a_conductor_dies_on_the_way(operator: Client, bench: Bench, database: Database) -> None:
+def test_create_completes_after_conductor_crash(
+    operator: Client, bench: Bench, database: Database
+) -> None:
     bench.stop(database)
     begun = operator.post(f"{DEVICES}?wait=true", bench.wish(), status=202)
     orphan(database)
@@ -266,7 +268,9 @@ def test_a_conductor_dies_on_the_way(operator: Client, bench: Bench, database: D
     assert listed(operator, backend="left")[1:] == [result["result"]["device"]]
 
 
-def test_a_repeated_order_makes_one(operator: Client, bench: Bench, database: Database) -> None:
+def test_repeated_create_makes_one_accelerator(
+    operator: Client, bench: Bench, database: Database
+) -> None:
     asking = replace(operator, key=str(uuid4()))
     with ThreadPoolExecutor() as pool:
         asks = [pool.submit(asking.post, DEVICES, bench.wish(), 202) for _ in range(4)]
@@ -279,7 +283,7 @@ def test_a_repeated_order_makes_one(operator: Client, bench: Bench, database: Da
     asking.post("/services/discover", {}, status=409)
 
 
-def test_a_delete_and_a_bind_at_once(
+def test_concurrent_delete_and_bind(
     operator: Client,
     bench: Bench,
     placement: PlacementService,
@@ -316,7 +320,7 @@ def gone(operator: Client, uuid: str) -> None:
     eventually(lambda: uuid not in listed(operator), timeout=30.0)
 
 
-def test_what_operators_told_they_may_change(
+def test_operators_update_facts_of_created_accelerators(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     uuid = make(operator, bench.wish(traits=["CUSTOM_SOFT"]))
@@ -337,7 +341,7 @@ def test_what_operators_told_they_may_change(
     assert operator.get(f"{DEVICES}/{found}")["status"] == "enabled"
 
 
-def test_a_whole_function_that_no_backend_matches(
+def test_function_without_backend_match_is_offered(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     uuid = make(operator, bench.wish("cards", handles=[servers.FPGA]))
@@ -360,7 +364,7 @@ def test_a_whole_function_that_no_backend_matches(
         ("0000:77:00.0", "it is not on the bus"),
     ],
 )
-def test_what_the_host_needs_is_not_given_away_by_any_word(
+def test_create_refuses_functions_that_the_host_needs(
     operator: Client,
     bench: Bench,
     placement: PlacementService,
@@ -375,7 +379,9 @@ def test_what_the_host_needs_is_not_given_away_by_any_word(
     assert shown(placement, provider_uuid(f"{bench.name}_{address}")) is None
 
 
-def test_bad_orders_change_nothing(operator: Client, bench: Bench, database: Database) -> None:
+def test_invalid_create_requests_change_nothing(
+    operator: Client, bench: Bench, database: Database
+) -> None:
     before = everything(database)
     for change, status, named in (
         ({"host": "nowhere"}, 404, "Host nowhere"),
@@ -391,7 +397,7 @@ def test_bad_orders_change_nothing(operator: Client, bench: Bench, database: Dat
     assert everything(database) == before
 
 
-def test_drivers_that_create_nothing_are_named(
+def test_create_on_driver_without_support_is_refused(
     operator: Client, racked: Callable[..., Any], database: Database
 ) -> None:
     host = racked()
@@ -409,7 +415,7 @@ def test_drivers_that_create_nothing_are_named(
     assert everything(database) == before
 
 
-def test_uninstalled_with_its_driver(
+def test_created_accelerators_are_removed_with_their_driver(
     operator: Client, bench: Bench, placement: PlacementService, database: Database
 ) -> None:
     provider = made.provider(database, make(operator, bench.wish()))
@@ -423,7 +429,9 @@ def test_uninstalled_with_its_driver(
 
 
 @pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
-def test_who_may_not(operator: Client, bench: Bench, role: str) -> None:
+def test_only_operators_create_and_delete_accelerators(
+    operator: Client, bench: Bench, role: str
+) -> None:
     other = replace(operator, role=role)
     assert other.answer("POST", DEVICES, bench.wish()) == 403
     stranger = replace(operator, role="member", project=uuid4().hex)

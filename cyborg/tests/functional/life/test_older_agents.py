@@ -93,7 +93,7 @@ def refused(operator: Client, begun: dict[str, Any], verb: str) -> None:
     assert f"{_REASON} {verb}" in over["results"][0]["error"]
 
 
-def test_what_it_reports_is_kept(host: str, operator: Client) -> None:
+def test_report_of_an_older_agent_is_stored(host: str, operator: Client) -> None:
     assert device(operator)["status"] == "enabled"
     assert operator.get("/hardware")["hardware"] == []
     assert operator.get("/backends")["backends"] == []
@@ -101,14 +101,14 @@ def test_what_it_reports_is_kept(host: str, operator: Client) -> None:
     assert (driver["name"], driver["state"], driver["version"]) == (DRIVER, "READY", None)
 
 
-def test_a_device_without_set_up_is_enabled(host: str, operator: Client) -> None:
+def test_device_without_setup_is_enabled(host: str, operator: Client) -> None:
     path = f"/devices/{device(operator)['uuid']}"
     operator.post(f"{path}/disable", status=204)
     operator.post(f"{path}/enable", status=204)
     assert device(operator)["status"] == "enabled"
 
 
-def test_enabling_what_guests_have_changes_nothing(
+def test_enabling_a_bound_device_changes_nothing(
     host: str, operator: Client, member: Client, profile: Callable[..., str]
 ) -> None:
     nova = member.with_service_token()
@@ -118,7 +118,7 @@ def test_enabling_what_guests_have_changes_nothing(
     assert (device(operator)["status"], device(operator)["in_use"]) == ("enabled", True)
 
 
-def test_a_bind_with_an_image_fails_at_once(
+def test_bind_with_image_fails_on_an_older_agent(
     host: str, member: Client, profile: Callable[..., str], database: Database
 ) -> None:
     """Such an agent would prepare the device without the image and call that a success."""
@@ -134,7 +134,7 @@ def test_a_bind_with_an_image_fails_at_once(
     assert "image" in fault
 
 
-def test_a_set_up_fails_at_once(host: str, operator: Client, database: Database) -> None:
+def test_setup_fails_on_an_older_agent(host: str, operator: Client, database: Database) -> None:
     """A newer agent had told of the hardware, before the older one was put back."""
     path = f"/devices/{device(operator)['uuid']}"
     operator.post(f"{path}/disable", status=204)
@@ -159,7 +159,7 @@ def test_a_set_up_fails_at_once(host: str, operator: Client, database: Database)
     assert work_left(database) == []
 
 
-def test_a_discovery_is_refused(host: str, operator: Client, database: Database) -> None:
+def test_discovery_fails_on_an_older_agent(host: str, operator: Client, database: Database) -> None:
     begun = operator.post("/services/discover", {"hosts": [host]}, status=202)
     refused(operator, begun, "discovery")
     assert device(operator)["status"] == "enabled"
@@ -175,7 +175,7 @@ def test_a_discovery_is_refused(host: str, operator: Client, database: Database)
         ("DELETE", f"/drivers/{DRIVER}", None, "discovery"),
     ],
 )
-def test_drivers_are_left_as_they_are(
+def test_driver_requests_fail_on_an_older_agent(
     host: str, operator: Client, database: Database, *, method: str, path: str, body: Any, verb: str
 ) -> None:
     refused(operator, operator.send(method, path, body, 202), verb)

@@ -58,9 +58,7 @@ def kill(database: Database, host: RackedCompute) -> None:
         tx.execute(sa.update(Service).where(Service.host == host.compute).values(last_seen_ms=0))
 
 
-def test_what_has_changed_is_found_when_somebody_asks(
-    operator: Client, admin: Client, host: RackedCompute
-) -> None:
+def test_discovery_reports_changes(operator: Client, admin: Client, host: RackedCompute) -> None:
     host.plug(OTHER, 3)
     over = discover(operator)
     assert (over["state"], over["verb"], over["error"]) == ("succeeded", "discover", None)
@@ -79,7 +77,7 @@ def test_what_has_changed_is_found_when_somebody_asks(
     assert numbers(result) == {"found": 1, "added": 0, "changed": 0, "lost": 0, "failed": 0}
 
 
-def test_a_host_that_fails_says_so_and_the_others_go_on(
+def test_discovery_continues_after_a_failed_host(
     operator: Client, racked: Callable[..., RackedCompute], quiet: Stack
 ) -> None:
     good, bad = racked(on=quiet), racked(on=quiet)
@@ -95,7 +93,7 @@ def test_a_host_that_fails_says_so_and_the_others_go_on(
     assert numbers(results[bad.compute])["lost"] == 0
 
 
-def test_a_repeated_request_answers_the_same_operation(
+def test_repeated_request_returns_the_same_operation(
     operator: Client, host: RackedCompute, database: Database
 ) -> None:
     asking = replace(operator, key=str(uuid4()))
@@ -110,7 +108,7 @@ def test_a_repeated_request_answers_the_same_operation(
     asking.post(DISCOVER, {}, status=409)
 
 
-def test_what_is_not_there_begins_nothing(
+def test_discovery_of_missing_hosts_or_drivers_is_refused(
     operator: Client, host: RackedCompute, database: Database
 ) -> None:
     operator.post(DISCOVER, {"hosts": [host.compute, "nowhere"]}, status=404)
@@ -118,7 +116,7 @@ def test_what_is_not_there_begins_nothing(
     assert operator.get("/operations")["operations"] == []
 
 
-def test_an_agent_that_is_down_is_named_or_waited_for(
+def test_discovery_fails_or_waits_when_agent_is_down(
     operator: Client, host: RackedCompute, database: Database
 ) -> None:
     kill(database, host)
@@ -140,15 +138,15 @@ def test_an_agent_that_is_down_is_named_or_waited_for(
     assert numbers(over["results"][0])["found"] == 2
 
 
-def test_an_operation_that_ended_is_kept_for_a_while(
+def test_finished_operation_is_kept_for_its_retention(
     operator: Client, host: RackedCompute, database: Database
 ) -> None:
     over = discover(operator)
     with database.reader() as tx:
         ended_ms = int(tx.execute(sa.select(Operation.finished_ms)).scalar_one() or 0)
-    assert history.purge(database, ended_ms)[history.Kept.OPERATIONS] == 0
+    assert history.purge(database, ended_ms)[history.Table.OPERATIONS] == 0
     assert operator.get("/operations")["operations"] == [over]
-    assert history.purge(database, ended_ms + 1)[history.Kept.OPERATIONS] == 1
+    assert history.purge(database, ended_ms + 1)[history.Table.OPERATIONS] == 1
     assert operator.get("/operations")["operations"] == []
     with database.reader() as tx:
         assert tx.execute(sa.select(OperationResult.id)).all() == []

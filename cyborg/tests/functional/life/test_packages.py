@@ -101,7 +101,7 @@ def install(operator: Client, resource_class: str) -> dict[str, Any]:
     return do(operator, "POST", DRIVERS, body)
 
 
-def test_at_the_first_start_every_installed_driver_tells_what_it_knows(
+def test_first_start_reports_every_installed_driver(
     operator: Client, site: Callable[..., Site]
 ) -> None:
     host = site()
@@ -119,7 +119,7 @@ def test_at_the_first_start_every_installed_driver_tells_what_it_knows(
     eventually(lambda: servers.GPU not in hardware(operator, "pci_driver"))
 
 
-def test_all_that_is_installed_may_be_enabled(operator: Client, site: Callable[..., Site]) -> None:
+def test_all_installed_drivers_can_be_enabled(operator: Client, site: Callable[..., Site]) -> None:
     site(loader.ALL).start()
     eventually(lambda: len(operator.get("/devices")["devices"]) == 1, timeout=60.0)
     found = drivers(operator)
@@ -127,7 +127,7 @@ def test_all_that_is_installed_may_be_enabled(operator: Client, site: Callable[.
     assert found["fake_driver"]["devices"]["found"] == 1
 
 
-def test_options_from_the_database_make_backends_and_each_tells_what_it_found(
+def test_options_from_database_create_backends(
     operator: Client, site: Callable[..., Site], resource_class: str
 ) -> None:
     host = site()
@@ -173,7 +173,7 @@ def test_options_from_the_database_make_backends_and_each_tells_what_it_found(
     assert set(hardware(operator, "generic_driver")) == set(listed)
 
 
-def test_commands_come_from_no_request(
+def test_commands_are_not_accepted_from_requests(
     operator: Client, site: Callable[..., Site], resource_class: str
 ) -> None:
     site().start()
@@ -190,7 +190,7 @@ def test_commands_come_from_no_request(
     assert after == before
 
 
-def test_a_package_that_came_in_while_the_agent_runs(
+def test_package_installed_while_agent_runs_is_found(
     operator: Client, site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = tmp_path / "site-packages"

@@ -117,7 +117,7 @@ def no_fault(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("verb", "name", "value"), [("hello", "hello", HELLO), ("report", "report", REPORT)]
 )
-def test_what_an_agent_says_in_a_wrong_type_is_refused(
+def test_agent_messages_with_wrong_types_are_refused(
     ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture, *, verb: str, name: str, value: Any
 ) -> None:
     place = {} if verb == "hello" else {"host": HOST, "epoch": epoch}
@@ -131,7 +131,7 @@ def test_what_an_agent_says_in_a_wrong_type_is_refused(
 
 
 @pytest.mark.parametrize("verb", ["report", "desired", "holdings", "published", "retired"])
-def test_who_says_it_and_when_are_of_their_types(
+def test_host_and_epoch_with_wrong_types_are_refused(
     ask: Ask, epoch: int, database: Database, caplog: pytest.LogCaptureFixture, *, verb: str
 ) -> None:
     more: dict[str, dict[str, Any]] = {
@@ -158,7 +158,7 @@ def test_who_says_it_and_when_are_of_their_types(
         ("retired", "names", [None, 7, "x", {}, [7], [["a"]], [None]]),
     ],
 )
-def test_what_became_of_providers_is_of_its_type(
+def test_provider_results_with_wrong_types_are_refused(
     ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture, *, verb: str, name: str, odd: list[Any]
 ) -> None:
     for one in odd:
@@ -166,13 +166,13 @@ def test_what_became_of_providers_is_of_its_type(
     no_fault(caplog)
 
 
-def test_a_verb_that_there_is_not(ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_verb_is_refused(ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(exception.UnknownVerb, match="another release and does not know dance"):
         ask("dance", host=HOST, epoch=epoch)
     no_fault(caplog)
 
 
-def test_another_host_and_an_older_epoch(
+def test_other_host_and_older_epoch_are_refused(
     ask: Ask, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = everything(database)
@@ -194,7 +194,7 @@ def test_another_host_and_an_older_epoch(
     no_fault(caplog)
 
 
-def test_a_request_without_a_sender_is_refused_and_logged_once(
+def test_request_without_sender_is_refused_and_logged_once(
     stack: Stack, epoch: int, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = everything(database)
@@ -264,7 +264,7 @@ def operator(app: Any) -> Client:
     ],
     ids=["older", "stranger", "babbler", "newer", "of another task", "of wrong types"],
 )
-def test_an_agent_of_another_release_ends_its_part_of_an_operation(
+def test_unknown_verb_at_agent_fails_its_part_of_an_operation(
     stack: Stack,
     operator: Client,
     database: Database,
@@ -294,7 +294,7 @@ def test_an_agent_of_another_release_ends_its_part_of_an_operation(
     no_fault(caplog)
 
 
-def test_a_conductor_of_another_release_is_refused_by_agents(
+def test_agents_refuse_a_conductor_of_another_release(
     stack: Stack, compute: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     host = compute().name

@@ -127,7 +127,7 @@ def boot(user: ComputeWalk, profile: str) -> tuple[Server, dict[str, str]]:
     return server, server.binding_profiles[port]
 
 
-def test_a_port_gets_a_function_on_its_physical_network(
+def test_port_gets_function_on_its_physical_network(
     site: Site,
     user: ComputeWalk,
     profile: Callable[..., str],
@@ -145,7 +145,7 @@ def test_a_port_gets_a_function_on_its_physical_network(
     assert arq["attach_handle_info"]["physical_network"] == networks[0]
 
 
-def test_another_network_after_a_restart_changes_handles_where_they_stand(
+def test_changed_network_updates_handles_in_place(
     site: Site,
     user: ComputeWalk,
     profile: Callable[..., str],

@@ -54,7 +54,7 @@ def settled(database: Database, host: RackedCompute) -> None:
     assert host.driver.ready == set()
 
 
-def test_the_agent_that_is_asked_is_named(
+def test_work_names_the_epoch_of_the_agent(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     """Two agents of one host share its queue: the one that has been superseded must refuse."""
@@ -77,7 +77,7 @@ def test_the_agent_that_is_asked_is_named(
     assert [one.agent_epoch for one in host.driver.tasks] == [1, 1, 2, 2]
 
 
-def test_started_then_bound(
+def test_arq_is_bind_started_until_prepared(
     host: RackedCompute,
     arqs: Callable[[], Arqs],
     nova: Client,
@@ -102,7 +102,7 @@ def test_started_then_bound(
     assert [verb for verb, _ in host.driver.calls] == ["prepare", "release"]
 
 
-def test_line_69_a_fault_fails_the_bind(
+def test_bind_fails_when_preparation_fails(
     host: RackedCompute,
     arqs: Callable[[], Arqs],
     nova: Client,
@@ -126,7 +126,7 @@ def test_line_69_a_fault_fails_the_bind(
     eventually(lambda: of_instance(nova, again)[0]["state"] == "Bound")
 
 
-def test_a_failed_bind_may_be_unbound_and_bound_again(
+def test_failed_arq_can_be_unbound_and_bound_again(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client
 ) -> None:
     host.driver.behaviour.fault = RuntimeError("once")
@@ -164,7 +164,7 @@ def hasty(stack: Stack) -> Iterator[ConductorClient]:
     own.stop()
 
 
-def test_an_agent_that_is_away_fails_the_bind_at_its_deadline(
+def test_bind_fails_at_deadline_when_agent_is_down(
     stack: Stack,
     host: RackedCompute,
     arqs: Callable[[], Arqs],
@@ -191,7 +191,7 @@ def test_an_agent_that_is_away_fails_the_bind_at_its_deadline(
 
 
 @pytest.mark.parametrize("way", ["unbind", "delete"])
-def test_let_go_while_it_is_being_prepared(
+def test_unit_unbound_during_preparation_is_released(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database, way: str
 ) -> None:
     host.driver.behaviour.preparing.clear()
@@ -208,7 +208,7 @@ def test_let_go_while_it_is_being_prepared(
     settled(database, host)
 
 
-def test_a_bind_waits_for_the_last_guests_release(
+def test_bind_waits_for_release_of_the_unit(
     host: RackedCompute,
     arqs: Callable[[], Arqs],
     nova: Client,
@@ -232,7 +232,7 @@ def test_a_bind_waits_for_the_last_guests_release(
     settled(database, host)
 
 
-def test_who_waits_for_a_release_may_go_before_it_ends(
+def test_arq_that_waits_for_release_can_be_deleted(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     first = bind(nova, arqs(), host.provider())
@@ -248,7 +248,7 @@ def test_who_waits_for_a_release_may_go_before_it_ends(
     settled(database, host)
 
 
-def test_a_release_that_fails_is_tried_again(
+def test_release_is_retried_after_agent_restarts(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     instance = bind(nova, arqs(), host.provider())
@@ -292,7 +292,7 @@ def loaded_image(database: Database) -> str | None:
     return found
 
 
-def test_program(
+def test_operator_programs_a_deployable(
     programmable: RackedCompute, glance: SimulatedGlance, admin: Client, database: Database
 ) -> None:
     image = glance.add(b"bitstream")
@@ -303,7 +303,7 @@ def test_program(
     assert list(programmable.state_path.glob("*.image*")) == []
 
 
-def test_program_fails_without_harm(
+def test_failed_program_is_recorded_and_changes_no_image(
     programmable: RackedCompute, glance: SimulatedGlance, admin: Client, database: Database
 ) -> None:
     program(admin, str(uuid4()))
@@ -319,6 +319,8 @@ def test_program_fails_without_harm(
     assert "could not be found" in actions[1].reason
 
 
-def test_what_cannot_be_programmed(compute: Callable[..., Any], admin: Client) -> None:
+def test_program_is_refused_without_driver_support(
+    compute: Callable[..., Any], admin: Client
+) -> None:
     compute()
     assert "fake_driver" in str(program(admin, str(uuid4()), status=409))

@@ -27,7 +27,7 @@ def operator(admin: Client) -> Client:
     return replace(admin, role="operator", version="2.4")
 
 
-def test_requests_keep_what_they_asked_for(
+def test_arqs_keep_groups_of_the_former_profile(
     compute: Callable[..., Compute],
     profile: Callable[..., str],
     operator: Client,
@@ -54,7 +54,7 @@ def test_requests_keep_what_they_asked_for(
     bind(nova, fresh, host.fake_provider, host=host.name, status=400)
 
 
-def test_a_name_that_is_taken(
+def test_profile_rename_to_used_name_is_refused(
     profile: Callable[..., str], operator: Client, database: Database
 ) -> None:
     name, taken = profile(FPGA), profile(FPGA)
@@ -65,7 +65,7 @@ def test_a_name_that_is_taken(
     assert operator.patch(f"{PATH}/{name}", {"name": name}, status=200)["name"] == name
 
 
-def test_a_repeated_change_changes_nothing_more(
+def test_repeated_profile_change_runs_once(
     conductor: ConductorClient, profile: Callable[..., str], database: Database
 ) -> None:
     name, new, once = profile(FPGA), f"profile-{uuid4().hex}", str(uuid4())
@@ -79,7 +79,7 @@ def test_a_repeated_change_changes_nothing_more(
 
 
 @pytest.mark.parametrize("role", ["manager", "member", "reader"])
-def test_others_may_not(
+def test_only_operators_change_profiles(
     profile: Callable[..., str], operator: Client, role: str, database: Database
 ) -> None:
     name = profile(FPGA)

@@ -80,7 +80,7 @@ def recovered(database: Database) -> bool:
     return work_left(database) == []
 
 
-def test_refused_eight_times_a_unit_is_kept_from_guests_until_it_is_released(
+def test_unit_is_quarantined_after_eight_failed_releases(
     stuck: RackedCompute, placement: PlacementService, database: Database
 ) -> None:
     eventually_offered(placement, stuck.provider(), 1)
@@ -97,7 +97,7 @@ def test_refused_eight_times_a_unit_is_kept_from_guests_until_it_is_released(
     assert [one.action for one in history(database)] == ["quarantined", "out of quarantine"]
 
 
-def test_tries_that_found_no_agent_are_no_refusals(
+def test_attempts_without_agent_do_not_count(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     instance = bind(nova, arqs(), host.provider())
@@ -119,7 +119,7 @@ def refusals(database: Database) -> int:
         return sum(one["refusals"] for one in specs if one)
 
 
-def test_it_is_said_once(
+def test_quarantine_is_logged_once(
     stuck: RackedCompute, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = refusals(database)
@@ -130,7 +130,7 @@ def test_it_is_said_once(
     assert "cyborg.conductor.tasks.units" not in said
 
 
-def test_no_bind_takes_it(
+def test_quarantined_unit_is_not_bound(
     stuck: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     second = bind(nova, arqs(), stuck.provider())
@@ -139,7 +139,7 @@ def test_no_bind_takes_it(
     assert sorted(handle_states(database).values()) == ["held", "quarantined"]
 
 
-def test_the_audit_tells_of_it(stuck: RackedCompute, stack: Stack) -> None:
+def test_audit_reports_quarantined_unit(stuck: RackedCompute, stack: Stack) -> None:
     own = replace(stack, times=replace(stack.times, ages=Ages(settle=600_000)))
     (finding,) = [
         one
@@ -151,7 +151,7 @@ def test_the_audit_tells_of_it(stuck: RackedCompute, stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("healed", [True, False], ids=["released in time", "not released"])
-def test_a_bind_that_waits_for_it(
+def test_bind_waits_for_a_quarantined_unit_until_its_deadline(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     arqs: Callable[[], Arqs],

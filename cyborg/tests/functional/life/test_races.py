@@ -42,7 +42,7 @@ def asked(client: Client, method: str, path: str, body: Any = None) -> Callable[
     return lambda: client.answer(method, path, body)
 
 
-def test_line_59_fifty_instances_on_one_provider(
+def test_fifty_concurrent_binds_get_distinct_handles(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     profile: Profiles,
@@ -59,7 +59,7 @@ def test_line_59_fifty_instances_on_one_provider(
     sound(database)
 
 
-def test_sixteen_bind_the_same_request(
+def test_sixteen_concurrent_binds_of_one_arq(
     compute: Computes, profile: Profiles, nova: Client, database: Database
 ) -> None:
     host = compute()
@@ -72,7 +72,7 @@ def test_sixteen_bind_the_same_request(
     sound(database)
 
 
-def test_reports_against_binds(
+def test_concurrent_reports_and_binds(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     profile: Profiles,
@@ -106,7 +106,7 @@ def test_reports_against_binds(
     eventually_offered(placement, host.provider(), 9)
 
 
-def test_enable_and_disable_against_reports(
+def test_concurrent_enable_disable_and_reports(
     racked: Callable[..., RackedCompute], admin: Client, placement: PlacementService
 ) -> None:
     host = racked(cards={CARD: 2})
@@ -123,7 +123,7 @@ def test_enable_and_disable_against_reports(
     eventually_offered(placement, host.provider(), 5)
 
 
-def test_prepared_handles_change_hands(
+def test_concurrent_rebinds_of_prepared_handles(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     profile: Profiles,

@@ -83,7 +83,7 @@ def filled(value: Any, facts: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize("state", ["up", "down"])
-def test_nothing_changes(
+def test_refused_request_changes_nothing(
     operator: Client,
     nova: Client,
     profile: Callable[..., str],

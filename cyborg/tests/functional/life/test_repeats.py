@@ -50,13 +50,15 @@ def operation() -> str:
     return str(uuid4())
 
 
-def test_create(conductor: ConductorClient, profile: Profiles, twice: Twice) -> None:
+def test_repeated_create_runs_once(
+    conductor: ConductorClient, profile: Profiles, twice: Twice
+) -> None:
     name, once = profile(TWO), operation()
     twice(lambda: conductor.create_arqs(CALLER, once, name))
     assert len(conductor.create_arqs(CALLER, operation(), name)) == 2
 
 
-def test_a_late_repetition_of_create_brings_nothing_back(
+def test_late_repeated_create_restores_nothing(
     conductor: ConductorClient, profile: Profiles, database: Database
 ) -> None:
     name, once = profile(TWO), operation()
@@ -67,7 +69,7 @@ def test_a_late_repetition_of_create_brings_nothing_back(
     assert everything(database) == before
 
 
-def test_a_late_repetition_of_a_bind_does_not_undo_an_unbind(
+def test_late_repeated_bind_does_not_undo_an_unbind(
     conductor: ConductorClient, compute: Computes, profile: Profiles, database: Database
 ) -> None:
     host, name, once = compute(), profile(FPGA), operation()
@@ -82,7 +84,7 @@ def test_a_late_repetition_of_a_bind_does_not_undo_an_unbind(
 
 
 @pytest.mark.parametrize("found", ["something", "nothing"])
-def test_a_late_repetition_of_delete_by_instance_spares_what_was_bound_since(
+def test_late_repeated_delete_keeps_later_binds(
     conductor: ConductorClient,
     compute: Computes,
     profile: Profiles,
@@ -106,7 +108,7 @@ def test_a_late_repetition_of_delete_by_instance_spares_what_was_bound_since(
     assert everything(database) == before
 
 
-def test_bind_unbind_and_delete(
+def test_repeated_bind_unbind_and_delete_run_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host, name = compute(), profile(TWO)
@@ -125,7 +127,7 @@ def test_bind_unbind_and_delete(
         conductor.delete_arqs(CALLER, operation(), uuids)
 
 
-def test_bind_and_unbind_together(
+def test_repeated_bind_with_unbind_runs_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host, name = compute(), profile(TWO)
@@ -141,7 +143,7 @@ def test_bind_and_unbind_together(
     twice(lambda: conductor.patch_arqs(CALLER, once, binds, [old[0].uuid]))
 
 
-def test_delete_by_instance(
+def test_repeated_delete_by_instance_runs_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host = compute()
@@ -152,7 +154,7 @@ def test_delete_by_instance(
     twice(lambda: conductor.delete_instance_arqs(CALLER, once, instance))
 
 
-def test_profiles(conductor: ConductorClient, twice: Twice) -> None:
+def test_repeated_profile_requests_run_once(conductor: ConductorClient, twice: Twice) -> None:
     wanted = DeviceProfile(str(uuid4()), f"profile-{uuid4().hex}", (FPGA,))
     once, again = operation(), operation()
     twice(lambda: conductor.create_device_profile(CALLER, once, wanted))
@@ -163,7 +165,7 @@ def test_profiles(conductor: ConductorClient, twice: Twice) -> None:
         conductor.delete_device_profiles(CALLER, operation(), [wanted.name])
 
 
-def test_device_status(
+def test_repeated_device_status_change_runs_once(
     conductor: ConductorClient, compute: Computes, admin: Client, twice: Twice
 ) -> None:
     compute()
@@ -177,7 +179,7 @@ def test_device_status(
 
 
 @pytest.mark.parametrize("uuid", [None, "5c0f6f5e-6a56-4d1c-9d0c-6f2f3a2be1d7"])
-def test_attributes(
+def test_repeated_attribute_requests_run_once(
     conductor: ConductorClient, compute: Computes, admin: Client, twice: Twice, uuid: str | None
 ) -> None:
     compute()
@@ -198,7 +200,7 @@ def test_attributes(
         conductor.delete_attribute(CALLER, operation(), mine)
 
 
-def test_program_is_noted_once(
+def test_repeated_program_is_recorded_once(
     conductor: ConductorClient,
     racked: Callable[..., RackedCompute],
     resource_class: str,

@@ -64,7 +64,7 @@ def _is_uuid(value: object) -> bool:
     return isinstance(value, str) and len(value) == 36 and value.count("-") == 4
 
 
-def test_lines_94_and_96_to_98_the_fake_device(
+def test_fake_device_is_reported_and_published(
     compute: Computes, admin: Client, placement: PlacementService
 ) -> None:
     host = compute()
@@ -85,7 +85,7 @@ def test_lines_94_and_96_to_98_the_fake_device(
     }
 
 
-def test_line_95_a_restart_changes_nothing(racked: Racks, database: Database) -> None:
+def test_agent_restart_changes_no_row(racked: Racks, database: Database) -> None:
     host = racked(cards={CARD: 2, OTHER: 1})
     before, rows = uuids(database), everything(database)
     host.agent.stop()
@@ -96,7 +96,7 @@ def test_line_95_a_restart_changes_nothing(racked: Racks, database: Database) ->
     assert everything(database) == rows
 
 
-def test_an_unchanged_host_sends_no_report(racked: Racks, database: Database) -> None:
+def test_unchanged_host_sends_no_report(racked: Racks, database: Database) -> None:
     host = racked()
 
     def taken_in() -> int:
@@ -109,7 +109,7 @@ def test_an_unchanged_host_sends_no_report(racked: Racks, database: Database) ->
     assert taken_in() == last
 
 
-def test_lines_89_and_102_disabled_until_enabled(
+def test_disabled_device_stays_reserved_until_enabled(
     racked: Racks,
     admin: Client,
     placement: PlacementService,
@@ -139,7 +139,7 @@ def test_lines_89_and_102_disabled_until_enabled(
     eventually_offered(placement, host.provider(), 3)
 
 
-def test_line_100_a_device_that_vanishes_and_comes_back(
+def test_lost_device_keeps_rows_and_is_offered_again_when_it_returns(
     racked: Racks,
     admin: Client,
     database: Database,
@@ -171,7 +171,7 @@ def test_line_100_a_device_that_vanishes_and_comes_back(
     bind(nova, more, host.provider())
 
 
-def test_units_that_vanish_are_reserved_and_come_back(
+def test_lost_units_are_reserved_until_they_return(
     racked: Racks, placement: PlacementService, database: Database
 ) -> None:
     host = racked(cards={CARD: 3})
@@ -191,7 +191,7 @@ def lost_devices(database: Database) -> list[str]:
         return list(tx.execute(query).scalars())
 
 
-def test_one_failing_driver_stops_no_other(
+def test_failing_driver_does_not_stop_the_others(
     stack: Stack,
     placement: PlacementService,
     resource_class: str,
@@ -234,7 +234,7 @@ def test_one_failing_driver_stops_no_other(
         own.stop()
 
 
-def test_an_agent_whose_drivers_all_fail_tells_the_reason(
+def test_service_shows_error_when_all_drivers_fail(
     stack: Stack, app: Any, resource_class: str, database: Database, tmp_path: Path
 ) -> None:
     name = fresh_host()
@@ -274,7 +274,7 @@ def test_an_agent_whose_drivers_all_fail_tells_the_reason(
         own.stop()
 
 
-def test_line_101_generations_that_move_meanwhile(
+def test_publish_succeeds_after_provider_generation_conflict(
     racked: Racks, placement: PlacementService
 ) -> None:
     host = racked(cards={CARD: 2})
@@ -287,7 +287,7 @@ def test_line_101_generations_that_move_meanwhile(
     assert "HW_GPU_API_VULKAN" in provider(placement, host.provider())["traits"]
 
 
-def test_a_name_that_placement_gave_to_another(
+def test_provider_name_taken_in_placement_is_reported(
     stack: Stack,
     placement: PlacementService,
     resource_class: str,
@@ -333,7 +333,7 @@ def test_a_name_that_placement_gave_to_another(
         own.stop()
 
 
-def test_two_agents_on_one_bus_keep_apart(
+def test_two_agents_on_one_bus_bind_only_their_devices(
     compute: Computes, profile: Profiles, nova: Client
 ) -> None:
     one, other = compute(), compute()

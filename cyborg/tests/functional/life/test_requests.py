@@ -24,7 +24,7 @@ Computes = Callable[..., Compute]
 Profiles = Callable[..., str]
 
 
-def test_line_36_a_new_request(profile: Profiles, member: Client) -> None:
+def test_create_returns_initial_arq(profile: Profiles, member: Client) -> None:
     name = profile(FPGA)
     (arq,) = create(member, name)
     assert arq.pop("uuid")
@@ -45,7 +45,7 @@ def test_line_36_a_new_request(profile: Profiles, member: Client) -> None:
     }
 
 
-def test_line_37_as_many_as_the_groups_ask_for(profile: Profiles, member: Client) -> None:
+def test_create_makes_one_arq_for_each_requested_unit(profile: Profiles, member: Client) -> None:
     name = profile(
         {"resources:FPGA": "2", "resources:CUSTOM_OTHER": "1"},
         {"accel:only": "a wish"},
@@ -57,17 +57,17 @@ def test_line_37_as_many_as_the_groups_ask_for(profile: Profiles, member: Client
 
 
 @pytest.mark.parametrize("name", ["unknown", "", "odd name!", "☃", "x" * 300])
-def test_line_38_no_such_profile(member: Client, name: str) -> None:
+def test_create_with_unknown_profile_returns_404(member: Client, name: str) -> None:
     member.post(ARQS, {"device_profile_name": name}, status=404)
     assert member.get(ARQS)["arqs"] == []
 
 
 @pytest.mark.parametrize("body", [{}, {"device_profile_name": None}, {"device_profile_name": 1}])
-def test_line_38_no_name_at_all(member: Client, body: dict[str, object]) -> None:
+def test_create_without_profile_name_returns_400(member: Client, body: dict[str, object]) -> None:
     member.post(ARQS, body, status=400)
 
 
-def test_lines_39_and_40_extra_keys_and_no_hardware(profile: Profiles, member: Client) -> None:
+def test_create_ignores_extra_keys_and_needs_no_hardware(profile: Profiles, member: Client) -> None:
     extra: dict[str, object] = {
         "device_profile_group_id": None,
         "image_uuid": str(uuid4()),
@@ -77,7 +77,7 @@ def test_lines_39_and_40_extra_keys_and_no_hardware(profile: Profiles, member: C
     assert len(member.post(ARQS, body)["arqs"]) == 1
 
 
-def test_line_41_a_member_sees_the_own_project(
+def test_member_lists_only_arqs_of_own_project(
     profile: Profiles, member: Client, admin: Client
 ) -> None:
     name = profile(FPGA)
@@ -89,7 +89,9 @@ def test_line_41_a_member_sees_the_own_project(
     assert seen == {mine["uuid"], other["uuid"]}
 
 
-def test_line_42_by_instance(compute: Computes, profile: Profiles, member: Client) -> None:
+def test_list_by_instance_returns_all_its_arqs(
+    compute: Computes, profile: Profiles, member: Client
+) -> None:
     host = compute()
     flavor, port = profile({**FPGA, "resources:FPGA": "2"}), profile(FPGA)
     nova = member.with_service_token()
@@ -102,7 +104,7 @@ def test_line_42_by_instance(compute: Computes, profile: Profiles, member: Clien
     member.get(ARQS, instance="no-uuid", status=400)
 
 
-def test_line_43_resolved_or_locked(
+def test_list_of_resolved_arqs_returns_423_while_bind_is_in_progress(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     profile: Profiles,
@@ -122,7 +124,7 @@ def test_line_43_resolved_or_locked(
     member.get(ARQS, instance=instance, bind_state="odd", status=400)
 
 
-def test_line_44_one_request(profile: Profiles, member: Client) -> None:
+def test_show_returns_arq_to_its_own_project(profile: Profiles, member: Client) -> None:
     (arq,) = create(member, profile(FPGA))
     assert member.get(f"{ARQS}/{arq['uuid']}") == arq
     member.get(f"{ARQS}/{uuid4()}", status=404)
@@ -130,7 +132,7 @@ def test_line_44_one_request(profile: Profiles, member: Client) -> None:
     Client(member.app).get(f"{ARQS}/{arq['uuid']}", status=404)
 
 
-def test_line_45_delete_and_again(profile: Profiles, member: Client) -> None:
+def test_repeated_delete_returns_404_with_missing_uuids(profile: Profiles, member: Client) -> None:
     arqs = create(member, profile({**FPGA, "resources:FPGA": "2"}))
     path = f"{ARQS}?arqs={arqs[0]['uuid']},{arqs[1]['uuid']}"
     member.delete(path)
@@ -138,7 +140,9 @@ def test_line_45_delete_and_again(profile: Profiles, member: Client) -> None:
     assert all(one["uuid"] in str(fault) for one in arqs)
 
 
-def test_line_46_the_existing_one_goes(profile: Profiles, member: Client) -> None:
+def test_delete_removes_existing_arqs_when_others_are_missing(
+    profile: Profiles, member: Client
+) -> None:
     (arq,) = create(member, profile(FPGA))
     missing = str(uuid4())
     fault = member.delete(f"{ARQS}?arqs={missing},{arq['uuid']},{arq['uuid']}", status=404)
@@ -147,7 +151,7 @@ def test_line_46_the_existing_one_goes(profile: Profiles, member: Client) -> Non
     member.get(f"{ARQS}/{arq['uuid']}", status=404)
 
 
-def test_line_47_delete_by_instance(
+def test_delete_by_instance_requires_service_token_and_is_idempotent(
     compute: Computes, profile: Profiles, member: Client, admin: Client
 ) -> None:
     host = compute()
@@ -163,7 +167,7 @@ def test_line_47_delete_by_instance(
     assert of_instance(member, instance) == []
 
 
-def test_line_48_neither_or_both(profile: Profiles, member: Client) -> None:
+def test_delete_requires_either_arqs_or_instance(profile: Profiles, member: Client) -> None:
     (arq,) = create(member, profile(FPGA))
     nova = member.with_service_token()
     nova.delete(ARQS, status=400)
@@ -172,13 +176,13 @@ def test_line_48_neither_or_both(profile: Profiles, member: Client) -> None:
     assert states(member, [arq]) == ["Initial"]
 
 
-def test_line_49_delete_in_the_path(profile: Profiles, member: Client) -> None:
+def test_delete_accepts_uuid_in_the_path(profile: Profiles, member: Client) -> None:
     (arq,) = create(member, profile(FPGA))
     member.delete(f"{ARQS}/{arq['uuid']}")
     member.get(f"{ARQS}/{arq['uuid']}", status=404)
 
 
-def test_line_50_what_is_bound_stays(
+def test_delete_of_bound_arq_requires_service_token(
     compute: Computes, profile: Profiles, member: Client, admin: Client
 ) -> None:
     host = compute()
@@ -199,7 +203,9 @@ def test_line_50_what_is_bound_stays(
     bind(nova, create(member, name), host.fake_provider)
 
 
-def test_line_51_roles(profile: Profiles, member: Client, compute: Computes) -> None:
+def test_roles_decide_who_creates_reads_and_lists(
+    profile: Profiles, member: Client, compute: Computes
+) -> None:
     compute()
     app, project = member.app, member.project
     (arq,) = create(Client(app, role="service", project=project), profile(FPGA))

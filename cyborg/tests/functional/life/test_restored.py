@@ -27,7 +27,7 @@ BEGIN_AGAIN = {
 }
 
 
-def test_agents_obey_a_database_whose_ids_have_gone_back(
+def test_agents_follow_a_restored_database(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     profile: Callable[..., str],

@@ -48,7 +48,7 @@ def uuids(server: Server) -> set[str]:
     return {arq["uuid"] for arq in server.arqs}
 
 
-def test_line_72_boot_and_delete(
+def test_boot_attaches_device_and_delete_releases_it(
     racked: Racks, user: ComputeWalk, one: str, database: Database
 ) -> None:
     racked(cards={CARD: 1})
@@ -60,7 +60,7 @@ def test_line_72_boot_and_delete(
     assert all_free(database)
 
 
-def test_line_73_two_units_of_one_provider(
+def test_server_gets_two_units_of_one_provider(
     racked: Racks, user: ComputeWalk, profile: Profiles, resource_class: str
 ) -> None:
     racked(cards={CARD: 2})
@@ -68,7 +68,7 @@ def test_line_73_two_units_of_one_provider(
     assert server.hostdevs == ["0000:81:00.1", "0000:81:00.2"]
 
 
-def test_lines_74_and_75_what_changes_nothing(
+def test_reboot_and_rebuild_change_no_row(
     racked: Racks, user: ComputeWalk, one: str, database: Database
 ) -> None:
     """Reboot in all its forms reads; pause, snapshot and rescue do not even ask."""
@@ -82,7 +82,7 @@ def test_lines_74_and_75_what_changes_nothing(
     assert everything(database) == before
 
 
-def test_line_76_shelve_and_unshelve(
+def test_unshelve_binds_new_arqs(
     racked: Racks, user: ComputeWalk, one: str, database: Database
 ) -> None:
     racked(cards={CARD: 1})
@@ -96,7 +96,7 @@ def test_line_76_shelve_and_unshelve(
     assert len(server.hostdevs) == 1
 
 
-def test_line_76_a_failed_bind_leaves_nothing(
+def test_failed_bind_leaves_no_arqs(
     racked: Racks,
     user: ComputeWalk,
     profile: Profiles,
@@ -110,7 +110,7 @@ def test_line_76_a_failed_bind_leaves_nothing(
     assert member.get(ARQS)["arqs"] == []
 
 
-def test_line_77_evacuate_from_a_dead_host(
+def test_evacuation_from_dead_host_releases_its_units(
     racked: Racks, user: ComputeWalk, one: str, database: Database, member: Client
 ) -> None:
     hosts = {host.compute: host for host in (racked(cards={CARD: 1}), racked(cards={CARD: 1}))}
@@ -129,7 +129,7 @@ def _all_states(database: Database) -> list[str]:
     return [value for row in rows for value in row if value in ("free", "held", "releasing")]
 
 
-def test_line_77_evacuate_what_was_prepared(
+def test_prepared_unit_of_dead_host_is_released_when_agent_returns(
     racked: Racks, user: ComputeWalk, one: str, resource_class: str
 ) -> None:
     traits = Traits(resource_class, prepare=True)
@@ -143,7 +143,7 @@ def test_line_77_evacuate_what_was_prepared(
     eventually(lambda: old.driver.ready == set())
 
 
-def test_line_78_local_delete(
+def test_local_delete_releases_units_while_agent_is_down(
     racked: Racks, user: ComputeWalk, one: str, database: Database
 ) -> None:
     host = racked(cards={CARD: 1})
@@ -153,7 +153,7 @@ def test_line_78_local_delete(
     assert all_free(database)
 
 
-def test_line_79_another_host_after_a_failure(
+def test_rescheduled_server_leaves_nothing_on_the_failed_host(
     racked: Racks, user: ComputeWalk, one: str, database: Database, member: Client
 ) -> None:
     names = {racked(cards={CARD: 1}).compute for _ in range(2)}
@@ -168,7 +168,7 @@ def test_line_79_another_host_after_a_failure(
     assert all_free(database)
 
 
-def test_line_80_the_fake_device_is_not_attached(
+def test_fake_device_is_not_attached_to_the_guest(
     compute: Callable[..., Compute],
     user: ComputeWalk,
     profile: Profiles,
@@ -182,7 +182,7 @@ def test_line_80_the_fake_device_is_not_attached(
     assert server.hostdevs == []
 
 
-def test_line_81_a_port_and_a_flavor(
+def test_port_and_flavor_each_get_a_device(
     racked: Racks, user: ComputeWalk, one: str, resource_class: str, database: Database
 ) -> None:
     racked(Traits(resource_class, network="physnet1"), cards={CARD: 2})
@@ -197,7 +197,7 @@ def test_line_81_a_port_and_a_flavor(
     assert all_free(database)
 
 
-def test_line_81_a_port_alone(
+def test_port_without_flavor_profile_gets_a_device(
     racked: Racks, user: ComputeWalk, one: str, resource_class: str, database: Database
 ) -> None:
     racked(Traits(resource_class, network="physnet1"), cards={CARD: 1})
@@ -207,7 +207,7 @@ def test_line_81_a_port_alone(
     assert all_free(database)
 
 
-def test_line_82_a_tenant_reboots_what_an_administrator_evacuated(
+def test_member_reboots_server_evacuated_by_admin(
     racked: Racks, user: ComputeWalk, walk: Callable[..., ComputeWalk], one: str
 ) -> None:
     for _ in range(2):
@@ -222,7 +222,7 @@ def test_line_82_a_tenant_reboots_what_an_administrator_evacuated(
     assert len(server.hostdevs) == 1
 
 
-def test_line_84_a_server_at_rest(
+def test_idle_server_causes_no_calls_and_no_row_changes(
     racked: Racks, user: ComputeWalk, one: str, nova_api: SimulatedNova, database: Database
 ) -> None:
     """Nova refuses resize, suspend and live migration by itself; nothing happens by itself here."""

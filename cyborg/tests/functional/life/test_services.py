@@ -11,18 +11,18 @@ import sqlalchemy as sa
 from cyborg.db import services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
-from cyborg.db.services import Process, Seen
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.db.services import Process, ProcessStatus
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.functional.conftest import Compute
 
 DOWN_AFTER = {AGENT: 30_000, API: 30_000, CONDUCTOR: 10_000}
 
 
-def of(db: Database, binary: str, host: str | None = None) -> list[Seen]:
+def of(db: Database, binary: str, host: str | None = None) -> list[ProcessStatus]:
     """The processes of a binary, on all hosts or on one, as they are seen now."""
     with db.reader() as tx:
-        seen = services.listed(tx, db.now, DOWN_AFTER)
+        seen = services.statuses(tx, db.now, DOWN_AFTER)
     return [
         one for one in seen if one.process.binary == binary and host in (None, one.process.host)
     ]
@@ -33,7 +33,7 @@ def host() -> str:
     return f"api-{uuid4().hex[:12]}"
 
 
-def test_every_process_has_a_row_that_says_all(
+def test_every_process_has_a_complete_service_row(
     conductor: ConductorClient, compute: Callable[..., Compute], database: Database, host: str
 ) -> None:
     on = compute().name
@@ -50,7 +50,7 @@ def test_every_process_has_a_row_that_says_all(
     assert min(one.epoch for one in (agent, api, first)) >= 1
 
 
-def test_processes_of_an_api_share_the_row_of_their_host(
+def test_api_processes_share_the_row_of_their_host(
     conductor: ConductorClient, database: Database, host: str
 ) -> None:
     faults: list[Exception] = []
@@ -81,14 +81,14 @@ def test_processes_of_an_api_share_the_row_of_their_host(
 @pytest.mark.parametrize(
     ("now", "up"), [(1_000_000, True), (1_030_000, True), (1_030_001, False), (9_000_000, False)]
 )
-def test_up_and_down_follow_from_the_last_sign_of_life(
+def test_state_of_a_process_follows_from_its_heartbeat(
     conductor: ConductorClient, database: Database, host: str, now: int, up: bool
 ) -> None:
     conductor.alive(host, version="1", endpoint="somewhere")
     with database.writer() as tx:
         tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=1_000_000))
     with database.reader() as tx:
-        seen = services.listed(tx, sa.literal(now), DOWN_AFTER)
+        seen = services.statuses(tx, sa.literal(now), DOWN_AFTER)
     (row,) = [one for one in seen if one.process.host == host]
     assert (row.silent_ms, row.up) == (now - 1_000_000, up)
     assert [one.up for one in of(database, API, host)] == [False]

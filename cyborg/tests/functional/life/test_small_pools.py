@@ -120,7 +120,7 @@ def small(
         own.stop()
 
 
-def test_boots_all_at_once_end(small: SmallNova):
+def test_concurrent_boots_finish_with_small_pools(small: SmallNova):
     instances = [str(uuid4()) for _ in range(BOOTS)]
     with ThreadPoolExecutor(BOOTS) as users:
         assert list(users.map(small.boot, instances)) == [200] * BOOTS

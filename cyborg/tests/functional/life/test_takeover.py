@@ -18,7 +18,7 @@ from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Stack
@@ -101,7 +101,7 @@ def age_ms(database: Database) -> int:
         return int(tx.execute(sa.select(database.now - Work.created_ms)).scalar_one())
 
 
-def test_the_work_of_a_dead_conductor_is_taken_over(
+def test_work_of_a_dead_conductor_is_taken_over(
     mortal: Mortal,
     bound: dict[str, str],
     nova_api: SimulatedNova,
@@ -128,9 +128,7 @@ def test_the_work_of_a_dead_conductor_is_taken_over(
     assert told(nova_api, bound) == 2
 
 
-def test_what_is_taken_over_cannot_be_ended_by_the_former_owner(
-    mortal: Mortal, database: Database
-) -> None:
+def test_former_owner_cannot_complete_taken_over_work(mortal: Mortal, database: Database) -> None:
     """The row still stands, in the hands of another conductor that lives."""
     rows = mortal.take(kind=WorkKind.NOTIFY, instance_uuid=str(uuid4()), arq_uuid=str(uuid4()))
     heir = Mortal(database)
@@ -153,7 +151,7 @@ def test_what_is_taken_over_cannot_be_ended_by_the_former_owner(
         heir.die()
 
 
-def test_work_given_back_is_done_by_whoever_comes(
+def test_rescheduled_work_is_done_by_any_conductor(
     mortal: Mortal, bound: dict[str, str], nova_api: SimulatedNova, database: Database
 ) -> None:
     rows = mortal.take(kind=WorkKind.NOTIFY, **bound)
@@ -192,7 +190,7 @@ def served(answers: Counter[int]) -> None:
     eventually(lambda: answers.total() > count + 4)
 
 
-def test_a_conductor_that_ends_costs_no_request(
+def test_stopping_conductor_fails_no_request(
     stack: Stack, profile: Profiles, member: Client
 ) -> None:
     """What reached it in its last moment is asked again, of another."""

@@ -64,7 +64,7 @@ def looked_again(host: RackedCompute) -> None:
     eventually(lambda: host.driver.looks > looks + 2)
 
 
-def test_after_a_boot_of_the_host_guests_find_what_they_had(
+def test_units_of_guests_are_prepared_after_a_reboot(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client
 ) -> None:
     for card in (CARD, OTHER):
@@ -81,7 +81,7 @@ def test_after_a_boot_of_the_host_guests_find_what_they_had(
     assert host.driver.specs == [{"bitstream": "some"}] * 2
 
 
-def test_a_card_that_was_pulled_is_prepared_when_it_is_back(
+def test_unplugged_card_is_prepared_when_it_returns(
     racked: Callable[..., RackedCompute],
     resource_class: str,
     arqs: Callable[[], Arqs],
@@ -99,7 +99,7 @@ def test_a_card_that_was_pulled_is_prepared_when_it_is_back(
     eventually(lambda: host.driver.ready == before)
 
 
-def test_what_nobody_has_is_released(
+def test_prepared_units_without_arq_are_released(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     bound(nova, arqs, host)
@@ -112,7 +112,7 @@ def test_what_nobody_has_is_released(
     assert work_left(database) == []
 
 
-def test_what_the_conductor_does_not_know_is_left_alone_and_said_once(
+def test_unknown_prepared_units_are_kept_and_logged_once(
     host: RackedCompute, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.leak("0000:99:00.1", "0000:99:00.0")
@@ -123,7 +123,7 @@ def test_what_the_conductor_does_not_know_is_left_alone_and_said_once(
     assert len(said) == 1
 
 
-def test_a_repair_that_fails_stops_no_other(
+def test_failed_repair_does_not_stop_others(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     bound(nova, arqs, host, OTHER)
@@ -136,7 +136,7 @@ def test_a_repair_that_fails_stops_no_other(
     eventually(lambda: len(host.driver.ready) == 1)
 
 
-def test_a_device_that_hangs_stops_no_other_and_no_heartbeat(
+def test_hanging_device_stops_no_other_repair_and_no_heartbeat(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client
 ) -> None:
     bound(nova, arqs, host)
@@ -151,7 +151,7 @@ def test_a_device_that_hangs_stops_no_other_and_no_heartbeat(
     assert [verb for verb, _ in host.driver.calls].count("prepare") == 2
 
 
-def test_work_of_the_conductor_is_left_to_it(
+def test_units_with_conductor_work_are_not_touched(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     host.driver.behaviour.preparing.clear()
@@ -168,7 +168,7 @@ def test_work_of_the_conductor_is_left_to_it(
     assert [verb for verb, _ in host.driver.calls] == ["prepare", "release"]
 
 
-def test_comparing_all_the_time_harms_no_bind(
+def test_constant_comparison_does_not_disturb_binds(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     for _ in range(8):
@@ -182,7 +182,7 @@ def test_comparing_all_the_time_harms_no_bind(
     assert verbs.count("prepare") == verbs.count("release") == 8
 
 
-def test_a_crash_in_the_middle_of_preparing(
+def test_crash_during_preparation_is_repaired(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     bound(nova, arqs, host)
@@ -204,7 +204,7 @@ def test_a_crash_in_the_middle_of_preparing(
     assert host.driver.ready == before
 
 
-def test_a_crash_in_the_middle_of_preparing_what_is_not_wanted_any_more(
+def test_unit_half_prepared_for_a_deleted_arq_is_released(
     host: RackedCompute, arqs: Callable[[], Arqs], nova: Client, database: Database
 ) -> None:
     instance = bound(nova, arqs, host)

@@ -15,9 +15,8 @@ from oslo_config import cfg
 from oslo_middleware import RequestId
 
 from cyborg.api import app as api_app
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Placement
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint
@@ -356,7 +355,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("verb", "prepare"), REQUESTS)
-def test_what_nobody_waits_for_is_not_carried_out(
+def test_expired_request_is_not_executed(
     service: Service, verb: str, prepare: Callable[[Service], Request]
 ) -> None:
     request = prepare(service)

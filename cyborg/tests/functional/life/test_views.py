@@ -79,7 +79,7 @@ def agent(operator: Client, rack: RackedCompute) -> str:
     return f"/services/{uuid}"
 
 
-def test_equal_cards_differ_by_address_and_provider(
+def test_equal_devices_differ_by_address_and_provider(
     rack: RackedCompute, operator: Client, resource_class: str
 ) -> None:
     devices = by_address(operator)
@@ -104,7 +104,7 @@ def test_equal_cards_differ_by_address_and_provider(
         assert shown == device
 
 
-def test_the_holder_of_a_unit_is_named(
+def test_holder_of_a_unit_is_shown(
     rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
 ) -> None:
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
@@ -122,7 +122,7 @@ def test_the_holder_of_a_unit_is_named(
     assert by_address(operator)[OTHER]["holders"] == []
 
 
-def test_every_display_counts_as_placement_does(
+def test_all_views_count_units_like_placement(
     rack: RackedCompute,
     operator: Client,
     nova: Client,
@@ -173,7 +173,7 @@ def test_every_display_counts_as_placement_does(
     expect({**broken, THIRD: units(1, lost=1)}, offered=0)
 
 
-def test_a_provider_that_placement_refuses_offers_nothing(
+def test_provider_refused_by_placement_offers_nothing(
     rack: RackedCompute, operator: Client, database: Database
 ) -> None:
     assert offered_devices(operator, rack) == 3
@@ -192,7 +192,7 @@ def test_a_provider_that_placement_refuses_offers_nothing(
     ("state", "reason"),
     [("releasing", "releasing"), ("quarantined", "quarantined"), ("held", "leaked")],
 )
-def test_a_unit_in_a_state_of_its_own_is_out_of_service(
+def test_unit_in_unknown_state_is_out_of_service(
     rack: RackedCompute, operator: Client, database: Database, state: str, reason: str
 ) -> None:
     with database.reader() as tx:
@@ -206,7 +206,7 @@ def test_a_unit_in_a_state_of_its_own_is_out_of_service(
     assert device["providers"][0]["reserved"] == (1 if state == "quarantined" else 0)
 
 
-def test_usage_is_counted_apart_by_what_is_asked_for(
+def test_usage_is_grouped_as_requested(
     rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
 ) -> None:
     arqs = create(nova, profile({f"resources:{resource_class}": "1"}))
@@ -232,7 +232,7 @@ def test_usage_is_counted_apart_by_what_is_asked_for(
     member.get("/usage", status=403, group_by="host")
 
 
-def test_members_see_their_cards_without_place_and_neighbours(
+def test_members_see_devices_without_place_and_other_users(
     rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
 ) -> None:
     name = profile({f"resources:{resource_class}": "1"})
@@ -253,7 +253,7 @@ def test_members_see_their_cards_without_place_and_neighbours(
         assert place not in str(shown)
 
 
-def test_devices_at_2_4_are_as_they_were(
+def test_devices_at_2_4_are_unchanged(
     rack: RackedCompute, operator: Client, nova: Client, profile: Profiles, resource_class: str
 ) -> None:
     arqs = create(nova, profile({f"resources:{resource_class}": "2"}))

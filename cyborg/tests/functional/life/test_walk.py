@@ -17,7 +17,7 @@ FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
 TWO = {**FPGA, "resources:FPGA": "2"}
 
 
-def test_whole_life(
+def test_arq_is_created_bound_and_deleted(
     compute: Callable[..., Compute],
     profile: Callable[..., str],
     member: Client,
@@ -48,7 +48,7 @@ def test_whole_life(
     nova.delete(f"/accelerator_requests?instance={instance}")
 
 
-def test_unbind_frees_and_rebinds(
+def test_unbound_arq_is_bound_again(
     compute: Callable[..., Compute], profile: Callable[..., str], member: Client
 ) -> None:
     host = compute()
@@ -63,7 +63,7 @@ def test_unbind_frees_and_rebinds(
         assert (after["attach_handle_type"], after["attach_handle_info"]) == ("", {})
 
 
-def test_an_instance_is_bound_once(
+def test_second_bind_of_an_instance_is_refused(
     compute: Callable[..., Compute], profile: Callable[..., str], member: Client
 ) -> None:
     host = compute()
@@ -78,7 +78,7 @@ def test_an_instance_is_bound_once(
     assert (untouched["state"], untouched["instance_uuid"]) == ("Initial", None)
 
 
-def test_32_clients_race_for_the_last_handle(
+def test_one_of_32_clients_gets_the_last_handle(
     compute: Callable[..., Compute], profile: Callable[..., str], member: Client
 ) -> None:
     host = compute()

@@ -15,14 +15,12 @@ import webtest
 from cyborg import exception
 from cyborg.agent import app as agent_app
 from cyborg.agent.endpoint import Endpoint as AgentEndpoint
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.glance import Glance
 from cyborg.clients.nova import Nova, Servers
-from cyborg.clients.placement import Placement
+from cyborg.clients.placement import Allocations, Placement
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.audit.auditor import Auditor
-from cyborg.conductor.audit.job import AuditJob
-from cyborg.conductor.audit.repairs import Repairs
+from cyborg.conductor.audit.repairs import AuditJob, Repairs
 from cyborg.conductor.endpoint import Endpoint
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database
@@ -30,7 +28,7 @@ from cyborg.db.models import METADATA
 from cyborg.db.services import Process
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.audit_rules import Ages
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC

@@ -16,8 +16,7 @@ from cyborg.db import snapshot
 from cyborg.db.models import Deployable, Event
 from cyborg.model.audit_findings import Kind, Severity
 from cyborg.model.audit_rules import Ages, check
-from cyborg.model.audit_snapshot import Snapshot
-from cyborg.model.audit_views import AuditViews
+from cyborg.model.audit_snapshot import AuditViews, Snapshot
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.machine.clients import Clients, ordered
 from cyborg.tests.functional.machine.cloud import (

@@ -201,7 +201,7 @@ class CloudMachine(RuleBasedStateMachine):
         return [*chosen, str(UUID(int=choices[0]))] if stranger else chosen
 
 
-def test_whatever_happens_the_cloud_agrees_with_its_model(site: Site) -> None:
+def test_cloud_agrees_with_its_model(site: Site) -> None:
     class Here(CloudMachine):
         def __init__(self) -> None:
             super().__init__(site)

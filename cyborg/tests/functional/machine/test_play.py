@@ -14,7 +14,7 @@ def providers(play: Play, *, prepare: bool) -> list[str]:
     return [one.provider for one in play.model.cards.values() if one.prepare is prepare]
 
 
-def test_a_bind_that_needs_no_host_is_done_at_once(play: Play) -> None:
+def test_bind_without_preparation_completes_at_once(play: Play) -> None:
     play.clients.create(prepare=False)
     ((uuid, request),) = play.model.requests.items()
     play.clients.bind([(uuid, providers(play, prepare=False)[0])])
@@ -23,7 +23,7 @@ def test_a_bind_that_needs_no_host_is_done_at_once(play: Play) -> None:
     play.settle()
 
 
-def test_a_bind_that_needs_its_host_is_done_by_a_turn(play: Play) -> None:
+def test_bind_with_preparation_completes_in_a_worker_run(play: Play) -> None:
     play.clients.create(prepare=True)
     ((uuid, request),) = play.model.requests.items()
     play.clients.bind([(uuid, providers(play, prepare=True)[0])])
@@ -36,7 +36,7 @@ def test_a_bind_that_needs_its_host_is_done_by_a_turn(play: Play) -> None:
 
 
 @pytest.mark.parametrize("point", [Point.ASKED, Point.NOVA])
-def test_work_that_another_took_over_is_done_once(play: Play, point: Point) -> None:
+def test_taken_over_work_is_done_once(play: Play, point: Point) -> None:
     provider = providers(play, prepare=True)[0]
     play.clients.create(prepare=True)
     ((uuid, request),) = play.model.requests.items()
@@ -53,7 +53,7 @@ def test_work_that_another_took_over_is_done_once(play: Play, point: Point) -> N
 
 
 @pytest.mark.parametrize("deed", [Deed.DELETE, Deed.UNBIND, Deed.KILL_AGENTS])
-def test_what_happens_while_the_host_works_leaves_nothing_behind(play: Play, deed: Deed) -> None:
+def test_changes_during_preparation_leave_nothing_behind(play: Play, deed: Deed) -> None:
     provider = providers(play, prepare=True)[0]
     play.clients.create(prepare=True)
     (uuid,) = play.model.requests
@@ -67,7 +67,7 @@ def test_what_happens_while_the_host_works_leaves_nothing_behind(play: Play, dee
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("steps", range(5))
-def test_a_conductor_that_dies_at_its_work_is_followed_by_the_other(
+def test_second_conductor_completes_work_of_a_crashed_one(
     play: Play, steps: int, after: bool
 ) -> None:
     play.clients.create(prepare=True)
@@ -85,7 +85,7 @@ def test_a_conductor_that_dies_at_its_work_is_followed_by_the_other(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_an_agent_that_has_its_host_back_does_not_trust_its_memory(play: Play, there: bool) -> None:
+def test_returned_agent_reads_placement_again(play: Play, there: bool) -> None:
     """Placement showed what the agent between had seen, until the next full check."""
     provider = providers(play, prepare=False)[0]
     play.trouble(Trouble.PULLED, provider, ends=there)
@@ -101,7 +101,7 @@ def test_an_agent_that_has_its_host_back_does_not_trust_its_memory(play: Play, t
     play.settle()
 
 
-def test_a_unit_that_is_lost_is_given_to_nobody_and_comes_back(play: Play) -> None:
+def test_lost_unit_is_not_bound_and_returns(play: Play) -> None:
     provider = providers(play, prepare=False)[0]
     play.clients.create(prepare=False, count=2)
     first, second = play.model.requests
@@ -118,7 +118,7 @@ def test_a_unit_that_is_lost_is_given_to_nobody_and_comes_back(play: Play) -> No
     play.settle()
 
 
-def test_what_is_another_projects_is_not_there(play: Play) -> None:
+def test_arq_of_another_project_is_not_found(play: Play) -> None:
     mine, other = PROJECTS
     play.clients.create(prepare=False, project=mine)
     (uuid,) = play.model.requests
@@ -134,7 +134,7 @@ def test_what_is_another_projects_is_not_there(play: Play) -> None:
     play.settle()
 
 
-def test_an_image_that_was_ordered_is_loaded(play: Play) -> None:
+def test_requested_image_is_loaded(play: Play) -> None:
     image = next(iter(play.site.images))
     for prepare in (True, False):
         provider = providers(play, prepare=prepare)[0]
@@ -146,7 +146,7 @@ def test_an_image_that_was_ordered_is_loaded(play: Play) -> None:
     play.settle()
 
 
-def test_the_image_that_was_ordered_last_stays(play: Play) -> None:
+def test_last_requested_image_stays_loaded(play: Play) -> None:
     """Though the end of an earlier one is told later."""
     provider = providers(play, prepare=False)[0]
     earlier, later = play.site.images

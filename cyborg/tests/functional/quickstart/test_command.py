@@ -68,7 +68,7 @@ def serving(state: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process.stdout.close()
 
 
-def test_it_walks_and_serves(serving: tuple[subprocess.Popen[str], str]) -> None:
+def test_quickstart_runs_demo_and_serves(serving: tuple[subprocess.Popen[str], str]) -> None:
     _, printed = serving
     assert "Every step held." in printed
     found = re.search(r"REST API +(\S+)/v2,", printed)
@@ -80,7 +80,7 @@ def test_it_walks_and_serves(serving: tuple[subprocess.Popen[str], str]) -> None
     assert "\033" not in printed
 
 
-def test_every_function_of_this_host_is_in_the_table(
+def test_every_pci_function_is_in_the_table(
     serving: tuple[subprocess.Popen[str], str],
 ) -> None:
     _, printed = serving
@@ -90,13 +90,13 @@ def test_every_function_of_this_host_is_in_the_table(
     assert re.search(r"^fake .* yes", printed, re.MULTILINE)
 
 
-def test_a_state_directory_is_for_one(
+def test_state_directory_has_one_user(
     serving: tuple[subprocess.Popen[str], str], state: Path
 ) -> None:
     assert "another quickstart is using" in refusal(run(state, "--demo", "--clean"))
 
 
-def test_a_busy_port(serving: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+def test_busy_port_is_refused(serving: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refusal(run(tmp_path, "--demo", f"--port={port}"))
@@ -106,7 +106,7 @@ def test_a_busy_port(serving: tuple[subprocess.Popen[str], str], tmp_path: Path)
     )
 
 
-def test_told_to_end_it_ends_well(serving: tuple[subprocess.Popen[str], str]) -> None:
+def test_quickstart_exits_with_0_on_sigterm(serving: tuple[subprocess.Popen[str], str]) -> None:
     process, _ = serving
     assert process.stdout is not None
     process.send_signal(signal.SIGTERM)
@@ -114,7 +114,7 @@ def test_told_to_end_it_ends_well(serving: tuple[subprocess.Popen[str], str]) ->
     assert process.stdout.read() == "Ending.\n"
 
 
-def test_a_second_start_reuses_what_is_there_until_it_is_cleaned(
+def test_second_start_reuses_state_until_clean(
     serving: tuple[subprocess.Popen[str], str], state: Path
 ) -> None:
     process, _ = serving
@@ -133,11 +133,11 @@ def test_a_second_start_reuses_what_is_there_until_it_is_cleaned(
     assert (state / "mine.txt").read_text() == "kept"
 
 
-def test_a_whitelist_that_cannot_be_read(tmp_path: Path) -> None:
+def test_invalid_whitelist_is_refused(tmp_path: Path) -> None:
     assert "passthrough_whitelist" in refusal(run(tmp_path, "--demo", "--whitelist", "{nonsense"))
 
 
-def test_an_environment_without_the_service(tmp_path: Path) -> None:
+def test_python_without_service_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty-python"
     empty.write_text("#!/bin/sh\nexit 1\n")
     empty.chmod(0o755)
@@ -145,7 +145,7 @@ def test_an_environment_without_the_service(tmp_path: Path) -> None:
     assert said.endswith("does not have openstack-cyborg[quickstart] installed.")
 
 
-def test_help_needs_nothing_installed() -> None:
+def test_help_needs_no_packages() -> None:
     bare = {"PATH": os.environ["PATH"]}
     told = subprocess.run(
         [sys.executable, "-S", str(COMMAND), "--help"],
@@ -160,7 +160,7 @@ def test_help_needs_nothing_installed() -> None:
     assert max(map(len, told.stdout.splitlines())) <= 100
 
 
-def test_no_package_index(tmp_path: Path) -> None:
+def test_missing_package_index_is_named(tmp_path: Path) -> None:
     root = COMMAND.parent.parent
     for name in (
         "tools/quickstart",
@@ -201,7 +201,7 @@ def test_brief_demo_fits_a_screen_and_names_an_entry_without_a_match(tmp_path: P
     assert f"--whitelist '{entry}' matches no PCI function here." in lines
 
 
-def test_a_missing_git_is_named(tmp_path: Path) -> None:
+def test_missing_git_is_named(tmp_path: Path) -> None:
     for name in ("python3", "env"):
         (tmp_path / name).symlink_to(shutil.which(name) or "")
     checkout = tmp_path / "checkout"

@@ -66,7 +66,7 @@ def walked(scene: Scene) -> str:
     return " ".join(out.getvalue().split())
 
 
-def test_every_step_holds_and_holds_again(scene: Scene) -> None:
+def test_every_step_succeeds_twice(scene: Scene) -> None:
     first, second = walked(scene), walked(scene)
     for text in (first, second):
         assert "10. Everything is free again" in text
@@ -77,7 +77,7 @@ def test_every_step_holds_and_holds_again(scene: Scene) -> None:
     assert Backstage(scene).supply().handles == {"free": 16}
 
 
-def test_what_a_walk_that_was_cut_off_left_is_taken_back(scene: Scene) -> None:
+def test_leftovers_of_interrupted_walk_are_removed(scene: Scene) -> None:
     class Impatient(Screen):
         """Its person presses Ctrl-C when the instance holds the accelerator."""
 
@@ -92,7 +92,7 @@ def test_what_a_walk_that_was_cut_off_left_is_taken_back(scene: Scene) -> None:
     assert "attach handles: 16 free" in walked(scene)
 
 
-def test_nothing_left_to_give_is_said(scene: Scene, placement: PlacementService) -> None:
+def test_missing_free_units_are_named(scene: Scene, placement: PlacementService) -> None:
     walked(scene)
     root = placement.make_compute(scene.host)
     group = {"resources:FPGA": "16", "trait:CUSTOM_FAKE_DEVICE": "required"}
@@ -103,7 +103,7 @@ def test_nothing_left_to_give_is_said(scene: Scene, placement: PlacementService)
     placement.free("5b9c1f0e-2f0b-4a55-9d6c-0d9f0c1a7e11")
 
 
-def test_a_service_that_is_away_is_said(scene: Scene, tmp_path: Path) -> None:
+def test_unreachable_service_is_named(scene: Scene, tmp_path: Path) -> None:
     with Loopback(lambda environ, start: [b""]) as gone:
         url = gone.url
     away = Scene(url, scene.placement_url, scene.nova, scene.host, scene.deployable, scene.units)

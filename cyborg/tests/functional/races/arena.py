@@ -16,8 +16,8 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.clients.allocations import Allocations
 from cyborg.clients.nova import Nova
+from cyborg.clients.placement import Allocations
 from cyborg.conductor import app
 from cyborg.conductor.endpoint import UseCases
 from cyborg.conductor.leases import ConductorLease
@@ -28,10 +28,10 @@ from cyborg.db.models import Arq, AttachHandle, Deployable, Device, Event, Insta
 from cyborg.db.services import Process
 from cyborg.model.arq import Binding, State
 from cyborg.model.audit_rules import Ages, check
-from cyborg.model.audit_views import AuditViews
+from cyborg.model.audit_snapshot import AuditViews
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus

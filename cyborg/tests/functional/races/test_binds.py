@@ -27,7 +27,7 @@ def provider(dice: Random) -> str:
     return provider_of(HOST, dice.randrange(DEVICES))
 
 
-def test_the_same_request(arena: Arena, dice: Random) -> None:
+def test_concurrent_binds_of_one_arq(arena: Arena, dice: Random) -> None:
     ((arq,),) = arena.request(1)
     instances = [str(uuid4()) for _ in range(WORKERS)]
     places = [provider(dice) for _ in instances]
@@ -44,7 +44,7 @@ def test_the_same_request(arena: Arena, dice: Random) -> None:
     assert arena.count(Instance) == 1
 
 
-def test_the_same_request_bound_unbound_and_deleted(arena: Arena, dice: Random) -> None:
+def test_concurrent_bind_unbind_and_delete_of_one_arq(arena: Arena, dice: Random) -> None:
     ((arq,),) = arena.request(1)
     instances = [str(uuid4()) for _ in range(8)]
     verbs: list[tuple[str, Verb]] = []
@@ -76,7 +76,7 @@ def test_the_same_request_bound_unbound_and_deleted(arena: Arena, dice: Random) 
     assert arena.count(AttachHandle, AttachHandle.state != "free") == 0
 
 
-def test_the_last_units(arena: Arena, dice: Random) -> None:
+def test_concurrent_binds_of_the_last_units(arena: Arena, dice: Random) -> None:
     """Bodies of several ARQs: each has all its units or none, and none is left that one fits."""
     place, size, free = provider(dice), dice.randint(1, 3), dice.randint(1, UNITS)
     bound = {}
@@ -99,7 +99,7 @@ def test_the_last_units(arena: Arena, dice: Random) -> None:
     arena.holds(bound | _won(bodies, outcomes))
 
 
-def test_units_of_several_providers(arena: Arena, dice: Random) -> None:
+def test_concurrent_binds_across_several_providers(arena: Arena, dice: Random) -> None:
     """Every body wants one unit of each of three providers, named in any order."""
     places = [provider_of(HOST, index) for index in range(DEVICES)]
     bodies = {str(uuid4()): arqs for arqs in arena.request(WORKERS, 3)}
@@ -117,7 +117,7 @@ def test_units_of_several_providers(arena: Arena, dice: Random) -> None:
     arena.holds(_won(bodies, outcomes))
 
 
-def test_one_instance(arena: Arena, dice: Random, seed: int) -> None:
+def test_concurrent_binds_for_one_instance(arena: Arena, dice: Random, seed: int) -> None:
     """Clients that bind different requests for the same instance, new or known from before."""
     instance, bodies = str(uuid4()), arena.request(WORKERS, 2)
     if seed % 2:
@@ -134,7 +134,7 @@ def test_one_instance(arena: Arena, dice: Random, seed: int) -> None:
     arena.holds({instance: bodies[outcomes.index(None)]})
 
 
-def test_one_operation(arena: Arena, dice: Random) -> None:
+def test_concurrent_repeats_of_one_request(arena: Arena, dice: Random) -> None:
     """What the API repeats reaches another conductor while the first is still at it."""
     birth, operation, place, instance = str(uuid4()), str(uuid4()), provider(dice), str(uuid4())
     profile = arena.profile(3)
@@ -156,7 +156,7 @@ def test_one_operation(arena: Arena, dice: Random) -> None:
     assert arena.count(Arq) == 0
 
 
-def test_bind_against_letting_go(arena: Arena, dice: Random, seed: int) -> None:
+def test_concurrent_binds_and_releases(arena: Arena, dice: Random, seed: int) -> None:
     """Eight servers boot while three others each have what they hold taken away."""
     way = ("instance", "arqs", "unbind")[seed % 3]
     bodies = {str(uuid4()): arqs for arqs in arena.request(8, 2)}
@@ -190,7 +190,7 @@ def test_bind_against_letting_go(arena: Arena, dice: Random, seed: int) -> None:
         assert not bound
 
 
-def test_evacuation_against_a_late_clean_up(arena: Arena, dice: Random) -> None:
+def test_concurrent_evacuation_and_late_delete(arena: Arena, dice: Random) -> None:
     """Two delete what a third binds again: the new bind stands or is refused, as a whole."""
     verbs: list[Verb] = []
     servers = [(str(uuid4()), arena.request(2, 2)) for _ in range(4)]

@@ -133,7 +133,7 @@ def test_units_vanish_while_they_are_bound(arena: Arena, dice: Random) -> None:
     assert arena.count(AttachHandle, AttachHandle.lost_ms.is_not(None)) == 0
 
 
-def test_reports_on_two_conductors(arena: Arena, dice: Random) -> None:
+def test_concurrent_reports_on_two_conductors(arena: Arena, dice: Random) -> None:
     """The same news told many times, as after time-outs: each row is made once."""
     name = f"news-{dice.getrandbits(64):x}"
     arena.report(name, Report(()))
@@ -198,7 +198,7 @@ def test_enable_and_disable_against_reports(arena: Arena, dice: Random) -> None:
 
 def order(conductor: Conductor, device: str, status: DeviceStatus) -> None:
     """An operator's."""
-    conductor.cases.device_admin.set_status(NOVA, str(uuid4()), device, status)
+    conductor.cases.device_admin.update(NOVA, str(uuid4()), device, status=status)
 
 
 def generation(arena: Arena) -> int:

@@ -17,7 +17,7 @@ from cyborg.db.base import Record
 from cyborg.db.models import Arq, AttachHandle, Service, Work
 from cyborg.db.services import Process
 from cyborg.model.arq import State
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -92,7 +92,9 @@ def sweepers(stage: Arena) -> list[Sweeper]:
     return [Sweeper(stage, f"sweeper-{index}") for index in range(WORKERS)]
 
 
-def test_many_sweep_the_same_work(arena: Arena, dice: Random, sweepers: list[Sweeper]) -> None:
+def test_concurrent_workers_do_each_work_once(
+    arena: Arena, dice: Random, sweepers: list[Sweeper]
+) -> None:
     for index in range(DEVICES):
         boot(arena, provider_of(HOST, index), UNITS)
     with arena.db.reader() as tx:
@@ -106,7 +108,9 @@ def test_many_sweep_the_same_work(arena: Arena, dice: Random, sweepers: list[Swe
     assert sorted(row for one in sweepers for row in one.done) == wanted
 
 
-def test_nova_is_told_once(arena: Arena, dice: Random, nova: SimulatedNova) -> None:
+def test_concurrent_workers_send_each_event_once(
+    arena: Arena, dice: Random, nova: SimulatedNova
+) -> None:
     bodies = boot(arena, provider_of(HOST, dice.randrange(DEVICES)), 2, 2)
     calls = len(nova.calls)
     sweep(arena)
@@ -122,7 +126,9 @@ def states(arena: Arena) -> list[str]:
         return list(tx.execute(sa.select(Arq.state)).scalars())
 
 
-def test_hosts_are_asked_once(arena: Arena, dice: Random, nova: SimulatedNova, rack: Rack) -> None:
+def test_concurrent_workers_call_each_host_once(
+    arena: Arena, dice: Random, nova: SimulatedNova, rack: Rack
+) -> None:
     """Preparations, releases and binds that wait for them, swept by both conductors."""
     first = boot(arena, rack.provider(), 3)
     sweep(arena)
@@ -144,7 +150,9 @@ def test_hosts_are_asked_once(arena: Arena, dice: Random, nova: SimulatedNova, r
     assert arena.count(AttachHandle, AttachHandle.state != "free") == 0
 
 
-def test_units_about_to_be_free_find_one_taker_each(arena: Arena, dice: Random, rack: Rack) -> None:
+def test_each_released_unit_goes_to_one_waiting_bind(
+    arena: Arena, dice: Random, rack: Rack
+) -> None:
     """Many binds for units that are being released, while their releases end."""
     first = boot(arena, rack.provider(), PREPARED_UNITS)
     sweep(arena)
@@ -172,7 +180,7 @@ def test_units_about_to_be_free_find_one_taker_each(arena: Arena, dice: Random, 
     sound(arena.db)
 
 
-def test_a_late_conductor_is_refused(
+def test_delayed_conductor_cannot_complete_taken_over_work(
     arena: Arena, dice: Random, nova: SimulatedNova, rack: Rack
 ) -> None:
     """It falls asleep while it asks a host or Nova; another takes over; it wakes up."""

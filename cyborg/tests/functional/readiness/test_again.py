@@ -64,7 +64,7 @@ def waits(here: Site) -> bool:
     return "It waits for them" in str(here.device["status_reason"])
 
 
-def test_after_a_boot_it_is_set_up_again(here: Site, placement: PlacementService) -> None:
+def test_device_is_set_up_again_after_a_reboot(here: Site, placement: PlacementService) -> None:
     here.driver.gate.clear()
     here.driver.boot()
     here.becomes("installing")
@@ -82,7 +82,9 @@ def test_after_a_boot_it_is_set_up_again(here: Site, placement: PlacementService
     assert actions == ["discovered", *["installing", "enabled"] * 2]
 
 
-def test_one_that_fails_is_out_of_service(here: Site, placement: PlacementService) -> None:
+def test_device_is_failed_when_setup_fails_after_a_reboot(
+    here: Site, placement: PlacementService
+) -> None:
     here.driver.refusal = exception.HostError(action="flashing", reason="no power")
     here.driver.boot()
     here.becomes("failed")
@@ -96,7 +98,7 @@ def test_one_that_fails_is_out_of_service(here: Site, placement: PlacementServic
     here.becomes("enabled")
 
 
-def test_a_host_that_has_to_be_booted_once_more(here: Site) -> None:
+def test_device_is_failed_when_host_needs_another_reboot(here: Site) -> None:
     here.driver.useless = here.driver.reboot = True
     here.driver.boot()
     here.becomes("failed")
@@ -104,7 +106,7 @@ def test_a_host_that_has_to_be_booted_once_more(here: Site) -> None:
 
 
 @pytest.mark.parametrize("status", ["inactive", "maintaining"])
-def test_what_is_not_in_service_is_left_alone(site: Sites, status: str) -> None:
+def test_device_out_of_service_is_not_set_up(site: Sites, status: str) -> None:
     here = site()
     if status == "maintaining":
         here.operator.post(f"{here.path}/disable", status=204)
@@ -113,7 +115,7 @@ def test_what_is_not_in_service_is_left_alone(site: Sites, status: str) -> None:
     assert work_left(here.database) == []
 
 
-def test_what_guests_have_waits_for_them(here: Site, placement: PlacementService) -> None:
+def test_setup_waits_for_units_in_use(here: Site, placement: PlacementService) -> None:
     nova, arqs, profile = hold(here)
     here.driver.boot()
     eventually(lambda: waits(here))
@@ -133,7 +135,7 @@ def test_what_guests_have_waits_for_them(here: Site, placement: PlacementService
     bind(nova, more, here.provider(), host=here.compute)
 
 
-def test_one_that_is_ready_by_itself_is_not_touched(here: Site) -> None:
+def test_device_that_is_ready_needs_no_setup(here: Site) -> None:
     nova, arqs, _ = hold(here)
     here.driver.boot()
     eventually(lambda: waits(here))
@@ -146,7 +148,7 @@ def test_one_that_is_ready_by_itself_is_not_touched(here: Site) -> None:
     assert here.driver.installed == [CARD, CARD]
 
 
-def test_disable_calls_the_waiting_off(here: Site, placement: PlacementService) -> None:
+def test_disable_cancels_a_waiting_setup(here: Site, placement: PlacementService) -> None:
     hold(here)
     here.driver.boot()
     eventually(lambda: waits(here))
@@ -156,7 +158,7 @@ def test_disable_calls_the_waiting_off(here: Site, placement: PlacementService) 
     eventually(lambda: offered(placement, here.provider()) == 0)
 
 
-def test_a_discovery_sets_up_what_no_report_has_told(site: Sites) -> None:
+def test_discovery_sets_up_enabled_devices_that_need_it(site: Sites) -> None:
     """Its hardware has needed it since before it was in service."""
     here = site()
     here.unready()
@@ -166,7 +168,7 @@ def test_a_discovery_sets_up_what_no_report_has_told(site: Sites) -> None:
     assert here.driver.installed == [CARD]
 
 
-def test_an_agent_that_ends_meanwhile_does_it_again(here: Site) -> None:
+def test_setup_is_repeated_after_agent_restart(here: Site) -> None:
     here.driver.gate.clear()
     here.driver.boot()
     here.becomes("installing")

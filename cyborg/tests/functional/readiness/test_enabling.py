@@ -48,9 +48,7 @@ def _reported(site: Site) -> bool:
         return tx.execute(digest).scalar_one_or_none() is not None
 
 
-def test_a_device_without_set_up_is_enabled_when_the_answer_leaves(
-    site: Sites, placement: PlacementService
-) -> None:
+def test_device_without_setup_is_enabled_at_once(site: Sites, placement: PlacementService) -> None:
     here = site(bare=False)
     assert (here.device["status"], here.device["status_reason"]) == ("inactive", None)
     eventually(lambda: _units(placement, here.provider()) == (2, 2))
@@ -60,7 +58,7 @@ def test_a_device_without_set_up_is_enabled_when_the_answer_leaves(
     assert here.driver.installed == [CARD]  # by the test, before it was found
 
 
-def test_inactive_devices_are_not_bound(site: Sites) -> None:
+def test_inactive_device_is_not_bound(site: Sites) -> None:
     here = site(bare=False)
     admin, member = here.as_("admin"), here.as_("member", None)
     name, groups = f"profile-{uuid4().hex}", [{f"resources:{here.resource_class}": "1"}]
@@ -75,7 +73,7 @@ def test_inactive_devices_are_not_bound(site: Sites) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.3", "2.0"])
-def test_older_versions_know_two_words(site: Sites, version: str) -> None:
+def test_older_microversions_show_two_states(site: Sites, version: str) -> None:
     here = site()
     older = here.as_("admin", version)
     uuid = here.device["uuid"]
@@ -98,7 +96,7 @@ def test_older_versions_know_two_words(site: Sites, version: str) -> None:
     assert reads() == ("maintaining", 1)
 
 
-def test_set_up_comes_first(site: Sites, placement: PlacementService) -> None:
+def test_enable_runs_setup_first(site: Sites, placement: PlacementService) -> None:
     here = site()
     here.driver.gate.clear()
     scans = here.driver.scans
@@ -115,7 +113,9 @@ def test_set_up_comes_first(site: Sites, placement: PlacementService) -> None:
     assert work_left(here.database) == []
 
 
-def test_a_fault_is_told_and_enable_tries_again(site: Sites, placement: PlacementService) -> None:
+def test_failed_setup_is_shown_and_retried_by_enable(
+    site: Sites, placement: PlacementService
+) -> None:
     here = site()
     here.driver.refusal = exception.HostError(action="flashing", reason="no power")
     here.enable()
@@ -129,7 +129,7 @@ def test_a_fault_is_told_and_enable_tries_again(site: Sites, placement: Placemen
     eventually_offered(placement, here.provider(), 2)
 
 
-def test_what_a_driver_says_is_not_believed(site: Sites) -> None:
+def test_device_that_needs_setup_after_success_is_failed(site: Sites) -> None:
     here = site()
     here.driver.useless = True
     here.enable()
@@ -137,7 +137,7 @@ def test_what_a_driver_says_is_not_believed(site: Sites) -> None:
     assert "no image is loaded" in here.device["status_reason"]
 
 
-def test_a_host_that_has_to_be_rebooted_says_so(site: Sites) -> None:
+def test_enable_fails_when_host_needs_a_reboot(site: Sites) -> None:
     here = site()
     here.driver.useless = here.driver.reboot = True
     here.enable()
@@ -149,7 +149,7 @@ def test_a_host_that_has_to_be_rebooted_says_so(site: Sites) -> None:
     assert here.device["status_reason"] == "Its host has to be rebooted."
 
 
-def test_a_driver_that_cannot(site: Sites) -> None:
+def test_enable_fails_without_driver_support(site: Sites) -> None:
     here = site()
     here.driver.refusal = exception.DriverCannot(driver="card_driver", verb="install")
     here.enable()
@@ -157,7 +157,7 @@ def test_a_driver_that_cannot(site: Sites) -> None:
     assert "does not support install" in here.device["status_reason"]
 
 
-def test_a_device_that_is_gone_fails(site: Sites) -> None:
+def test_enable_fails_when_device_is_gone(site: Sites) -> None:
     here = site()
     here.driver.gate.clear()
     here.enable()
@@ -169,7 +169,7 @@ def test_a_device_that_is_gone_fails(site: Sites) -> None:
     assert "does not list the device" in here.device["status_reason"]
 
 
-def test_disable_calls_the_set_up_off(site: Sites, placement: PlacementService) -> None:
+def test_disable_cancels_setup(site: Sites, placement: PlacementService) -> None:
     here = site()
     here.driver.gate.clear()
     here.enable()
@@ -181,7 +181,7 @@ def test_disable_calls_the_set_up_off(site: Sites, placement: PlacementService) 
     assert offered(placement, here.provider()) == 0
 
 
-def test_an_agent_that_ends_meanwhile_does_it_again(site: Sites) -> None:
+def test_setup_is_repeated_after_agent_restart(site: Sites) -> None:
     here = site()
     here.agent.stop()
     here.enable()
@@ -191,14 +191,14 @@ def test_an_agent_that_ends_meanwhile_does_it_again(site: Sites) -> None:
     again.stop()
 
 
-def test_auto_enable_spares_the_operator(site: Sites, placement: PlacementService) -> None:
+def test_auto_enable_enables_new_devices(site: Sites, placement: PlacementService) -> None:
     here = site(bare=False, auto_enable=("other_driver", "card_driver"))
     assert here.device["status"] == "enabled"
     eventually_offered(placement, here.provider(), 2)
 
 
 @pytest.mark.parametrize("plugged", [True, False])
-def test_auto_enable_sets_up_first(
+def test_auto_enable_runs_setup_first(
     site: Sites, placement: PlacementService, *, plugged: bool
 ) -> None:
     """With the first report of the host, and with a later one."""
@@ -217,11 +217,11 @@ def test_auto_enable_sets_up_first(
     assert (here.device["status"], here.driver.installed) == ("enabled", [CARD])
 
 
-def test_auto_enable_names_drivers(site: Sites) -> None:
+def test_auto_enable_ignores_other_drivers(site: Sites) -> None:
     assert site(bare=False, auto_enable=("other_driver",)).device["status"] == "inactive"
 
 
-def test_a_repeated_enable_changes_nothing_more(site: Sites) -> None:
+def test_repeated_enable_runs_once(site: Sites) -> None:
     here = site()
     here.driver.gate.clear()
     uuid, once = here.device["uuid"], str(uuid4())
@@ -237,7 +237,7 @@ def test_a_repeated_enable_changes_nothing_more(site: Sites) -> None:
 
 @pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
 @pytest.mark.parametrize("verb", ["enable", "disable"])
-def test_who_may_not(site: Sites, role: str, verb: str) -> None:
+def test_only_operators_enable_and_disable(site: Sites, role: str, verb: str) -> None:
     here = site(bare=False)
     assert here.as_(role).answer("POST", f"{here.path}/{verb}") == 403
     stranger = replace(here.as_("member"), project="elsewhere")
@@ -245,7 +245,7 @@ def test_who_may_not(site: Sites, role: str, verb: str) -> None:
     assert here.device["status"] == "inactive"
 
 
-def test_a_discovery_with_setup_sets_up_what_is_inactive(site: Sites) -> None:
+def test_discovery_with_setup_enables_inactive_devices(site: Sites) -> None:
     here = site()
     here.becomes("inactive")
     operator = here.as_("operator", "2.5")
@@ -261,7 +261,7 @@ def test_a_discovery_with_setup_sets_up_what_is_inactive(site: Sites) -> None:
     here.becomes("enabled")
 
 
-def test_maintenance_has_the_reason_that_the_operator_gives(site: Sites) -> None:
+def test_maintenance_has_reason_of_the_operator(site: Sites) -> None:
     here = site(auto_enable=("*",))
     here.becomes("enabled")
     operator, path = here.as_("operator", "2.5"), here.path

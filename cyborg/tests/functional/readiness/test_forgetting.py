@@ -60,7 +60,7 @@ def bound(here: Site) -> tuple[Client, str]:
     return nova, bind(nova, create(member, name), here.provider(), host=here.compute)
 
 
-def test_a_lost_device_leaves_placement_and_database(
+def test_deleted_lost_device_leaves_placement_and_database(
     here: Site, placement: PlacementService
 ) -> None:
     uuid = here.device["uuid"]
@@ -76,7 +76,7 @@ def test_a_lost_device_leaves_placement_and_database(
     eventually_offered(placement, here.provider(), 2)
 
 
-def test_what_is_there_stays(here: Site) -> None:
+def test_present_device_is_not_deleted(here: Site) -> None:
     before = everything(here.database, but=_STEADY)
     answer = here.operator.delete(here.path, status=409)
     assert "report it again" in answer["error_message"]
@@ -84,7 +84,7 @@ def test_what_is_there_stays(here: Site) -> None:
     here.operator.delete(f"/devices/{uuid4()}", status=404)
 
 
-def test_what_is_bound_stays(here: Site, placement: PlacementService) -> None:
+def test_bound_device_is_not_deleted(here: Site, placement: PlacementService) -> None:
     nova, instance = bound(here)
     (arq,) = nova.get("/accelerator_requests", instance=instance)["arqs"]
     path = here.path
@@ -98,7 +98,7 @@ def test_what_is_bound_stays(here: Site, placement: PlacementService) -> None:
     eventually(lambda: devices(here) == [])
 
 
-def test_units_that_are_gone_are_forgotten(here: Site, placement: PlacementService) -> None:
+def test_delete_removes_lost_units(here: Site, placement: PlacementService) -> None:
     path = here.path
     here.plug(CARD, 1)
     eventually_offered(placement, here.provider(), 1)
@@ -113,7 +113,7 @@ def test_units_that_are_gone_are_forgotten(here: Site, placement: PlacementServi
     assert here.device["status"] == "enabled"
 
 
-def test_a_deployable_that_is_gone_is_forgotten(here: Site, placement: PlacementService) -> None:
+def test_delete_removes_lost_deployable(here: Site, placement: PlacementService) -> None:
     name = f"{here.compute}_gone"
     with here.database.writer() as tx:
         sibling = tx.execute(sa.select(Deployable)).one()._mapping
@@ -137,7 +137,7 @@ def test_a_deployable_that_is_gone_is_forgotten(here: Site, placement: Placement
     here.operator.delete(path, status=409)
 
 
-def test_one_that_comes_back_first_stays(here: Site, placement: PlacementService) -> None:
+def test_device_reported_before_removal_is_kept(here: Site, placement: PlacementService) -> None:
     uuid = here.device["uuid"]
     here.pull(CARD)
     here.becomes("lost")
@@ -158,7 +158,7 @@ def test_one_that_comes_back_first_stays(here: Site, placement: PlacementService
     again.stop()
 
 
-def test_a_repeated_delete_changes_nothing_more(here: Site) -> None:
+def test_repeated_delete_runs_once(here: Site) -> None:
     uuid, once = here.device["uuid"], str(uuid4())
     here.pull(CARD)
     here.becomes("lost")
@@ -170,7 +170,7 @@ def test_a_repeated_delete_changes_nothing_more(here: Site) -> None:
 
 
 @pytest.mark.parametrize("role", ["manager", "member", "reader", "service"])
-def test_who_may_not(here: Site, role: str) -> None:
+def test_only_operators_delete_devices(here: Site, role: str) -> None:
     here.pull(CARD)
     here.becomes("lost")
     assert here.as_(role).answer("DELETE", here.path) == 403

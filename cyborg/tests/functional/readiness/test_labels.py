@@ -61,7 +61,7 @@ def test_labels_outlive_reports_and_never_become_traits(here: Site) -> None:
     assert [one["labels"] for one in found] == [{"rack": "7"}]
 
 
-def test_both_or_none(here: Site) -> None:
+def test_invalid_labels_change_no_status(here: Site) -> None:
     many = {f"label-{number}": "x" for number in range(65)}
     before = everything(here.database, but=["hosts"])
     change(here.operator, here, {"status": "maintaining", "labels": many}, status=400)
@@ -72,7 +72,7 @@ def test_both_or_none(here: Site) -> None:
     assert change(here.operator, here, {"status": "ready"})["status"] == "enabled"
 
 
-def test_members_label_what_they_hold(here: Site) -> None:
+def test_members_label_devices_that_they_hold(here: Site) -> None:
     stranger = replace(here.as_("member"), project=uuid4().hex)
     change(stranger, here, {"labels": {"mine": "no"}}, status=404)
     member = hold(here)
@@ -91,7 +91,7 @@ def test_members_label_what_they_hold(here: Site) -> None:
     assert here.device["status"] == "enabled"
 
 
-def test_a_repeated_update_changes_nothing_more(here: Site) -> None:
+def test_repeated_update_runs_once(here: Site) -> None:
     uuid, once = here.device["uuid"], str(uuid4())
 
     def update(operation: str, label: str) -> None:

@@ -39,7 +39,7 @@ def status(here: Site, uuid: str) -> str:
     return str(here.operator.get(f"{DEVICES}/{uuid}")["status"])
 
 
-def test_it_is_inactive_until_it_is_enabled(
+def test_created_accelerator_is_inactive_until_enabled(
     here: Site, bench: Bench, placement: PlacementService
 ) -> None:
     uuid = make(here.operator, bench.wish(handles=2))
@@ -58,7 +58,7 @@ def test_it_is_inactive_until_it_is_enabled(
     bind(nova, arqs, provider, host=bench.name)
 
 
-def test_one_that_has_to_be_set_up_is_set_up(
+def test_created_accelerator_is_set_up_when_needed(
     here: Site, bench: Bench, placement: PlacementService
 ) -> None:
     uuid = make(here.operator, bench.wish("right"))
@@ -69,7 +69,7 @@ def test_one_that_has_to_be_set_up_is_set_up(
     eventually_offered(placement, made.provider(here.database, uuid), 1)
 
 
-def test_the_audit_finds_nothing_wrong_with_it(
+def test_audit_has_no_findings_for_created_accelerator(
     here: Site, bench: Bench, placement: PlacementService
 ) -> None:
     uuid = make(here.operator, bench.wish(handles=2, traits=["CUSTOM_SOFT"]))

@@ -91,7 +91,7 @@ def talk(conf: cfg.ConfigOpts) -> Iterator[Any]:
         endings.pop()()
 
 
-def test_every_verb_is_played(played: Play) -> None:
+def test_every_verb_is_exchanged(played: Play) -> None:
     tape = played.stack.tape
     assert tape.verbs(CONDUCTOR_TOPIC) == verbs(CONDUCTOR_TOPIC).keys()
     # The line to agents is not pinged.
@@ -100,20 +100,18 @@ def test_every_verb_is_played(played: Play) -> None:
         Record(RECORDED / RELEASE).write(tape.exchanges, played.names)
 
 
-def test_everything_works_with_the_release_before_in_the_middle(
-    played: Play, middle: Middle
-) -> None:
+def test_releases_work_together(played: Play, middle: Middle) -> None:
     assert middle.flaws == []
     assert len(played.stack.tape.exchanges) > 100
 
 
-def test_microversions_show_what_they_showed(played: Play) -> None:
+def test_microversions_return_recorded_keys(played: Play) -> None:
     lines = [f"{where}: {keys}" for where, keys in sorted(played.shown.items())]
     frozen = committed.lines_of(SHOWN, lines)
     assert list(filter(is_frozen, lines)) == list(filter(is_frozen, frozen)), FROZEN
 
 
-def test_what_an_older_service_takes_is_sent_to_it_unpinned(talk: Any) -> None:
+def test_unpinned_service_sends_what_older_service_accepts(talk: Any) -> None:
     line = talk(Older())
     assert line.call("bind", uuid="u", note=None) == ["u", None]
     with pytest.raises(exception.UnknownVerb, match="another release and does not know dance"):
@@ -122,13 +120,13 @@ def test_what_an_older_service_takes_is_sent_to_it_unpinned(talk: Any) -> None:
         line.call("bind", uuid="u", note="n")
 
 
-def test_unpinned_all_is_said_to_a_newer_service(talk: Any) -> None:
+def test_unpinned_service_sends_everything_to_newer_service(talk: Any) -> None:
     line = talk(Newer())
     assert line.call("bind", uuid="u", note="n") == ["u", "n"]
     assert line.call("dance") == "danced"
 
 
-def test_a_pin_holds_back_what_older_services_do_not_know(talk: Any, level: Any) -> None:
+def test_pin_restricts_messages_to_its_version(talk: Any, level: Any) -> None:
     """Even where a newer one would answer: which of them does is chance."""
     level("1.0")
     line = talk(Newer())
@@ -146,9 +144,7 @@ def test_a_pin_holds_back_what_older_services_do_not_know(talk: Any, level: Any)
 
 
 @pytest.mark.parametrize("value", ["0.9", "1.2", "2.0", "auto", "18.0.0", ""])
-def test_a_pin_that_this_release_does_not_have_ends_the_start(
-    conf: cfg.ConfigOpts, level: Any, value: str
-) -> None:
+def test_unknown_pin_prevents_the_start(conf: cfg.ConfigOpts, level: Any, value: str) -> None:
     level(value)
     with pytest.raises(exception.ConfigError) as caught:
         Bus(conf, url="fake://")
@@ -157,7 +153,7 @@ def test_a_pin_that_this_release_does_not_have_ends_the_start(
     )
 
 
-def test_the_middle_knows_no_more_than_its_release(middle: Middle) -> None:
+def test_intermediary_knows_only_its_release(middle: Middle) -> None:
     own = Middle(Record(middle.record.place))
     outcome = {"operation": "o", "done": True, "fault": None, "note": None}
     said = {"kind": "Outcome", "version": 1, "body": {**outcome, "later": 1}}

@@ -27,12 +27,12 @@ def shown(name: str) -> committed.Part:
 
 
 @pytest.mark.parametrize("name", [*page.PARTS, "shapes"])
-def test_the_page_shows_what_there_is(name: str) -> None:
+def test_page_shows_recorded_messages(name: str) -> None:
     text = page.shapes() if name == "shapes" else page.part(name, before())
     assert shown(name).is_shown(text), HOW
 
 
-def test_every_verb_is_shown_with_what_it_is_for() -> None:
+def test_every_verb_has_a_purpose() -> None:
     of_topic = {topic: {"ping"} for topic in TOPICS}
     for name, (topic, _) in page.PARTS.items():
         of_topic[topic] |= set(page.verbs(name))
@@ -51,11 +51,11 @@ def test_every_argument_is_explained() -> None:
     }
 
 
-def test_the_time_an_agent_has_is_the_one_of_the_page() -> None:
+def test_page_has_timeout_of_agent_calls() -> None:
     assert f"{_AGENT_TIMEOUT:.0f} seconds" in " ".join(PAGE.read_text().split())
 
 
-def test_the_table_of_versions_has_those_of_this_release() -> None:
+def test_table_has_versions_of_this_release() -> None:
     text = (DOC / "admin" / "rolling-upgrade.rst").read_text()
     *_, last = re.findall(r"^(\d+\.\S+)\s+(\d+\.\d+)\s+(\d+\.\d+)$", text, re.MULTILINE)
     assert last[1:] == (versions.newest(versions.CONDUCTOR), versions.newest(versions.AGENT))

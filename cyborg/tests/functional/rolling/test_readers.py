@@ -14,7 +14,7 @@ from cyborg.agent.endpoint import Endpoint as AgentEndpoint
 from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
 from cyborg.conductor.endpoint import UseCases
 from cyborg.model import wire
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.model.report import Report
 from cyborg.rpc import faults, versions
 from cyborg.rpc.conductor import ReportClient
@@ -89,7 +89,7 @@ def holds(whole: Any, part: Any) -> bool:
 
 
 @pytest.mark.parametrize(("topic", "verb"), VERBS)
-def test_todays_services_take_its_requests(topic: str, verb: str) -> None:
+def test_current_services_accept_recorded_requests(topic: str, verb: str) -> None:
     said = BEFORE.verbs[topic][verb]
     body = (said["answer"] or {}).get("ok")
     door = endpoint(topic, rebuilt(answer_type(topic, verb), body))
@@ -100,7 +100,7 @@ def test_todays_services_take_its_requests(topic: str, verb: str) -> None:
 
 
 @pytest.mark.parametrize(("topic", "verb"), VERBS)
-def test_today_it_is_asked_in_words_that_it_knows(topic: str, verb: str) -> None:
+def test_current_clients_send_known_arguments(topic: str, verb: str) -> None:
     """And what it answers is read."""
     said = BEFORE.verbs[topic][verb]
     bus: Any = FakeBus()
@@ -127,7 +127,7 @@ def test_today_it_is_asked_in_words_that_it_knows(topic: str, verb: str) -> None
 
 
 @pytest.mark.parametrize(("topic", "verb"), VERBS)
-def test_no_argument_is_new_and_needed(topic: str, verb: str) -> None:
+def test_new_arguments_are_optional(topic: str, verb: str) -> None:
     assert verb in verbs(topic), "a verb of the release before is gone"
     later = versions.CONDUCTOR if topic == CONDUCTOR_TOPIC else versions.AGENT
     now = arguments(topic, verb)
@@ -146,7 +146,7 @@ def test_new_verbs_have_a_new_version(topic: str) -> None:
 
 
 @pytest.mark.parametrize("name", BEFORE.shapes)
-def test_a_shape_only_gains_what_has_a_default(name: str) -> None:
+def test_new_fields_have_defaults(name: str) -> None:
     how = "whatever else changes raises cyborg.model.wire.VERSION, and ends rolling upgrades"
     was, now = BEFORE.shapes[name].split(), shapes()[name].split()
     assert set(was) <= set(now), how
@@ -172,7 +172,7 @@ def spoken_downwards() -> set[str]:
         names |= more
 
 
-def test_conductors_say_no_word_that_older_peers_do_not_know() -> None:
+def test_conductors_send_no_unknown_words() -> None:
     said = spoken_downwards()
     words = {one for one in said if one in BEFORE.shapes and ":" not in BEFORE.shapes[one]}
     assert {"arq.State", "operation.OperationState"} <= words
@@ -180,7 +180,7 @@ def test_conductors_say_no_word_that_older_peers_do_not_know() -> None:
     assert {one: now[one] for one in words} == {one: BEFORE.shapes[one] for one in words}
 
 
-def test_what_is_on_record_fits_its_own_shapes() -> None:
+def test_recorded_messages_fit_recorded_shapes() -> None:
     def look(value: Any) -> int:
         if isinstance(value, list):
             return sum(map(look, value))
@@ -196,7 +196,7 @@ def test_what_is_on_record_fits_its_own_shapes() -> None:
 
 
 @pytest.mark.parametrize(("verb", "reply"), REFUSALS)
-def test_its_refusals_are_read(verb: str, reply: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_recorded_errors_are_read(verb: str, reply: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(exception.CyborgError) as caught:
         faults.unwrap(reply, "conductor", "req-1")
     assert caught.value.kind == reply["error"]["type"]
@@ -204,11 +204,11 @@ def test_its_refusals_are_read(verb: str, reply: Any, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("name", BEFORE.errors)
-def test_an_error_needs_what_it_needed(name: str) -> None:
+def test_errors_keep_their_required_fields(name: str) -> None:
     """With more, today's readers could not read an older error; with less, the reverse."""
     assert errors()[name] == BEFORE.errors[name]
 
 
-def test_its_report_has_the_same_digest() -> None:
+def test_recorded_report_keeps_its_digest() -> None:
     said = BEFORE.verbs[CONDUCTOR_TOPIC]["report"]["args"]["report"]
     assert wire.load(Report, said).digest() == DIGEST

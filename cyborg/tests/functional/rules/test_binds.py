@@ -36,7 +36,7 @@ def bound(arena: Arena, host: str) -> tuple[str, str]:
     ("host", "text"),
     [(PLAIN, "ARQ %s bound to instance"), (PREPARING, "ARQ %s is being prepared for instance")],
 )
-def test_the_log_of_a_bind_names_instance_host_device_and_handle(
+def test_log_of_bind_names_instance_host_device_and_handle(
     arena: Arena, caplog: pytest.LogCaptureFixture, host: str, text: str
 ) -> None:
     with caplog.at_level(logging.INFO, "cyborg.conductor.arqs.bind"):
@@ -50,7 +50,7 @@ def test_the_log_of_a_bind_names_instance_host_device_and_handle(
     assert [message for message in messages if arq in message] == [f"{text % arq} {place}"]
 
 
-def test_a_free_unit_is_claimed_before_one_that_is_being_released(arena: Arena) -> None:
+def test_free_unit_is_claimed_before_a_releasing_unit(arena: Arena) -> None:
     """The bind would have to wait for the release of the former guest's unit."""
     (first, _), (second, _) = handles_of(arena.db, PREPARING)
     set_handle(arena.db, first, state="releasing")
@@ -58,7 +58,7 @@ def test_a_free_unit_is_claimed_before_one_that_is_being_released(arena: Arena) 
     assert arq_of(arena.db, arq).attach_handle_id == second
 
 
-def test_a_deleted_arq_leaves_the_release_of_its_earlier_bind(
+def test_delete_of_arq_keeps_release_of_its_earlier_bind(
     arena: Arena, conductor: Conductor
 ) -> None:
     """Only its preparation is called off: else the unit stays ``releasing`` with no work."""
@@ -73,7 +73,7 @@ def test_a_deleted_arq_leaves_the_release_of_its_earlier_bind(
     sound(arena.db)
 
 
-def test_an_unbound_arq_has_no_fault_of_its_failed_bind(arena: Arena, conductor: Conductor) -> None:
+def test_unbound_arq_has_no_fault(arena: Arena, conductor: Conductor) -> None:
     arq, _ = bound(arena, PREPARING)
     execute(arena.db, sa.delete(Work))
     with arena.db.writer() as tx:
@@ -86,7 +86,7 @@ def test_an_unbound_arq_has_no_fault_of_its_failed_bind(arena: Arena, conductor:
 
 
 @pytest.mark.parametrize(("hidden", "told"), [(False, ["notify"]), (True, [])])
-def test_nova_is_not_told_of_an_arq_that_an_attach_prepares(
+def test_no_event_is_sent_for_an_arq_of_an_attach(
     arena: Arena, hidden: bool, told: list[str]
 ) -> None:
     """No server waits for it: the attach itself ends with all of its ARQs, or with none."""
@@ -98,7 +98,7 @@ def test_nova_is_not_told_of_an_arq_that_an_attach_prepares(
     assert work_kinds(arena.db) == told
 
 
-def test_what_an_attach_prepares_keeps_no_instance_unresolved(arena: Arena) -> None:
+def test_hidden_arq_does_not_keep_an_instance_unresolved(arena: Arena) -> None:
     """Nova polls for its own ARQs; a hidden ARQ is not listed and is none of them."""
     arq, instance = bound(arena, PREPARING)
     with arena.db.reader() as tx:
@@ -108,9 +108,7 @@ def test_what_an_attach_prepares_keeps_no_instance_unresolved(arena: Arena) -> N
         assert arqs.all_resolved(tx, instance, None)
 
 
-def test_an_instance_without_units_is_open_for_its_next_bind(
-    arena: Arena, conductor: Conductor
-) -> None:
+def test_instance_without_units_can_be_bound_again(arena: Arena, conductor: Conductor) -> None:
     arq, instance = bound(arena, PLAIN)
     conductor.delete_of(instance)
     ((again,),) = arena.request(1)

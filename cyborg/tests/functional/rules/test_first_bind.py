@@ -37,7 +37,7 @@ class Interruption:
         sa.event.remove(db.engine, "after_cursor_execute", self._executed)
 
 
-def test_an_instance_bound_between_two_statements_of_its_delete_is_open_after_it(
+def test_instance_bound_during_its_delete_can_be_bound_again(
     arena: Arena, conductor: Conductor
 ) -> None:
     """There was no row to lock when the delete began, and its ARQs are gone when it ends."""

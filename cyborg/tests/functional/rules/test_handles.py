@@ -35,7 +35,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("state", list(HandleState))
 @pytest.mark.parametrize("move", MOVES)
-def test_a_move_starts_from_its_own_states_only(arena: Arena, move: str, state: str) -> None:
+def test_handle_moves_only_from_allowed_states(arena: Arena, move: str, state: str) -> None:
     (mine, _), (other, _) = handles_of(arena.db, PLAIN)
     set_handle(arena.db, mine, state=state)
     set_handle(arena.db, other, state=state)
@@ -46,7 +46,7 @@ def test_a_move_starts_from_its_own_states_only(arena: Arena, move: str, state: 
 
 
 @pytest.mark.parametrize("state", list(HandleState))
-def test_only_a_handle_in_quarantine_is_in_quarantine(arena: Arena, state: str) -> None:
+def test_only_quarantined_handle_is_quarantined(arena: Arena, state: str) -> None:
     (mine, _), _ = handles_of(arena.db, PLAIN)
     set_handle(arena.db, mine, state=state)
     with arena.db.writer() as tx:

@@ -42,8 +42,8 @@ from cyborg.db.models import (
     Work,
 )
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
 from cyborg.model.operation import OperationState
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.machines import provider_of
 from cyborg.tests.functional.races.arena import Arena
@@ -145,7 +145,7 @@ LOCKERS = {
         Instance,
         lambda site: Instance.uuid == site.instance,
     ),
-    "arq_moves.lock": Locker(
+    "arqs.lock": Locker(
         lambda tx, site: arqs.lock(tx, Arq.uuid == site.arq.uuid),
         Arq,
         lambda site: Arq.id == site.arq.id,
@@ -178,15 +178,15 @@ LOCKERS = {
     "hosts.lock_for_report": Locker(
         lambda tx, _site: hosts.lock_for_report(tx, PREPARING), Host, _host
     ),
-    "service_moves.lock_host": Locker(
-        lambda tx, site: services.lock_host(tx, site.host_id), Host, _host
+    "hosts.lock_with_handles": Locker(
+        lambda tx, site: hosts.lock_with_handles(tx, site.host_id), Host, _host
     ),
-    "device_moves.labels": Locker(
-        lambda tx, site: devices.labels(tx, site.device_id),
+    "devices.lock_labels": Locker(
+        lambda tx, site: devices.lock_labels(tx, site.device_id),
         Device,
         lambda site: Device.id == site.device_id,
     ),
-    "profile_moves.lock": Locker(
+    "device_profiles.lock": Locker(
         lambda tx, site: device_profiles.lock(tx, [site.profile]),
         DeviceProfile,
         lambda site: DeviceProfile.name == site.profile,
@@ -208,7 +208,7 @@ LOCKERS = {
         Work,
         _work,
     ),
-    "work.still_ours": Locker(lambda tx, site: work.still_ours(tx, [site.work]), Work, _work),
+    "work.lock_owned": Locker(lambda tx, site: work.lock_owned(tx, [site.work]), Work, _work),
     "work.supersede_program": Locker(
         lambda tx, site: work.supersede_program(tx, site.deployable_id, str(uuid4())),
         Work,
@@ -242,7 +242,7 @@ def locks(statement: Any, model: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", LOCKERS)
-def test_the_statement_locks(site: Site, name: str) -> None:
+def test_statement_locks_its_rows(site: Site, name: str) -> None:
     locker = LOCKERS[name]
     with site.db.writer() as tx, statements(tx) as seen:
         locker.call(tx, site)
@@ -250,7 +250,7 @@ def test_the_statement_locks(site: Site, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOCKERS)
-def test_the_rows_are_locked(site: Site, name: str) -> None:
+def test_locked_rows_refuse_a_second_transaction(site: Site, name: str) -> None:
     """A second transaction is refused; where SQLite has one writer at a time, nobody asks."""
     locker = LOCKERS[name]
     rows = sa.select(*locker.model.__table__.primary_key).where(locker.which(site))

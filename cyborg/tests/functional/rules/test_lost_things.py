@@ -46,8 +46,8 @@ def device(arena: Arena) -> Any:
         ).one()
 
 
-@pytest.mark.parametrize("mark", [lost_devices.FORGOTTEN, 1_000_000])
-def test_a_report_leaves_the_mark_of_a_lost_unit_as_it_is(arena: Arena, mark: int) -> None:
+@pytest.mark.parametrize("mark", [lost_devices.REMOVAL_REQUESTED, 1_000_000])
+def test_report_keeps_lost_time_of_a_unit(arena: Arena, mark: int) -> None:
     """Its retention goes on, and an operator's word to forget it holds."""
     arena.report(PLAIN, report_of(PLAIN, 1, handles=1))
     there, lost = marks(arena)
@@ -60,7 +60,7 @@ def test_a_report_leaves_the_mark_of_a_lost_unit_as_it_is(arena: Arena, mark: in
     assert marks(arena) == [None, mark]
 
 
-def test_forgetting_a_device_calls_off_its_set_up(arena: Arena, conductor: Conductor) -> None:
+def test_delete_of_device_cancels_its_setup(arena: Arena, conductor: Conductor) -> None:
     """The set-up would go on for a device that nobody wants, and would keep its row."""
     arena.report(PLAIN, Report(()))
     arena.report(PLAIN, report_of(PLAIN, 0))

@@ -60,7 +60,7 @@ def told(arena: Arena, nova: ListeningNova, rows: Sequence[Record]) -> None:
     outbox.notify(rows)
 
 
-def test_nova_is_told_of_resolved_arqs_only(arena: Arena) -> None:
+def test_events_are_sent_for_resolved_arqs_only(arena: Arena) -> None:
     """Nova takes every event as the end of a bind."""
     instance = str(uuid4())
     states = list(State)
@@ -78,7 +78,7 @@ def test_nova_is_told_of_resolved_arqs_only(arena: Arena) -> None:
     assert arena.count(Work) == 0
 
 
-def test_only_what_nova_no_longer_waits_for_is_given_up(arena: Arena) -> None:
+def test_only_expired_events_are_given_up(arena: Arena) -> None:
     ((*arqs,),) = arena.request(1, 2)
     for arq in arqs:
         set_arq(arena.db, arq, state=State.BOUND.value)

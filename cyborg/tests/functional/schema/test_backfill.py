@@ -43,7 +43,7 @@ def _states(db: Database) -> dict[str | None, int]:
         return {row[0]: row[1] for row in rows}
 
 
-def test_device_states_of_a_run_that_was_killed(stateless: Database) -> None:
+def test_device_state_backfill_resumes_after_kill(stateless: Database) -> None:
     updates = 0
 
     def kill(*args: Any) -> None:
@@ -62,7 +62,7 @@ def test_device_states_of_a_run_that_was_killed(stateless: Database) -> None:
     assert backfill.device_states(stateless) == (0, 0)
 
 
-def test_device_states_by_two_at_once(stateless: Database) -> None:
+def test_concurrent_device_state_backfills(stateless: Database) -> None:
     with ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(backfill.device_states, stateless) for _ in range(2)]
         filled = [one.result(timeout=120)[0] for one in runs]
@@ -70,14 +70,14 @@ def test_device_states_by_two_at_once(stateless: Database) -> None:
     assert _states(stateless) == {"available": DEVICES - 3, "allocated": 3}
 
 
-def test_a_state_that_somebody_else_wrote_stays(stateless: Database) -> None:
+def test_backfill_keeps_state_written_meanwhile(stateless: Database) -> None:
     with stateless.writer() as tx:
         tx.execute(sa.update(Device).where(Device.device_key == "7").values(device_state="error"))
     assert backfill.device_states(stateless) == (DEVICES - 1, DEVICES - 1)
     assert _states(stateless)["error"] == 1
 
 
-def test_owners_of_a_run_that_was_killed(existing: Database) -> None:
+def test_owner_backfill_resumes_after_kill(existing: Database) -> None:
     schema.upgrade(existing)
     with existing.writer() as tx:
         tx.execute(sa.update(Arq).values(project_id=None))

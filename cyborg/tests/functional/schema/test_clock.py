@@ -12,7 +12,7 @@ from cyborg.db.models import Host
 SLACK = 5
 
 
-def test_it_is_utc_and_moves_on(current: Database) -> None:
+def test_clock_is_utc_and_advances(current: Database) -> None:
     before = time.time() * 1000
     with current.reader() as tx:
         first = second = tx.execute(sa.select(current.now)).scalar_one()
@@ -21,7 +21,7 @@ def test_it_is_utc_and_moves_on(current: Database) -> None:
     assert before - SLACK <= first < second <= time.time() * 1000 + SLACK
 
 
-def test_it_ignores_the_session_time_zone(current: Database) -> None:
+def test_clock_ignores_session_time_zone(current: Database) -> None:
     words = {"mysql": "SET time_zone = '+05:30'", "postgresql": "SET TIME ZONE 'Asia/Kolkata'"}
     with current.reader() as tx:
         tx.exec_driver_sql(words.get(current.engine.dialect.name, "SELECT 1"))
@@ -31,7 +31,7 @@ def test_it_ignores_the_session_time_zone(current: Database) -> None:
         tx.invalidate()
 
 
-def test_it_is_stored_and_compared(current: Database) -> None:
+def test_clock_is_stored_and_compared(current: Database) -> None:
     with current.writer() as tx:
         tx.execute(sa.insert(Host).values(name="a", updated_ms=current.now))
         tx.execute(sa.insert(Host).values(name="b", updated_ms=current.now + 60_000))

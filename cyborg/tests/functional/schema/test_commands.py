@@ -15,7 +15,7 @@ from cyborg.db.models import Arq, Device, DeviceProfile, Event, Instance, Operat
 from cyborg.tests.functional.schema.commands import checked, run
 
 
-def test_a_versioned_database_is_not_created_again(current: Database, tmp_path: Path) -> None:
+def test_create_schema_refuses_a_versioned_database(current: Database, tmp_path: Path) -> None:
     status, out, err = run(current, tmp_path, "dbsync", "create_schema")
     assert (status, out) == (1, "")
     assert err.strip().splitlines()[-1] == (
@@ -25,11 +25,11 @@ def test_a_versioned_database_is_not_created_again(current: Database, tmp_path: 
 
 
 @pytest.mark.parametrize("words", [(), ("downgrade",)])
-def test_wrong_usage(empty: Database, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(empty: Database, tmp_path: Path, words: tuple[str, ...]) -> None:
     assert run(empty, tmp_path, "dbsync", *words)[0] == 2
 
 
-def test_a_foreign_schema_is_one_sentence(existing: Database, tmp_path: Path) -> None:
+def test_unknown_schema_is_reported_in_one_line(existing: Database, tmp_path: Path) -> None:
     schema.stamp(existing, schema.EXISTING)
     with existing.writer() as tx:
         tx.execute(sa.text("UPDATE alembic_version SET version_num = '6c77bd6afea5'"))
@@ -104,7 +104,7 @@ def _left(db: Database) -> tuple[int, list[str], list[str], int]:
 KEPT = ["bound", "named", "recent"]
 
 
-def test_purge_says_what_it_would_do(aged: Database, tmp_path: Path) -> None:
+def test_purge_dry_run_counts_rows(aged: Database, tmp_path: Path) -> None:
     before = _left(aged)
     status, out, _ = run(aged, tmp_path, "dbsync", "purge", "--dry-run")
     assert status == 0
@@ -116,7 +116,7 @@ def test_purge_says_what_it_would_do(aged: Database, tmp_path: Path) -> None:
     assert _left(aged) == before
 
 
-def test_purge_deletes_what_is_past_its_retention(aged: Database, tmp_path: Path) -> None:
+def test_purge_deletes_expired_rows(aged: Database, tmp_path: Path) -> None:
     status, out, err = run(aged, tmp_path, "dbsync", "purge")
     assert status == 0
     assert out.splitlines() == [
@@ -131,18 +131,18 @@ def test_purge_deletes_what_is_past_its_retention(aged: Database, tmp_path: Path
     assert (status, out.splitlines()[0]) == (0, "events: 0 older than 90 day(s) deleted")
 
 
-def test_purge_of_what_is_older_than_asked_for(aged: Database, tmp_path: Path) -> None:
+def test_purge_older_than_overrides_retention(aged: Database, tmp_path: Path) -> None:
     status, out, _ = run(aged, tmp_path, "dbsync", "purge", "--older-than", "30")
     assert (status, out.splitlines()[0]) == (0, "events: 2004 older than 30 day(s) deleted")
     assert _left(aged)[0] == 1
 
 
 @pytest.mark.parametrize("days", ["0", "soon"])
-def test_purge_keeps_a_day_at_least(empty: Database, tmp_path: Path, days: str) -> None:
+def test_purge_refuses_less_than_a_day(empty: Database, tmp_path: Path, days: str) -> None:
     assert run(empty, tmp_path, "dbsync", "purge", "--older-than", days)[0] == 2
 
 
-def test_purge_where_history_is_kept_for_ever(aged: Database, tmp_path: Path) -> None:
+def test_purge_keeps_history_without_retention(aged: Database, tmp_path: Path) -> None:
     (tmp_path / "more.conf").write_text("[conductor]\nhistory_retention = 0\n")
     before = _left(aged)
     words = ("--config-file", str(tmp_path / "more.conf"), "purge")
@@ -151,13 +151,13 @@ def test_purge_where_history_is_kept_for_ever(aged: Database, tmp_path: Path) ->
     assert "history_retention is 0" in out
 
 
-def test_purge_of_another_releases_schema_is_one_sentence(empty: Database, tmp_path: Path) -> None:
+def test_purge_refuses_schema_of_another_release(empty: Database, tmp_path: Path) -> None:
     status, _, err = run(empty, tmp_path, "dbsync", "purge")
     assert status == 1
     assert "run 'cyborg-dbsync upgrade'" in err.splitlines()[-1]
 
 
-def test_an_instance_that_is_bound_anew_meanwhile_stays(aged: Database) -> None:
+def test_instance_bound_during_purge_is_kept(aged: Database) -> None:
     """A bind that was faster than the batch has the row."""
     before = history.cutoff(aged, 90 * DAY)
     with ThreadPoolExecutor(1) as pool:
@@ -169,13 +169,13 @@ def test_an_instance_that_is_bound_anew_meanwhile_stays(aged: Database) -> None:
     assert _left(aged)[1] == ["bound", "named", "recent", "released"]
 
 
-def test_a_pass_is_bounded(aged: Database) -> None:
+def test_purge_run_is_bounded(aged: Database) -> None:
     how = history.Purge(batch=7, batches=3)
     gone = history.purge(aged, history.cutoff(aged, 90 * DAY), how)
     assert gone == {"events": 21, "instances": 1, "operations": 1}
 
 
-def test_online_data_migrations_by_hand(existing: Database, tmp_path: Path) -> None:
+def test_online_data_migrations_fill_device_states(existing: Database, tmp_path: Path) -> None:
     schema.upgrade(existing)
     with existing.writer() as tx:
         tx.execute(sa.update(Device).values(device_state=None))
@@ -188,7 +188,7 @@ def test_online_data_migrations_by_hand(existing: Database, tmp_path: Path) -> N
         assert set(tx.scalars(sa.select(Device.device_state))) == {"allocated"}
 
 
-def test_without_an_account_nova_is_not_asked(existing: Database, tmp_path: Path) -> None:
+def test_owner_backfill_fails_without_account(existing: Database, tmp_path: Path) -> None:
     schema.upgrade(existing)
     _forget_owners(existing)
     status, out, _ = run(existing, tmp_path, "dbsync", "online_data_migrations")
@@ -197,7 +197,7 @@ def test_without_an_account_nova_is_not_asked(existing: Database, tmp_path: Path
     assert out.splitlines()[1] == "Backfilled device_state on 0/0 devices"
 
 
-def test_owners_come_from_nova(existing: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_owners_are_read_from_nova(existing: Database, capsys: pytest.CaptureFixture[str]) -> None:
     schema.upgrade(existing)
     _forget_owners(existing)
     with existing.reader() as tx:
@@ -219,7 +219,7 @@ def test_owners_come_from_nova(existing: Database, capsys: pytest.CaptureFixture
             assert owners == {one: f"owner of {one}" for one in known}
 
 
-def test_one_failing_step_does_not_keep_the_other(
+def test_failed_migration_does_not_stop_the_next(
     existing: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schema.upgrade(existing)

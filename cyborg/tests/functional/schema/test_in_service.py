@@ -155,7 +155,7 @@ def cloud(
         nova_api.disown(one.instance)
 
 
-def test_life_goes_on(cloud: Cloud) -> None:
+def test_service_runs_during_migration(cloud: Cloud) -> None:
     _reported(cloud)
     assert len(cloud.old) == 5
     for one in cloud.old:

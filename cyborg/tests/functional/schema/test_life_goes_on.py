@@ -46,7 +46,7 @@ def report_of(host: str) -> Report:
     return Report((DriverReport("fake_driver", DriverState.READY, tuple(devices)),))
 
 
-def test_the_first_report_finds_everything_known(upgraded: Database) -> None:
+def test_first_report_after_upgrade_changes_nothing(upgraded: Database) -> None:
     before = rows(upgraded)
     heartbeats = Heartbeats(db=upgraded, down_after=30_000)
     welcome = heartbeats.hello(Hello(HOST, (HOST,), "18", f"x@{HOST}", None))

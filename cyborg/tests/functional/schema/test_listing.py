@@ -18,7 +18,7 @@ EVENTS = Sortable(
 
 @pytest.mark.parametrize("sort_dir", ["asc", "desc"])
 @pytest.mark.parametrize("sort_key", [None, "hostname", "uuid", "at"])
-def test_pages_make_the_list(current: Database, sort_key: str | None, sort_dir: str) -> None:
+def test_pages_cover_the_list(current: Database, sort_key: str | None, sort_dir: str) -> None:
     with current.writer() as tx:
         tx.execute(
             sa.insert(Event),

@@ -64,7 +64,7 @@ def _sync_waits(db: Reader) -> list[int]:
 
 @pytest.mark.parametrize("kind", [Reader, Database])
 @pytest.mark.parametrize(("asked", "set_"), [(None, 0), (0, 0), (1, 1), (7, 7)])
-def test_reads_wait_for_galera_when_told_to(
+def test_reads_wait_for_galera_when_configured(
     conf: cfg.ConfigOpts, kind: type[Reader], asked: int | None, set_: int
 ) -> None:
     conf.set_override("mysql_wsrep_sync_wait", asked, group="database")

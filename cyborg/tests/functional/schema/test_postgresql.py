@@ -7,7 +7,7 @@ from cyborg.db.engine import Database, retried
 from cyborg.db.models import Host
 
 
-def test_a_serialisation_failure_is_repeated(current: Database) -> None:
+def test_serialisation_failure_is_retried(current: Database) -> None:
     with current.writer() as tx:
         tx.execute(sa.insert(Host).values(name="a", updated_ms=1))
     rival = Database(current.engine.url.render_as_string(hide_password=False))

@@ -17,7 +17,7 @@ _SCRIPTS = ScriptDirectory(str(Path(schema.__file__).with_name("migrations")))
 CHAIN = [one.revision for one in _SCRIPTS.walk_revisions()][::-1]
 
 
-def test_the_chain_begins_with_the_existing_service() -> None:
+def test_chain_begins_with_existing_service() -> None:
     assert CHAIN[0] == schema.EXISTING
     assert CHAIN[-1] == schema.head()
 

@@ -11,8 +11,7 @@ from oslo_db import exception as db_exc
 
 from cyborg import exception
 from cyborg.db import schema
-from cyborg.db.connections import Settings
-from cyborg.db.engine import Database, Reader, Retry, retried
+from cyborg.db.engine import Database, Reader, Retry, Settings, retried
 from cyborg.db.models import Host
 from cyborg.tests.fixtures.proxy import Proxy
 
@@ -26,7 +25,7 @@ def _reader(db: Database) -> Reader:
     return Reader(db.engine.url.render_as_string(hide_password=False))
 
 
-def test_a_deadlock_is_repeated(current: Database) -> None:
+def test_deadlock_is_retried(current: Database) -> None:
     _add(current, "a", "b")
     meeting = threading.Barrier(2)
     runs: list[str] = []
@@ -51,7 +50,7 @@ def test_a_deadlock_is_repeated(current: Database) -> None:
         assert list(tx.scalars(sa.select(Host.generation))) == [2, 2]
 
 
-def test_the_locks_of_a_frozen_process_do_not_stay(current: Database) -> None:
+def test_locks_of_a_frozen_process_expire(current: Database) -> None:
     questions = {
         "postgresql": "SHOW idle_in_transaction_session_timeout",
         "mysql": "SELECT @@idle_transaction_timeout",
@@ -61,7 +60,7 @@ def test_the_locks_of_a_frozen_process_do_not_stay(current: Database) -> None:
     assert str(answer).rstrip("s") == "10"
 
 
-def test_a_killed_connection_is_unavailable_once(current: Database) -> None:
+def test_killed_connection_is_replaced(current: Database) -> None:
     _add(current, "a")
     runs: list[int] = []
 
@@ -81,7 +80,7 @@ def test_a_killed_connection_is_unavailable_once(current: Database) -> None:
         assert tx.scalar(sa.select(Host.generation)) == 7
 
 
-def test_a_lock_that_is_not_had_in_time_is_asked_for_again(current: Database) -> None:
+def test_lock_timeout_is_retried(current: Database) -> None:
     _add(current, "a")
     is_mysql = current.engine.dialect.name == "mysql"
     rival = current.engine.connect()
@@ -109,7 +108,7 @@ def test_a_lock_that_is_not_had_in_time_is_asked_for_again(current: Database) ->
         assert tx.scalar(sa.select(Host.generation)) == 8
 
 
-def test_a_server_that_comes_back_within_the_budget_is_no_fault(current: Database) -> None:
+def test_server_restart_within_retry_budget_is_no_error(current: Database) -> None:
     _add(current, "a")
     url = current.engine.url
     with Proxy(url.host or "127.0.0.1", url.port or 0) as proxy:
@@ -138,7 +137,7 @@ def test_a_server_that_comes_back_within_the_budget_is_no_fault(current: Databas
         assert tx.scalar(sa.select(Host.generation)) == 7
 
 
-def test_what_is_meant_for_galera_is_sent_to_nobody_else(current: Database) -> None:
+def test_galera_setting_is_sent_only_to_galera(current: Database) -> None:
     url = current.engine.url.render_as_string(hide_password=False)
     db = Reader(url, settings=Settings(mysql_wsrep_sync_wait=3))
     is_mysql = current.engine.dialect.name == "mysql"
@@ -167,14 +166,14 @@ def _kill(db: Database, session: int) -> None:
         tx.exec_driver_sql(words)
 
 
-def test_a_server_that_is_not_there_is_unavailable(current: Database) -> None:
+def test_unreachable_server_is_unavailable(current: Database) -> None:
     url = current.engine.url.set(port=1)
     db = Database(url.render_as_string(hide_password=False))
     with pytest.raises(exception.Unavailable), db.reader():
         pass
 
 
-def test_sessions_read_what_is_committed(current: Database) -> None:
+def test_sessions_read_committed_rows(current: Database) -> None:
     _add(current, "a")
     with current.reader() as tx:
         assert tx.scalar(sa.select(sa.func.count()).select_from(Host)) == 1
@@ -193,7 +192,7 @@ def test_a_reader_cannot_write(current: Database) -> None:
     reader.close()
 
 
-def test_a_child_leaves_its_parents_connections_alone(current: Database) -> None:
+def test_forked_child_leaves_connections_of_parent(current: Database) -> None:
     _add(current, "a")
     with current.reader() as tx:
         before = _session(tx)
@@ -210,7 +209,7 @@ def test_a_child_leaves_its_parents_connections_alone(current: Database) -> None
         assert _session(tx) == before
 
 
-def test_two_upgrades_at_once(existing: Database) -> None:
+def test_concurrent_upgrades(existing: Database) -> None:
     other = Database(existing.engine.url.render_as_string(hide_password=False))
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(schema.upgrade, one) for one in (existing, other)]:
@@ -219,7 +218,7 @@ def test_two_upgrades_at_once(existing: Database) -> None:
     other.close()
 
 
-def test_values_that_do_not_fit_are_invalid(current: Database) -> None:
+def test_too_large_values_are_invalid(current: Database) -> None:
     for name in ("x" * 256, "\ud800"):
         with pytest.raises(exception.Invalid):
             _add(current, name)

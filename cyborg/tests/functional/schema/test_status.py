@@ -14,7 +14,7 @@ from cyborg.db import schema, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Device, Instance
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import TOKEN, PlacementService, shared
 from cyborg.tests.fixtures.processes import Options
@@ -45,7 +45,7 @@ def accounts(nova: SimulatedNova, placement: PlacementService, token: str = TOKE
     }
 
 
-def test_a_fresh_installation(
+def test_checks_succeed_after_fresh_installation(
     empty: Database, tmp_path: Path, nova: SimulatedNova, placement: PlacementService
 ) -> None:
     assert run(empty, tmp_path, "dbsync", "version")[:2] == (0, "None\n")
@@ -63,7 +63,7 @@ def test_a_fresh_installation(
     assert told.server_uuid != told.tag
 
 
-def test_without_accounts_it_says_what_was_not_checked(current: Database, tmp_path: Path) -> None:
+def test_checks_warn_about_missing_accounts(current: Database, tmp_path: Path) -> None:
     found = checked(current, tmp_path)
     assert found.status == 1
     assert {name for name, result in found.results.items() if result} == PEERS
@@ -71,7 +71,7 @@ def test_without_accounts_it_says_what_was_not_checked(current: Database, tmp_pa
         assert found.details[name].startswith(f"Not checked: {group} auth_type is not set")
 
 
-def test_an_unreachable_database(tmp_path: Path) -> None:
+def test_checks_fail_with_unreachable_database(tmp_path: Path) -> None:
     nowhere = Database(f"sqlite:///{tmp_path}/missing/cyborg.sqlite")
     found = checked(nowhere, tmp_path)
     assert found.status == 2
@@ -83,7 +83,7 @@ def test_an_unreachable_database(tmp_path: Path) -> None:
     assert err.strip().splitlines()[-1].startswith("cyborg-dbsync: The database is not available")
 
 
-def test_beside_the_existing_service(existing: Database, tmp_path: Path) -> None:
+def test_preflight_check_lists_what_upgrade_refuses(existing: Database, tmp_path: Path) -> None:
     """Before anything is stopped it lists what the upgrade would refuse, and how to see it."""
     tables = sa.MetaData()
     with existing.writer() as tx:
@@ -105,7 +105,7 @@ def test_beside_the_existing_service(existing: Database, tmp_path: Path) -> None
     )
 
 
-def test_services(current: Database, tmp_path: Path) -> None:
+def test_check_reports_services_of_other_releases(current: Database, tmp_path: Path) -> None:
     present = Process("control-1", CONDUCTOR, HERE, "bus", "2")
     for process, seen in (
         # One that was stopped, and started again beside the present one.
@@ -137,7 +137,7 @@ def _seen(db: Database, process: Process, when: int = 600_000) -> None:
         services.register(tx, db.now + when, process, "ready")
 
 
-def test_devices_that_wait_are_a_warning(existing: Database, tmp_path: Path) -> None:
+def test_check_warns_about_inactive_devices(existing: Database, tmp_path: Path) -> None:
     schema.upgrade(existing)
     with existing.writer() as tx:
         tx.execute(sa.update(Device).values(status="inactive"))
@@ -148,7 +148,7 @@ def test_devices_that_wait_are_a_warning(existing: Database, tmp_path: Path) -> 
     assert checked(existing, tmp_path, more=enabling).results["Devices that wait"] == 0
 
 
-def test_what_is_left_of_servers_that_are_gone(
+def test_check_warns_about_arqs_of_deleted_servers(
     existing: Database, tmp_path: Path, nova: SimulatedNova, placement: PlacementService
 ) -> None:
     schema.upgrade(existing)
@@ -172,7 +172,7 @@ def test_what_is_left_of_servers_that_are_gone(
     assert "Not checked whether Nova has all servers of 5 instance(s): Nova is not avail" in said
 
 
-def test_accounts_that_may_not_do_their_work(
+def test_check_fails_for_accounts_without_rights(
     current: Database, tmp_path: Path, nova: SimulatedNova, placement: PlacementService
 ) -> None:
     nova.answer_calls(403)

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db.engine import Database
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional.schema.commands import run
 from cyborg.tests.functional.schema.databases import SERVER
@@ -43,9 +43,7 @@ def _situations() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("url", "reason"), _situations())
-def test_each_program_says_why_the_database_refuses_it(
-    tmp_path: Path, url: str, reason: str
-) -> None:
+def test_each_program_states_why_database_refuses_it(tmp_path: Path, url: str, reason: str) -> None:
     db = Database(url)
     said = {
         "dbsync": run(db, tmp_path, "dbsync", "version"),
@@ -71,9 +69,7 @@ def test_each_program_says_why_the_database_refuses_it(
 
 
 @pytest.mark.parametrize(("url", "reason"), _situations())
-def test_the_conductor_logs_why_the_database_refuses_it(
-    tmp_path: Path, url: str, reason: str
-) -> None:
+def test_conductor_logs_why_database_refuses_it(tmp_path: Path, url: str, reason: str) -> None:
     options: Options = {
         "DEFAULT": {"transport_url": "fake://", "host": "control-1", "state_path": tmp_path},
         "database": {"connection": url},

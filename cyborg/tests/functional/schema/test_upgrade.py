@@ -209,8 +209,8 @@ def test_text_beyond_the_basic_plane_is_kept(current: Database) -> None:
 
 
 def test_older_schema_of_the_existing_service_is_sent_back(existing: Database) -> None:
-    assert len(schema.FOREIGN) == 17
-    for revision in sorted(schema.FOREIGN):
+    assert len(schema.TOO_OLD) == 17
+    for revision in sorted(schema.TOO_OLD):
         _note(existing, revision)
         words = rf"{revision} of the existing.*First run 'cyborg-dbsync upgrade' .*17\.0\.0"
         with pytest.raises(exception.SchemaError, match=words):

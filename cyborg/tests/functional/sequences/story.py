@@ -12,8 +12,7 @@ from oslo_config import cfg
 from oslo_middleware import RequestId
 
 from cyborg.api import app as api_app
-from cyborg.db.connections import Settings
-from cyborg.db.engine import Reader
+from cyborg.db.engine import Reader, Settings
 from cyborg.drivers.command import Completed
 from cyborg.drivers.generic import GenericDriver
 from cyborg.model.provider import provider_uuid

@@ -41,13 +41,13 @@ def drawn(name: str) -> committed.Part:
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
-def test_the_page_shows_what_happens(name: str, told: Mapping[str, str]) -> None:
+def test_page_shows_recorded_sequence(name: str, told: Mapping[str, str]) -> None:
     lines = [f"{_INDENT}{line}".rstrip() for line in told[name].splitlines()]
     assert drawn(name).is_shown("\n".join(lines)), HOW
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
-def test_the_text_tells_what_a_crash_means_at_each_transaction(name: str) -> None:
+def test_text_explains_crash_at_each_transaction(name: str) -> None:
     page = drawn(name)
     text, _, _ = page.after.partition("\n.. recorded:")
     told: set[int] = set()

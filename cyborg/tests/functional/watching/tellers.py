@@ -14,8 +14,8 @@ from cyborg.db import events, notifications, work
 from cyborg.db.engine import Database
 from cyborg.db.models import Work
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, CONDUCTOR
 from cyborg.model.notification import Notification
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.watching.conftest import Watched, soon
@@ -24,7 +24,7 @@ from cyborg.tests.functional.watching.conftest import Watched, soon
 def marked(watched: Watched) -> bool:
     """Whether the history is followed by now."""
     with watched.database.reader() as tx:
-        return notifications.exists(tx)
+        return notifications.is_enabled(tx)
 
 
 def followed(watched: Watched) -> None:
@@ -105,5 +105,7 @@ def write_history(db: Database, *uuids: str) -> None:
 
 def position(db: Database) -> notifications.Position:
     with db.reader() as tx:
-        spec = tx.execute(sa.select(Work.spec).where(Work.uuid == notifications.MARK)).scalar_one()
+        spec = tx.execute(
+            sa.select(Work.spec).where(Work.uuid == notifications.WORK_UUID)
+        ).scalar_one()
     return notifications.Position.load(spec)

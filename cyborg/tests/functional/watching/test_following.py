@@ -144,7 +144,7 @@ def scene(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[Scene]:
     conf.clear_override("noauth_anywhere", "api")
 
 
-def test_a_bind_is_known_by_its_ids_wherever_it_is_worked_for(scene: Scene):
+def test_request_id_of_bind_is_in_all_log_lines(scene: Scene):
     nova = f"req-{uuid4()}"
     bind = scene.bind(X_OpenStack_Request_ID=nova)
     assert scene.lines.processes(bind, nova) >= PROCESSES
@@ -156,7 +156,7 @@ def test_a_bind_is_known_by_its_ids_wherever_it_is_worked_for(scene: Scene):
     soon(lambda: scene.lines.processes(delete) >= {"cyborg.api", "cyborg.agent"})
 
 
-def test_placement_is_told_for_whom_a_device_is_taken_out(scene: Scene):
+def test_request_to_placement_has_id_of_device_request(scene: Scene):
     (device,) = scene.app.get("/v2/devices").json["devices"]
     verbs = ["enable", "disable"]
 
@@ -172,7 +172,7 @@ def test_placement_is_told_for_whom_a_device_is_taken_out(scene: Scene):
     soon(told)
 
 
-def test_a_trace_goes_on_through_all_processes(scene: Scene):
+def test_trace_covers_all_processes(scene: Scene):
     kept = InMemorySpanExporter()
     tracing.begin(kept, service="cyborg", host="here")
     try:

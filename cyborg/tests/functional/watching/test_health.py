@@ -166,7 +166,7 @@ def checked(watched: Watched) -> Sites:
     return start
 
 
-def test_a_faulty_device_is_reserved_refused_shown_told_and_heals(checked: Sites):
+def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     here = checked()
     first = here.becomes("ok")
     assert (first["health_reasons"], first["health_since"] is not None) == ([], True)
@@ -216,7 +216,7 @@ def test_a_faulty_device_is_reserved_refused_shown_told_and_heals(checked: Sites
     here.admin.delete(f"{ARQS}?instance={instance}")
 
 
-def test_one_faulty_device_leaves_the_others_of_its_driver_offered(checked: Sites):
+def test_faulty_device_does_not_affect_others_of_its_driver(checked: Sites):
     here = checked()
     here.rack.plug(OTHER, 2)
     here.offers(2, OTHER)
@@ -227,7 +227,7 @@ def test_one_faulty_device_leaves_the_others_of_its_driver_offered(checked: Site
     here.offers(2)
 
 
-def test_a_new_reason_is_shown_and_is_no_event(checked: Sites):
+def test_new_health_reason_is_shown_without_event(checked: Sites):
     here = checked(healths={CARD: FAULT})
     before = here.becomes("drain")
     here.driver.healths[CARD] = Health(healthy=False, reason="two\nlines\0")
@@ -236,7 +236,7 @@ def test_a_new_reason_is_shown_and_is_no_event(checked: Sites):
     assert here.history() == [("health drain", "uncorrectable errors")]
 
 
-def test_a_device_is_asked_before_it_is_put_into_service(checked: Sites):
+def test_new_device_is_checked_before_it_is_enabled(checked: Sites):
     here = checked(healths={CARD: FAULT}, interval=3600)
     assert here.device()["health"] == "drain"
     assert here.device()["status"] == "enabled"
@@ -249,7 +249,7 @@ def test_a_device_is_asked_before_it_is_put_into_service(checked: Sites):
     assert here.driver.checks == [CARD, OTHER]
 
 
-def test_a_device_is_asked_after_its_set_up_and_before_it_is_enabled(checked: Sites):
+def test_device_is_checked_after_setup(checked: Sites):
     here = checked(BareCheckedDriver, interval=3600, auto_enable=frozenset())
     assert (here.device()["status"], here.device()["health"]) == ("inactive", "ok")
     here.driver.healths[CARD] = FAULT
@@ -262,7 +262,7 @@ def test_a_device_is_asked_after_its_set_up_and_before_it_is_enabled(checked: Si
     assert here.history() == [("health drain", "uncorrectable errors")]
 
 
-def test_a_check_that_hangs_delays_no_heartbeat_and_no_report(checked: Sites):
+def test_hanging_check_delays_no_heartbeat_and_no_report(checked: Sites):
     here = checked()
     here.becomes("ok")
     here.driver.gate.clear()
@@ -288,7 +288,7 @@ def test_a_check_that_hangs_delays_no_heartbeat_and_no_report(checked: Sites):
 
 
 @pytest.mark.parametrize("answer", [ValueError("broken"), "fine", None, Health("yes")])  # type: ignore[arg-type]
-def test_a_check_that_fails_changes_nothing_and_its_error_is_shown(checked: Sites, answer: Any):
+def test_failed_check_keeps_health_and_shows_its_error(checked: Sites, answer: Any):
     here = checked(healths={CARD: FAULT})
     here.becomes("drain")
     here.driver.healths[CARD] = answer if answer is not None else 7
@@ -301,7 +301,7 @@ def test_a_check_that_fails_changes_nothing_and_its_error_is_shown(checked: Site
     here.offers(2)
 
 
-def test_an_agent_that_restarts_keeps_the_health(checked: Sites):
+def test_restarted_agent_keeps_health(checked: Sites):
     here = checked(healths={CARD: FAULT})
     since = here.becomes("drain")["health_since"]
     here.offers(0)
@@ -318,7 +318,7 @@ def test_an_agent_that_restarts_keeps_the_health(checked: Sites):
     here.offers(2)
 
 
-def test_an_agent_that_asks_nobody_claims_no_health(checked: Sites):
+def test_health_is_unknown_when_checks_are_disabled(checked: Sites):
     here = checked(healths={CARD: FAULT})
     here.becomes("drain")
     here.agent.stop()
@@ -333,7 +333,7 @@ def test_an_agent_that_asks_nobody_claims_no_health(checked: Sites):
     assert here.page.samples("cyborg_device_healthy") == []
 
 
-def test_a_driver_without_checks_leaves_the_health_unknown(watched: Watched):
+def test_health_is_unknown_when_driver_has_no_checks(watched: Watched):
     watched.stack.times = replace(watched.stack.times, health=0.2)
     watched.conductor()
     rack = watched.rack()
@@ -346,7 +346,7 @@ def test_a_driver_without_checks_leaves_the_health_unknown(watched: Watched):
         assert tx.execute(sa.select(Device.health)).scalar_one() is None
 
 
-def test_older_microversions_show_and_filter_no_health(checked: Sites):
+def test_older_microversions_have_no_health(checked: Sites):
     here = checked()
     older = replace(here.admin, version="2.4")
     (device,) = older.get("/devices")["devices"]
@@ -406,7 +406,7 @@ def commanded(watched: Watched, directory: Path, script: str) -> tuple[Client, s
     return admin, provider_uuid(f"{name}_{SOFT}")
 
 
-def test_the_generic_driver_runs_the_health_command(watched: Watched, tmp_path: Path):
+def test_generic_driver_runs_health_command(watched: Watched, tmp_path: Path):
     admin, provider = commanded(watched, tmp_path, SCRIPT)
 
     def health() -> list[str]:
@@ -424,9 +424,7 @@ def test_the_generic_driver_runs_the_health_command(watched: Watched, tmp_path: 
     eventually_offered(watched.placement, provider, 0)
 
 
-def test_a_health_command_that_does_not_end_is_killed_and_changes_nothing(
-    watched: Watched, tmp_path: Path
-):
+def test_health_command_that_does_not_end_is_killed(watched: Watched, tmp_path: Path):
     admin, provider = commanded(watched, tmp_path, "#!/bin/sh\nexec sleep 3600\n")
 
     def error() -> str:
@@ -439,7 +437,7 @@ def test_a_health_command_that_does_not_end_is_killed_and_changes_nothing(
     eventually_offered(watched.placement, provider, 2)
 
 
-def test_an_operator_shows_a_fault_with_the_fake_driver(watched: Watched):
+def test_fake_driver_shows_a_fault(watched: Watched):
     watched.stack.times = replace(watched.stack.times, health=0.2)
     watched.conductor()
     name = fresh_host("fake")

@@ -9,7 +9,7 @@ from cyborg.tests.functional.watching.conftest import Watched, soon
 from cyborg.tests.functional.watching.tellers import Teller, Voice, write_history
 
 
-def test_what_commits_late_is_told_though_its_ids_are_older(watched: Watched):
+def test_late_commit_is_notified(watched: Watched):
     teller = Teller(watched, Voice(), "control-1")
     teller.follow()
     late, early = str(uuid4()), str(uuid4())

@@ -19,7 +19,7 @@ from cyborg.db.models import Arq, Event, Service, Work
 from cyborg.metrics import catalogue
 from cyborg.metrics.meters import Meters
 from cyborg.model.arq import State
-from cyborg.model.names import AGENT, CONDUCTOR
+from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.tests.fixtures.absent import absent
 from cyborg.tests.fixtures.pages import Page, free_port
@@ -37,7 +37,7 @@ def names(metrics: tuple[catalogue.Metric, ...]) -> set[str]:
     return {one.name for one in metrics}
 
 
-def test_a_conductor_counts_what_there_is(watched: Watched):
+def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
     page = watched.page()
     rack = watched.rack()
     watched.agent(rack)
@@ -71,7 +71,7 @@ def test_a_conductor_counts_what_there_is(watched: Watched):
     soon(lambda: page.value("cyborg_devices", type="FPGA", state="lost") == 1)
 
 
-def test_who_was_seen_once_and_went_away_is_down(watched: Watched):
+def test_stopped_agent_is_counted_as_down(watched: Watched):
     page = watched.page()
     rack = watched.rack()
     agent = watched.agent(rack)
@@ -84,7 +84,7 @@ def test_who_was_seen_once_and_went_away_is_down(watched: Watched):
     assert page.value("cyborg_service_heartbeat_age_seconds", host=rack.compute) > 1_000_000
 
 
-def test_work_that_waits_is_counted_with_its_age(watched: Watched):
+def test_waiting_work_is_counted_with_its_age(watched: Watched):
     page = watched.page()
     db = watched.database
     with db.writer() as tx:
@@ -102,21 +102,21 @@ def test_work_that_waits_is_counted_with_its_age(watched: Watched):
     assert page.samples("cyborg_work", kind="announce") == []
 
 
-def test_how_far_notifications_are_behind_is_the_age_of_what_is_not_told(watched: Watched):
+def test_notification_lag_is_age_of_oldest_pending_event(watched: Watched):
     db = watched.database
     with db.writer() as tx:
         start = notifications.Position(notifications.newest(tx), {}, frozenset())
         notifications.begin(tx, db.now, start)
-        assert notifications.behind(tx, db.now) == 0
+        assert notifications.delay(tx, db.now) == 0
         for one in ("a", "b"):
             events.record(tx, db.now, [events.Entry("device", one, "lost")])
         tx.execute(
             sa.update(Event).where(Event.subject_uuid == "a").values(at_ms=Event.at_ms - 90_000)
         )
-        assert 90_000 <= notifications.behind(tx, db.now) < 3_600_000
+        assert 90_000 <= notifications.delay(tx, db.now) < 3_600_000
 
 
-def test_without_the_database_the_rest_is_shown(watched: Watched, tmp_path: Path):
+def test_metrics_without_database_show_the_rest(watched: Watched, tmp_path: Path):
     db = Database(f"sqlite:////{tmp_path}/no-such-place/cyborg.sqlite")
     meters = Meters(CONDUCTOR, "0", address="127.0.0.1:0")
     cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1})
@@ -149,7 +149,7 @@ class StuckReader(Reader):
             yield tx
 
 
-def test_a_scrape_waits_for_no_database_and_asks_it_once(tmp_path: Path):
+def test_scrape_does_not_wait_for_database(tmp_path: Path):
     db = StuckReader(f"sqlite:///{tmp_path}/cyborg.sqlite")
     cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1}, timeout=0.01)
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_a_scrape_waits_for_no_database_and_asks_it_once(tmp_path: Path):
     db.opened.set()
 
 
-def test_an_agent_shows_its_drivers_and_whether_a_conductor_answers(watched: Watched):
+def test_agent_exposes_drivers_and_conductor_state(watched: Watched):
     conductor = watched.conductor()
     rack = watched.rack()
     port = free_port()
@@ -176,7 +176,7 @@ def test_an_agent_shows_its_drivers_and_whether_a_conductor_answers(watched: Wat
     soon(lambda: page.value("cyborg_conductor_up") == 0)
 
 
-def test_what_other_services_refuse_is_counted():
+def test_refusals_of_other_services_are_counted():
     meters = Meters(CONDUCTOR, "0", address="127.0.0.1:0")
     watching = meters.adapter("nova", absent())
     with pytest.raises(ks_exceptions.ClientException):
@@ -186,6 +186,6 @@ def test_what_other_services_refuse_is_counted():
     assert value("cyborg_peer_failures_total", {"peer": "nova", "reason": "error"}) == 0
 
 
-def test_an_address_that_is_not_ours_is_a_sentence():
+def test_unusable_metrics_address_is_one_line():
     with pytest.raises(exception.ConfigError, match=r"metrics_listen = .* cannot be listened on"):
         Meters(CONDUCTOR, "0", address="192.0.2.1:9").listener()

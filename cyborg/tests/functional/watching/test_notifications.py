@@ -14,7 +14,7 @@ from cyborg.db import notifications, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.tests.fixtures.direct import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client
@@ -65,7 +65,7 @@ def admin(watched: Watched, rack: Rack) -> Client:
     return client
 
 
-def test_the_life_of_a_request_is_told_in_order(watched: Watched, admin: Client, rack: Rack):
+def test_arq_states_are_notified_in_order(watched: Watched, admin: Client, rack: Rack):
     (arq,) = create(admin, profile_of(admin, rack))
     instance = bind_when_offered(admin, [arq], rack, watched)
     admin.delete(f"{ARQS}?instance={instance}")
@@ -81,7 +81,7 @@ def test_the_life_of_a_request_is_told_in_order(watched: Watched, admin: Client,
     assert publishers == {"cyborg-conductor:control-1"}
 
 
-def test_users_of_a_device_hear_what_becomes_of_it(watched: Watched, admin: Client, rack: Rack):
+def test_device_users_receive_its_changes(watched: Watched, admin: Client, rack: Rack):
     (device,) = devices(admin)
     # How a discovered device is, and who has it, is read when that is told.
     soon(lambda: watched.ear.states("device.state", device["uuid"]) == ["enabled"])
@@ -106,7 +106,9 @@ def test_users_of_a_device_hear_what_becomes_of_it(watched: Watched, admin: Clie
     soon(lambda: watched.ear.states("device.state", device["uuid"]) == after)
 
 
-def test_devices_whose_driver_goes_are_told_to_go(watched: Watched, admin: Client, rack: Rack):
+def test_devices_of_uninstalled_driver_are_notified_as_gone(
+    watched: Watched, admin: Client, rack: Rack
+):
     (device,) = devices(admin)
     eventually_offered(watched.placement, rack.provider(), 2)
     admin.delete("/drivers/card_driver", status=202)
@@ -114,7 +116,7 @@ def test_devices_whose_driver_goes_are_told_to_go(watched: Watched, admin: Clien
     soon(lambda: watched.ear.states("device.state", device["uuid"]) == told)
 
 
-def test_what_is_rolled_back_is_told_to_nobody(watched: Watched, admin: Client, rack: Rack):
+def test_rolled_back_change_is_not_notified(watched: Watched, admin: Client, rack: Rack):
     (arq,) = create(admin, profile_of(admin, rack))
     bind(admin, [arq], str(uuid4()), status=404)
     admin.delete(f"{ARQS}?arqs={arq['uuid']}")
@@ -122,7 +124,7 @@ def test_what_is_rolled_back_is_told_to_nobody(watched: Watched, admin: Client, 
     soon(lambda: watched.ear.states("arq.state", arq["uuid"]) == told)
 
 
-def test_what_was_committed_before_a_death_is_told_by_the_next(watched: Watched):
+def test_committed_change_is_notified_after_crash(watched: Watched):
     uuid = str(uuid4())
     # It dies with the message in hand, which went nowhere.
     first = Teller(watched, Voice(Died("before it was sent")), "control-1")
@@ -135,7 +137,7 @@ def test_what_was_committed_before_a_death_is_told_by_the_next(watched: Watched)
     soon(lambda: second.voice.states(uuid) == ["Bound"])
 
 
-def test_what_was_sent_and_not_noted_is_told_twice_and_no_more(watched: Watched):
+def test_unrecorded_notification_is_sent_at_most_twice(watched: Watched):
     one, other = str(uuid4()), str(uuid4())
     first = Teller(watched, Voice(), "control-1")
     first.follow()
@@ -173,7 +175,7 @@ def seen(db: Database, binary: str, host: str, *, ago_ms: int) -> None:
         )
 
 
-def test_a_service_is_down_once_and_up_once_whoever_looks(watched: Watched):
+def test_service_down_and_up_are_notified_once(watched: Watched):
     watched.stack.times = replace(watched.stack.times, agent_down_after=3.0)
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
     seen(db, AGENT, host, ago_ms=0)
@@ -196,14 +198,14 @@ def test_a_service_is_down_once_and_up_once_whoever_looks(watched: Watched):
     assert len(watched.ear.of("service.down", host=host)) == 1
 
 
-def test_after_an_outage_of_the_database_nobody_is_called_down(watched: Watched):
+def test_no_service_is_down_after_database_outage(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
     seen(db, AGENT, host, ago_ms=0)
     teller = Teller(watched, Voice(), "control-1")
     # Silent for longer than it may be at the first look, and back by the next.
     seen(db, AGENT, host, ago_ms=60_000)
     with db.reader() as tx:
-        silent = notifications.silent(tx, db.now, {AGENT: 2000})
+        silent = notifications.down_services(tx, db.now, {AGENT: 2000})
     assert list(silent) == [(AGENT, host)]
     teller.follow()
     seen(db, AGENT, host, ago_ms=-3600_000)
@@ -213,7 +215,7 @@ def test_after_an_outage_of_the_database_nobody_is_called_down(watched: Watched)
     assert [one.event_type for one in teller.voice.sent] == ["arq.state"]
 
 
-def test_what_is_forgotten_does_not_come_up(watched: Watched):
+def test_removed_service_is_not_notified_as_up(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
     teller = Teller(watched, Voice(), "control-1")
     seen(db, AGENT, host, ago_ms=60_000)
@@ -239,7 +241,7 @@ def statements() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("drivers", [["noop"], []])
-def test_where_nobody_listens_nothing_is_read_or_written(
+def test_disabled_notifications_read_and_write_nothing(
     watched: Watched, drivers: list[str], statements: list[str]
 ):
     # Somebody listened once.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.model.reading import Reading
+from cyborg.model.report import Reading
 from cyborg.tests.functional.life.cards import CARD
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import everything
@@ -41,7 +41,7 @@ def one_device(admin: Client) -> dict[str, Any]:
     return found[0]
 
 
-def test_what_drivers_measure_is_broadcast_and_shown_and_never_stored(measuring: Watched):
+def test_readings_are_broadcast_shown_and_not_stored(measuring: Watched):
     page = measuring.page()
     rack = measuring.rack()
     measuring.agent(rack)
@@ -77,7 +77,7 @@ def test_what_drivers_measure_is_broadcast_and_shown_and_never_stored(measuring:
     assert [word for word in words if word in rows] == []
 
 
-def test_a_driver_that_hangs_holds_up_nobody(measuring: Watched):
+def test_hanging_driver_does_not_delay_others(measuring: Watched):
     page = measuring.page()
     rack = measuring.rack()
     other = measuring.rack(SecondMeasuringDriver)
@@ -102,7 +102,7 @@ def test_a_driver_that_hangs_holds_up_nobody(measuring: Watched):
 
 
 @pytest.mark.parametrize("figures", [ValueError("broken"), None, ["garbage"]])
-def test_a_driver_that_fails_is_no_other_drivers_fault(measuring: Watched, figures: Any):
+def test_failing_driver_does_not_affect_others(measuring: Watched, figures: Any):
     measuring.conductor()
     rack = measuring.rack()
     other = measuring.rack(SecondMeasuringDriver)
@@ -115,7 +115,7 @@ def test_a_driver_that_fails_is_no_other_drivers_fault(measuring: Watched, figur
     )
 
 
-def test_what_is_no_number_is_left_out(measuring: Watched):
+def test_invalid_readings_are_omitted(measuring: Watched):
     measuring.conductor()
     rack = measuring.rack()
     rack.driver.figures = {"power_watts": 1, "odd": float("nan"), 7: 1.0, "word": "12", "b" * 99: 1}
@@ -126,7 +126,7 @@ def test_what_is_no_number_is_left_out(measuring: Watched):
 
 
 @pytest.mark.parametrize("drivers", [["noop"], []])
-def test_without_listeners_the_agent_says_so_once_and_conductors_know(
+def test_agent_logs_missing_listener_once(
     measuring: Watched, drivers: list[str], caplog: pytest.LogCaptureFixture
 ):
     page = measuring.page()
@@ -141,7 +141,7 @@ def test_without_listeners_the_agent_says_so_once_and_conductors_know(
     assert measuring.ear.heard == []
 
 
-def test_with_an_interval_of_0_nobody_is_asked(watched: Watched):
+def test_interval_0_disables_readings(watched: Watched):
     watched.conductor()
     rack = watched.rack()
     watched.agent(rack)
@@ -149,7 +149,7 @@ def test_with_an_interval_of_0_nobody_is_asked(watched: Watched):
     assert rack.driver.asked == 0
 
 
-def test_values_of_other_hosts_and_older_epochs_are_refused(measuring: Watched):
+def test_readings_of_other_hosts_and_old_epochs_are_refused(measuring: Watched):
     page = measuring.page()
     rack = measuring.rack()
     rack.driver.gate.clear()
@@ -174,7 +174,7 @@ def test_values_of_other_hosts_and_older_epochs_are_refused(measuring: Watched):
     assert sample.value == 9.0
 
 
-def test_values_go_with_the_rack(measuring: Watched):
+def test_readings_follow_the_devices(measuring: Watched):
     page = measuring.page()
     rack = measuring.rack()
     measuring.agent(rack)

@@ -15,8 +15,7 @@ from oslo_config import cfg
 from cyborg import conf as configuration
 from cyborg.api import app
 from cyborg.db.base import Base
-from cyborg.db.connections import Settings
-from cyborg.db.engine import Database, Reader
+from cyborg.db.engine import Database, Reader, Settings
 from cyborg.tests.unit.api import people, world
 from cyborg.tests.unit.api.conductor import FakeConductor
 

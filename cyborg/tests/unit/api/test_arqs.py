@@ -22,7 +22,7 @@ def facts(*names: str) -> set[str]:
     return {FACTS[name] for name in names}
 
 
-def test_lines_36_and_40_create(client: Client) -> None:
+def test_create_returns_initial_arq(client: Client) -> None:
     answer = client.send("POST", PATH, {"device_profile_name": "gpu"}, as_="member")
     assert answer.status == 201
     [arq] = answer.body["arqs"]
@@ -46,7 +46,7 @@ def test_lines_36_and_40_create(client: Client) -> None:
     assert client.send("GET", f"{PATH}/{arq['uuid']}", as_="member").body == arq
 
 
-def test_line_37_one_arq_for_each_unit_of_each_group(client: Client) -> None:
+def test_create_makes_one_arq_for_each_unit_of_each_group(client: Client) -> None:
     answer = client.send("POST", PATH, {"device_profile_name": "pair"}, as_="member")
     assert [arq["device_profile_group_id"] for arq in answer.body["arqs"]] == [0, 0, 1]
 
@@ -89,11 +89,11 @@ def test_bodies_of_create(client: Client, line: int, body: Any, status: int) -> 
     assert len(uuids(client)) - len(before) == (status == 201)
 
 
-def test_line_38_the_body_null(client: Client) -> None:
+def test_create_with_null_body_is_refused(client: Client) -> None:
     assert client.send("POST", PATH, b"null").status == 400
 
 
-def test_line_41_a_project_sees_its_own_and_an_administrator_all(client: Client) -> None:
+def test_project_lists_its_own_arqs_and_admin_lists_all(client: Client) -> None:
     own = facts("arq", "arq-2", "bound", "started")
     for as_ in ("member", "reader", "manager"):
         assert uuids(client, as_=as_) == own
@@ -123,7 +123,7 @@ FILTERS: list[tuple[str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("query", "expected"), FILTERS)
-def test_line_42_filters(client: Client, query: str, expected: tuple[str, ...]) -> None:
+def test_list_filters_arqs(client: Client, query: str, expected: tuple[str, ...]) -> None:
     assert uuids(client, f"?{query}") == facts(*expected)
 
 
@@ -143,18 +143,18 @@ def test_line_42_filters(client: Client, query: str, expected: tuple[str, ...]) 
         "instance=<instance>&instance=<busy>",
     ],
 )
-def test_line_42_filters_that_make_no_sense(client: Client, query: str) -> None:
+def test_invalid_filters_are_refused(client: Client, query: str) -> None:
     answer = client.send("GET", f"{PATH}?{query}")
     assert answer.status == 400
     assert query.partition("=")[0] in answer.fault
 
 
-def test_line_42_a_uuid_is_the_same_in_any_spelling(client: Client) -> None:
+def test_instance_filter_accepts_any_spelling_of_uuid(client: Client) -> None:
     for spelling in (FACTS["instance"].upper(), FACTS["instance"].replace("-", "")):
         assert uuids(client, f"?instance={spelling}") == facts("bound")
 
 
-def test_line_43_resolved(client: Client) -> None:
+def test_list_of_resolved_arqs_returns_423_while_bind_is_in_progress(client: Client) -> None:
     assert uuids(client, "?instance=<instance>&bind_state=resolved") == facts("bound")
     assert uuids(client, "?instance=<random>&bind_state=resolved") == set()
     waiting = client.send("GET", f"{PATH}?instance=<busy>&bind_state=resolved")
@@ -162,11 +162,11 @@ def test_line_43_resolved(client: Client) -> None:
     assert FACTS["busy"] in waiting.fault
 
 
-def test_line_43_what_a_stranger_may_not_see_keeps_nobody_waiting(client: Client) -> None:
+def test_arqs_of_other_projects_do_not_lock_the_resolved_list(client: Client) -> None:
     assert uuids(client, "?instance=<busy>&bind_state=resolved", as_="stranger") == set()
 
 
-def test_line_44_show(client: Client) -> None:
+def test_show_returns_bound_arq_with_its_handle(client: Client) -> None:
     answer = client.send("GET", f"{PATH}/<bound>", as_="member")
     assert answer.status == 200
     assert answer.body["uuid"] == FACTS["bound"]
@@ -199,18 +199,20 @@ def test_a_handle_that_is_not_ready_is_not_shown(client: Client) -> None:
         ("<arq>/more", "admin", 404),
     ],
 )
-def test_line_44_what_is_not_shown(client: Client, key: str, as_: str, status: int) -> None:
+def test_show_refuses_invalid_missing_and_foreign_arqs(
+    client: Client, key: str, as_: str, status: int
+) -> None:
     assert client.send("GET", f"{PATH}/{key}", as_=as_).status == status
 
 
-def test_line_45_delete_by_list(client: Client) -> None:
+def test_delete_by_list_returns_404_when_repeated(client: Client) -> None:
     assert client.send("DELETE", f"{PATH}?arqs=<arq>,<arq-2>,<arq>", as_="member").status == 204
     answer = client.send("DELETE", f"{PATH}?arqs=<arq>,<arq-2>", as_="member")
     assert answer.status == 404
     assert FACTS["arq"] in answer.fault
 
 
-def test_line_46_what_exists_is_deleted_whatever_is_missing(client: Client) -> None:
+def test_delete_removes_existing_arqs_when_others_are_missing(client: Client) -> None:
     answer = client.send("DELETE", f"{PATH}?arqs=<arq>,<random>", as_="member")
     assert answer.status == 404
     assert FACTS["random"] in answer.fault
@@ -218,7 +220,7 @@ def test_line_46_what_exists_is_deleted_whatever_is_missing(client: Client) -> N
 
 
 @pytest.mark.parametrize("as_", ["member", "admin", "stranger", "service"])
-def test_line_47_delete_by_instance_needs_a_service_token(
+def test_delete_by_instance_requires_service_token(
     client: Client, conductor: FakeConductor, as_: str
 ) -> None:
     for instance in ("<instance>", "<random>"):
@@ -229,7 +231,7 @@ def test_line_47_delete_by_instance_needs_a_service_token(
 
 
 @pytest.mark.parametrize("as_", ["member", "admin", "stranger", "service"])
-def test_line_47_with_one_it_reaches_every_project_and_can_be_repeated(
+def test_delete_by_instance_reaches_every_project_and_is_idempotent(
     client: Client, as_: str
 ) -> None:
     for instance in ("<instance>", "<instance>", "<random>"):
@@ -261,13 +263,13 @@ def test_get_by_instance_with_a_service_token_reaches_every_project(client: Clie
         "/nonsense",
     ],
 )
-def test_line_48_a_delete_that_makes_no_sense_deletes_nothing(client: Client, query: str) -> None:
+def test_invalid_delete_removes_nothing(client: Client, query: str) -> None:
     before = uuids(client)
     assert client.send("DELETE", f"{PATH}{query}", service="service").status == 400
     assert uuids(client) == before
 
 
-def test_line_49_delete_one(client: Client) -> None:
+def test_delete_by_path_is_limited_to_visible_arqs(client: Client) -> None:
     assert client.send("DELETE", f"{PATH}/<arq>", as_="member").status == 204
     assert client.send("DELETE", f"{PATH}/<arq>", as_="member").status == 404
     assert client.send("DELETE", f"{PATH}/<foreign>", as_="member").status == 404
@@ -276,7 +278,7 @@ def test_line_49_delete_one(client: Client) -> None:
 
 @pytest.mark.parametrize("form", ["?arqs=<bound>", "/<bound>", "?arqs=<bound>,<arq>"])
 @pytest.mark.parametrize("as_", ["member", "admin"])
-def test_line_50_a_bound_arq_is_novas_to_delete(client: Client, form: str, as_: str) -> None:
+def test_delete_of_bound_arq_requires_service_token(client: Client, form: str, as_: str) -> None:
     refused = client.send("DELETE", f"{PATH}{form}", as_=as_)
     assert refused.status == 403
     assert "bound" in refused.fault
@@ -287,7 +289,7 @@ def test_line_50_a_bound_arq_is_novas_to_delete(client: Client, form: str, as_: 
     assert client.send("GET", f"{PATH}/<bound>").status == 404
 
 
-def test_line_51_a_service_alone_may_create_read_and_delete(client: Client) -> None:
+def test_service_creates_reads_and_deletes_without_other_role(client: Client) -> None:
     created = client.send("POST", PATH, {"device_profile_name": "gpu"}, as_="service")
     assert created.status == 201
     uuid = created.body["arqs"][0]["uuid"]

@@ -115,7 +115,7 @@ def allowed(client: Client, request: Any, as_: str, version: str | None = None) 
 
 @pytest.mark.parametrize("as_", sorted(ALL))
 @pytest.mark.parametrize(("requests", "who"), ENFORCED)
-def test_line_104_new_defaults_are_enforced(
+def test_new_policy_defaults_are_enforced(
     client: Client, requests: list[Any], who: set[str], as_: str
 ) -> None:
     for request in requests:
@@ -124,7 +124,7 @@ def test_line_104_new_defaults_are_enforced(
 
 @pytest.mark.filterwarnings("ignore:Policy:UserWarning")
 @pytest.mark.parametrize("as_", sorted(ALL))
-def test_line_104_the_option_relaxes_them(make_client: MakeClient, as_: str) -> None:
+def test_enforce_new_defaults_false_relaxes_rules(make_client: MakeClient, as_: str) -> None:
     client = make_client("[oslo_policy]\nenforce_new_defaults = false\n")
     for requests, who in RELAXED:
         for request in requests:
@@ -133,13 +133,15 @@ def test_line_104_the_option_relaxes_them(make_client: MakeClient, as_: str) -> 
 
 @pytest.mark.parametrize("as_", sorted({*ALL, "operator", "stranger"}))
 @pytest.mark.parametrize(("requests", "who"), OPERATED)
-def test_what_operators_do(client: Client, requests: list[Any], who: set[str], as_: str) -> None:
+def test_operators_without_admin_role_use_their_rules(
+    client: Client, requests: list[Any], who: set[str], as_: str
+) -> None:
     for request in requests:
         assert allowed(client, request, as_, "accelerator 2.4") == (as_ in who), request
 
 
 @pytest.mark.parametrize("as_", ["system-admin", "domain-admin"])
-def test_line_105_tokens_that_are_of_no_project(
+def test_token_without_project_scope_is_refused(
     client: Client, conductor: FakeConductor, as_: str
 ) -> None:
     for method, path, body in EVERYTHING:
@@ -148,9 +150,7 @@ def test_line_105_tokens_that_are_of_no_project(
     assert conductor.calls == []
 
 
-def test_line_103_the_policy_file_overrides_rules_by_name(
-    make_client: MakeClient, tmp_path: Path
-) -> None:
+def test_policy_file_overrides_rules_by_name(make_client: MakeClient, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(
         '"cyborg:device:get_all": "role:reader"\n"cyborg:arq:get_all": "role:heat_stack_user"\n'
@@ -164,7 +164,7 @@ def test_line_103_the_policy_file_overrides_rules_by_name(
     assert {arq["project_id"] for arq in listed} == {people.OWN, people.OTHER}
 
 
-def test_the_scope_is_a_rule_of_its_own(make_client: MakeClient, tmp_path: Path) -> None:
+def test_scope_is_checked_by_its_own_rule(make_client: MakeClient, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text('"cyborg:arq:all_projects": "role:manager"\n')
     client = make_client(f"[oslo_policy]\npolicy_file = {path}\n")
@@ -180,7 +180,7 @@ def test_an_administrator_reaches_every_project(client: Client) -> None:
 
 @pytest.mark.parametrize("token", ["forged", "no-service", "expired-member"])
 @pytest.mark.parametrize("request_", [ARQS, UNBIND])
-def test_line_106_a_service_token_that_is_none_is_401(
+def test_invalid_service_token_is_refused_with_401(
     client: Client, conductor: FakeConductor, token: str, request_: Any
 ) -> None:
     answer = client.send(*request_, as_="admin", service=token)
@@ -188,7 +188,7 @@ def test_line_106_a_service_token_that_is_none_is_401(
     assert conductor.calls == []
 
 
-def test_line_106_it_counts_as_none_where_the_operator_lets_it_pass(
+def test_service_token_without_role_does_not_count_when_roles_are_optional(
     make_client: MakeClient,
 ) -> None:
     client = make_client("service_token_roles_required = false\n")
@@ -198,14 +198,12 @@ def test_line_106_it_counts_as_none_where_the_operator_lets_it_pass(
     assert "requires a service token" in answer.fault
 
 
-def test_line_106_the_roles_of_services_are_an_option(make_client: MakeClient) -> None:
+def test_service_token_roles_option_sets_accepted_roles(make_client: MakeClient) -> None:
     client = make_client("service_token_roles = nova,member\n")
     assert client.send(*UNBIND, as_="member", service="no-service").status == 202
 
 
-def test_line_107_an_expired_token_with_a_service_token_is_good(
-    client: Client, tokens: Any
-) -> None:
+def test_expired_token_is_accepted_with_a_service_token(client: Client, tokens: Any) -> None:
     # The fixture refuses what has expired, as Keystone does for one who may not ask; so the user's
     # token is answered as Keystone answers a service: with its past.
     expired = timeutils.utcnow() - timedelta(hours=1)
@@ -217,7 +215,7 @@ def test_line_107_an_expired_token_with_a_service_token_is_good(
     assert client.send(*ARQS, as_="old", service="service").status == 200
 
 
-def test_identity_headers_of_a_client_count_for_nothing(client: Client) -> None:
+def test_identity_headers_of_a_client_are_ignored(client: Client) -> None:
     forged = {"X-Roles": "admin", "X-Project-Id": people.OTHER, "X-Service-Roles": "service"}
     answer = client.send("GET", "/v2/devices", as_="member", headers=forged)
     assert answer.status == 403
@@ -225,7 +223,7 @@ def test_identity_headers_of_a_client_count_for_nothing(client: Client) -> None:
     assert unbind.status == 403
 
 
-def test_a_caller_is_a_decision_without_a_token(client: Client, conductor: FakeConductor) -> None:
+def test_caller_is_authorized_without_a_token(client: Client, conductor: FakeConductor) -> None:
     client.send(*CREATE_ARQ, as_="member", service="service")
     [(_, caller, _)] = conductor.calls
     assert caller.project_id == people.OWN

@@ -26,7 +26,9 @@ def patch(client: Client, body: Any, path: str = PATH, **sent: Any) -> Any:
 
 
 @pytest.mark.parametrize("ops", list(itertools.permutations(BIND)))
-def test_lines_52_55_56_57_and_65_bind(client: Client, ops: tuple[Any, ...]) -> None:
+def test_bind_ignores_order_of_operations_and_fills_arq(
+    client: Client, ops: tuple[Any, ...]
+) -> None:
     answer = patch(client, {"<arq>": list(ops)})
     assert (answer.status, answer.raw) == (202, b"")
     [arq] = client.send("GET", f"{PATH}?instance=<fresh>", as_="member").body["arqs"]
@@ -42,7 +44,7 @@ def test_lines_52_55_56_57_and_65_bind(client: Client, ops: tuple[Any, ...]) -> 
 @pytest.mark.parametrize("as_", ["member", "admin", "service"])
 @pytest.mark.parametrize("token", [None, "no-service"])
 @pytest.mark.parametrize("ops", [BIND, UNBIND])
-def test_line_53_without_a_service_token(
+def test_bind_without_service_token_is_refused(
     client: Client, conductor: FakeConductor, as_: str, token: str | None, ops: Any
 ) -> None:
     answer = patch(client, {"<arq>": ops}, as_=as_, service=token)
@@ -53,12 +55,12 @@ def test_line_53_without_a_service_token(
 
 
 @pytest.mark.parametrize("segment", ["<arq>", "<random>", "decoration", "<arq>/"])
-def test_line_54_what_stands_in_the_path_is_decoration(client: Client, segment: str) -> None:
+def test_bind_ignores_the_uuid_in_the_path(client: Client, segment: str) -> None:
     assert patch(client, {"<arq>": BIND}, f"{PATH}/{segment}").status == 202
     assert client.send("GET", f"{PATH}/<arq>").body["state"] == "Bound"
 
 
-def test_line_58_units_run_out(client: Client) -> None:
+def test_bind_fails_when_no_handle_is_free(client: Client) -> None:
     assert patch(client, {"<arq>": BIND, "<arq-2>": BIND}).status == 202
     another = changed("/instance_uuid", "<random>")
     answer = patch(client, {"<foreign>": another}, as_="admin")
@@ -123,7 +125,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "word"), REFUSED)
-def test_line_60_a_body_that_makes_no_sense_changes_nothing(
+def test_invalid_bind_body_changes_nothing(
     client: Client, conductor: FakeConductor, body: Any, word: str
 ) -> None:
     # The shape is looked at before the service token.
@@ -134,11 +136,11 @@ def test_line_60_a_body_that_makes_no_sense_changes_nothing(
     assert conductor.calls == []
 
 
-def test_line_60_the_body_null(client: Client) -> None:
+def test_bind_with_null_body_is_refused(client: Client) -> None:
     assert patch(client, b"null").status == 400
 
 
-def test_line_60_an_unknown_provider(client: Client) -> None:
+def test_bind_on_unknown_provider_returns_404(client: Client) -> None:
     answer = patch(client, {"<arq>": changed("/device_rp_uuid", "<random>")})
     assert answer.status == 404
 
@@ -154,7 +156,7 @@ PROJECT_OPS = [
 
 
 @pytest.mark.parametrize(("version", "as_", "status"), PROJECT_OPS)
-def test_line_61_the_owner_may_be_named(
+def test_project_of_arq_is_set_only_by_admin_or_service_from_2_1(
     client: Client, version: str | None, as_: str, status: int
 ) -> None:
     answer = patch(client, {"<arq>": [*BIND, PROJECT]}, version=version, as_=as_)
@@ -164,7 +166,7 @@ def test_line_61_the_owner_may_be_named(
 
 
 @pytest.mark.parametrize(("version", "as_", "status"), PROJECT_OPS)
-def test_line_61_removing_the_owner_follows_the_same_rule(
+def test_removal_of_project_needs_the_same_rights(
     client: Client, version: str | None, as_: str, status: int
 ) -> None:
     ops = [*UNBIND, {"op": "remove", "path": "/project_id"}]
@@ -173,19 +175,19 @@ def test_line_61_removing_the_owner_follows_the_same_rule(
 
 
 @pytest.mark.parametrize("value", [None, "", 5, "x" * 256])
-def test_line_61_an_owner_that_cannot_be_one(client: Client, value: Any) -> None:
+def test_bind_with_invalid_project_is_refused(client: Client, value: Any) -> None:
     ops = [*BIND, {**PROJECT, "value": value}]
     assert patch(client, {"<arq>": ops}, version="2.1", as_="admin").status == 400
 
 
-def test_line_63_another_projects_request(client: Client) -> None:
+def test_bind_of_arq_of_another_project_is_refused(client: Client) -> None:
     answer = patch(client, {"<arq>": BIND, "<foreign>": BIND})
     assert answer.status == 404
     assert client.send("GET", f"{PATH}/<arq>").body["state"] == "Initial"
 
 
 @pytest.mark.parametrize("ops", [UNBIND, UNBIND[:1], [{**UNBIND[1], "value": {"odd": []}}]])
-def test_line_64_unbind_and_bind_again(client: Client, ops: Any) -> None:
+def test_unbound_arq_can_be_bound_again(client: Client, ops: Any) -> None:
     assert patch(client, {"<bound>": ops}).status == 202
     arq = client.send("GET", f"{PATH}/<bound>").body
     assert arq["state"] == "Unbound"
@@ -194,7 +196,7 @@ def test_line_64_unbind_and_bind_again(client: Client, ops: Any) -> None:
     assert patch(client, {"<bound>": BIND}).status == 202
 
 
-def test_one_body_is_one_call_with_canonical_values(
+def test_one_bind_body_is_one_conductor_call_with_canonical_values(
     client: Client, conductor: FakeConductor
 ) -> None:
     shouting = changed("/device_rp_uuid", FACTS["provider"].upper())

@@ -37,7 +37,7 @@ PLAIN = Creation("host-1", "generic_driver", "b", "m", DeviceType.FPGA, "CUSTOM_
         ({"labels": {"rack": "7"}}, {"labels": {"rack": "7"}}),
     ],
 )
-def test_what_the_conductor_is_asked(
+def test_create_calls_the_conductor(
     client: Client, conductor: FakeConductor, more: Any, expected: dict[str, Any]
 ) -> None:
     key = {"Idempotency-Key": str(uuid4())}
@@ -89,7 +89,7 @@ def test_what_the_conductor_is_asked(
         ({"model": "\ud800"}, "body"),
     ],
 )
-def test_odd_bodies_are_named_and_order_nothing(
+def test_invalid_body_is_refused_with_its_field(
     client: Client, conductor: FakeConductor, change: Any, field: str
 ) -> None:
     answer = client.send("POST", PATH, LEAST | change, version=V24)
@@ -98,7 +98,7 @@ def test_odd_bodies_are_named_and_order_nothing(
 
 
 @pytest.mark.parametrize("name", sorted(LEAST))
-def test_what_is_missing_is_named(client: Client, conductor: FakeConductor, name: str) -> None:
+def test_missing_field_is_named(client: Client, conductor: FakeConductor, name: str) -> None:
     body = {key: value for key, value in LEAST.items() if key != name}
     answer = client.send("POST", PATH, body, version=V24)
     assert (answer.status, conductor.calls) == (400, [])
@@ -120,13 +120,15 @@ def test_what_is_missing_is_named(client: Client, conductor: FakeConductor, name
         ("system-admin", 403),
     ],
 )
-def test_who_may(client: Client, conductor: FakeConductor, as_: str, status: int) -> None:
+def test_role_decides_who_creates_accelerators(
+    client: Client, conductor: FakeConductor, as_: str, status: int
+) -> None:
     assert client.send("POST", PATH, LEAST, as_=as_, version=V24).status == status
     assert len(conductor.calls) == (status == 202)
 
 
 @pytest.mark.parametrize("version", [None, "2.0", "2.3"])
-def test_there_is_none_below_2_4(
+def test_accelerators_are_not_created_before_2_4(
     client: Client, conductor: FakeConductor, version: str | None
 ) -> None:
     assert client.send("POST", PATH, LEAST, version=version).status == 404

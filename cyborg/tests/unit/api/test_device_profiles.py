@@ -17,7 +17,7 @@ def names(client: Client) -> list[str]:
     return [profile["name"] for profile in client.send("GET", PATH).body["device_profiles"]]
 
 
-def test_line_18_create_answers_the_bare_object(client: Client) -> None:
+def test_create_returns_unwrapped_profile(client: Client) -> None:
     answer = client.send("POST", PATH, [{"name": "new", "groups": GROUPS, "description": "d"}])
     assert answer.status == 201
     uuid = answer.body["uuid"]
@@ -97,7 +97,7 @@ REFUSED: list[tuple[int, Any, str]] = [
     REFUSED,
     ids=[f"line-{line}-{i}" for i, (line, *_) in enumerate(REFUSED)],
 )
-def test_a_body_that_is_refused_names_its_field_and_changes_nothing(
+def test_refused_body_names_its_field_and_changes_nothing(
     client: Client, conductor: FakeConductor, line: int, body: Any, field: str
 ) -> None:
     sent = b"null" if body is None else body
@@ -107,7 +107,7 @@ def test_a_body_that_is_refused_names_its_field_and_changes_nothing(
     assert conductor.calls == []
 
 
-def test_line_20_values_come_back_as_strings_and_in_order(client: Client) -> None:
+def test_group_values_are_returned_as_strings_in_order(client: Client) -> None:
     groups: list[dict[str, Any]] = [
         {"resources:FPGA": 2, "trait:CUSTOM_B": "forbidden", "accel:bitstream_id": "b"},
         {"trait:HW_CPU_X86_VMX": "required", "resources:CUSTOM_X": "1"},
@@ -118,14 +118,14 @@ def test_line_20_values_come_back_as_strings_and_in_order(client: Client) -> Non
     assert [list(group) for group in answer.body["groups"]] == [list(group) for group in groups]
 
 
-def test_line_24_spaces_after_the_colon_fall_away(client: Client) -> None:
+def test_spaces_around_resource_names_are_removed(client: Client) -> None:
     groups = [{"resources: FPGA ": "1", "trait: CUSTOM_A": "required"}]
     answer = client.send("POST", PATH, [{"name": "new", "groups": groups}])
     assert answer.body["groups"] == GROUPS
 
 
 @pytest.mark.parametrize("spelling", [str.lower, str.upper, lambda uuid: uuid.replace("-", "")])
-def test_line_25_a_chosen_uuid_is_kept_in_its_canonical_form(
+def test_given_uuid_is_stored_in_canonical_form(
     client: Client, spelling: Callable[[str], str]
 ) -> None:
     answer = client.send("POST", PATH, [{**ONE, "uuid": spelling(FACTS["random"])}])
@@ -134,7 +134,7 @@ def test_line_25_a_chosen_uuid_is_kept_in_its_canonical_form(
     assert client.send("GET", f"{PATH}/{spelling(FACTS['random'])}").status == 200
 
 
-def test_lines_26_and_27_a_name_or_uuid_that_is_taken(client: Client) -> None:
+def test_create_with_used_name_or_uuid_returns_409(client: Client) -> None:
     name = client.send("POST", PATH, [{**ONE, "name": "gpu"}])
     assert (name.status, "gpu" in name.fault) == (409, True)
     uuid = client.send("POST", PATH, [{**ONE, "uuid": "<profile>"}])
@@ -143,7 +143,7 @@ def test_lines_26_and_27_a_name_or_uuid_that_is_taken(client: Client) -> None:
 
 
 @pytest.mark.parametrize("as_", ["admin", "member", "reader", "stranger"])
-def test_line_28_all_projects_see_the_same_list(client: Client, as_: str) -> None:
+def test_all_projects_list_the_same_profiles(client: Client, as_: str) -> None:
     answer = client.send("GET", PATH, as_=as_)
     assert [profile["name"] for profile in answer.body["device_profiles"]] == ["gpu", "pair"]
 
@@ -163,7 +163,7 @@ def test_line_28_all_projects_see_the_same_list(client: Client, as_: str) -> Non
         ("name=gp%25", []),
     ],
 )
-def test_line_29_names_are_matched_exactly(client: Client, query: str, expected: list[str]) -> None:
+def test_name_filter_matches_exactly(client: Client, query: str, expected: list[str]) -> None:
     answer = client.send("GET", f"{PATH}?{query}")
     assert answer.status == 200
     assert [profile["name"] for profile in answer.body["device_profiles"]] == expected
@@ -171,9 +171,7 @@ def test_line_29_names_are_matched_exactly(client: Client, query: str, expected:
 
 @pytest.mark.parametrize("version", [None, "accelerator 2.1", "accelerator 2.2"])
 @pytest.mark.parametrize("key", ["<profile>", "gpu"])
-def test_lines_30_and_31_show_by_uuid_or_name(
-    client: Client, key: str, version: str | None
-) -> None:
+def test_show_accepts_uuid_or_name(client: Client, key: str, version: str | None) -> None:
     answer = client.send("GET", f"{PATH}/{key}", as_="member", version=version)
     assert answer.status == 200
     assert list(answer.body) == ["device_profile"]
@@ -182,19 +180,19 @@ def test_lines_30_and_31_show_by_uuid_or_name(
 
 @pytest.mark.parametrize("key", ["<random>", "nothing", "%F0%9F%98%80", "a%20b", "GPU"])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_lines_30_to_32_what_is_not_there(client: Client, method: str, key: str) -> None:
+def test_missing_profile_returns_404(client: Client, method: str, key: str) -> None:
     assert client.send(method, f"{PATH}/{key}").status == 404
 
 
 @pytest.mark.parametrize("key", ["<unused>", "pair", FACTS["unused"].upper()])
 @pytest.mark.parametrize("version", [None, "accelerator 2.3"])
-def test_line_32_delete_by_uuid_or_name(client: Client, key: str, version: str | None) -> None:
+def test_delete_accepts_uuid_or_name(client: Client, key: str, version: str | None) -> None:
     assert client.send("DELETE", f"{PATH}/{key}", version=version).status == 204
     assert names(client) == ["gpu"]
     assert client.send("DELETE", f"{PATH}/{key}", version=version).status == 404
 
 
-def test_line_33_delete_several(client: Client) -> None:
+def test_delete_removes_several_profiles(client: Client) -> None:
     client.send("POST", PATH, [ONE])
     assert client.send("DELETE", f"{PATH}?value=new,<unused>,new").status == 204
     assert names(client) == ["gpu"]
@@ -210,28 +208,26 @@ def test_line_33_delete_several(client: Client) -> None:
         ("/", 400),
     ],
 )
-def test_line_33_deletes_that_fail_delete_nothing(client: Client, query: str, status: int) -> None:
+def test_failed_delete_removes_no_profile(client: Client, query: str, status: int) -> None:
     assert client.send("DELETE", f"{PATH}{query}").status == status
     assert names(client) == ["gpu", "pair"]
 
 
-def test_a_profile_in_use_stays(client: Client) -> None:
+def test_profile_in_use_is_not_deleted(client: Client) -> None:
     answer = client.send("DELETE", f"{PATH}/gpu")
     assert answer.status == 409
     assert "5 accelerator request(s)" in answer.fault
 
 
 @pytest.mark.parametrize("as_", ["member", "reader", "manager", "service", "nobody"])
-def test_line_34_only_administrators_change_profiles(
-    client: Client, conductor: FakeConductor, as_: str
-) -> None:
+def test_only_admin_changes_profiles(client: Client, conductor: FakeConductor, as_: str) -> None:
     assert client.send("POST", PATH, [ONE], as_=as_).status == 403
     assert client.send("POST", PATH, "nonsense", as_=as_).status == 403
     assert client.send("DELETE", f"{PATH}/pair", as_=as_).status == 403
     assert conductor.calls == []
 
 
-def test_line_35_descriptions(client: Client) -> None:
+def test_description_is_optional_and_unlimited(client: Client) -> None:
     assert client.send("POST", PATH, [ONE]).body["description"] is None
     text = "Ünï\U0001f600 " * 2000
     answer = client.send("POST", PATH, [{**ONE, "name": "long", "description": text}])
@@ -240,14 +236,14 @@ def test_line_35_descriptions(client: Client) -> None:
     assert empty.body["description"] == ""
 
 
-def test_unknown_keys_are_ignored_and_set_nothing(client: Client, conductor: FakeConductor) -> None:
+def test_unknown_keys_are_ignored(client: Client, conductor: FakeConductor) -> None:
     odd = {"id": 77, "created_at": "1999-01-01", "colour": ["red"], "links": None}
     answer = client.send("POST", PATH, [{**ONE, **odd}])
     assert answer.status == 201
     assert not answer.body["created_at"].startswith("1999")
 
 
-def test_limits_are_options(make_client: Callable[..., Client]) -> None:
+def test_profile_limits_are_options(make_client: Callable[..., Client]) -> None:
     client = make_client("[api]\nmax_groups = 1\nmax_units_per_group = 2\n")
     assert (
         client.send("POST", PATH, [{"name": "a", "groups": [{"resources:FPGA": 2}]}]).status == 201
@@ -279,7 +275,7 @@ BITSTREAM = "accel:bitstream_id"
         ),
     ],
 )
-def test_a_profile_whose_image_nobody_can_load_is_stored_with_a_warning(
+def test_profile_with_unloadable_image_is_stored_with_a_warning(
     client: Client,
     caplog: pytest.LogCaptureFixture,
     group: dict[str, str],
@@ -302,7 +298,9 @@ def test_a_profile_whose_image_nobody_can_load_is_stored_with_a_warning(
             assert sentence in caplog.text
 
 
-def test_older_clients_get_no_warnings(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_older_microversions_return_no_warnings(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     group = {"resources:PGPU": "1", BITSTREAM: "<image>"}
     body = [{"name": "new", "groups": [group]}]
     answer = client.send("POST", PATH, body, version="accelerator 2.4")

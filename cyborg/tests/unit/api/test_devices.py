@@ -46,7 +46,7 @@ USERS = sorted(["instance", "busy"], key=lambda name: FACTS[name])
 
 
 @pytest.mark.parametrize("as_", ["admin", "operator", "manager"])
-def test_what_operators_see(client: Client, db: Database, as_: str) -> None:
+def test_operators_see_all_fields(client: Client, db: Database, as_: str) -> None:
     set_device(db, "device", labels={"rack": "7"}, backend="left", status_reason="said")
     shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST).body
     assert shown["hostname"] == "host-1"
@@ -66,7 +66,7 @@ def test_what_operators_see(client: Client, db: Database, as_: str) -> None:
 
 
 @pytest.mark.parametrize("as_", ["member", "reader"])
-def test_what_their_users_see(client: Client, as_: str) -> None:
+def test_users_see_their_devices_without_place(client: Client, as_: str) -> None:
     assert found(client, as_=as_) == [FACTS["device"]]
     shown = client.send("GET", f"{PATH}/<device>", as_=as_, version=NEWEST)
     assert (shown.body["driver"], shown.body["in_use"]) == ("fake_driver", True)
@@ -77,7 +77,7 @@ def test_what_their_users_see(client: Client, as_: str) -> None:
     assert client.send("GET", f"{PATH}/<lost>", as_=as_, version=NEWEST).status == 404
 
 
-def test_what_others_see(client: Client) -> None:
+def test_others_see_no_devices(client: Client) -> None:
     assert found(client, as_="stranger") == []
     for uuid in ("<device>", "<lost>", "<random>"):
         assert client.send("GET", f"{PATH}/{uuid}", as_="stranger", version=NEWEST).status == 404
@@ -85,7 +85,7 @@ def test_what_others_see(client: Client) -> None:
     assert client.send("GET", PATH, as_="member", version="accelerator 2.3").status == 403
 
 
-def test_users_see_their_own_instances_alone(client: Client, db: Database) -> None:
+def test_users_see_only_their_instances(client: Client, db: Database) -> None:
     with db.writer() as tx:
         arq = models.Arq
         mine = sa.update(arq).where(arq.uuid == FACTS["bound"])
@@ -103,7 +103,7 @@ def test_users_see_their_own_instances_alone(client: Client, db: Database) -> No
 
 
 @pytest.mark.parametrize("as_", ["admin", "operator", "manager", "member", "reader"])
-def test_what_nova_said_of_instances(client: Client, db: Database, as_: str) -> None:
+def test_device_shows_info_of_its_instances(client: Client, db: Database, as_: str) -> None:
     said = {"name": "web-1", "status": "SHUTOFF", "seen_ms": 1_700_000_000_123}
     set_instance(db, "busy", said)
     reported = {"name": "web-1", "status": "SHUTOFF", "seen_at": "2023-11-14T22:13:20.123+00:00"}
@@ -114,7 +114,7 @@ def test_what_nova_said_of_instances(client: Client, db: Database, as_: str) -> 
     assert client.send("GET", PATH, as_=as_, version=NEWEST).body["devices"][0] == shown
 
 
-def test_an_instance_with_several_requests_is_shown_once(client: Client, db: Database) -> None:
+def test_instance_with_several_arqs_is_shown_once(client: Client, db: Database) -> None:
     with db.writer() as tx:
         arq = models.Arq
         both = sa.update(arq).where(arq.uuid == FACTS["started"])
@@ -124,7 +124,7 @@ def test_an_instance_with_several_requests_is_shown_once(client: Client, db: Dat
 
 
 @pytest.mark.parametrize("as_", ["operator", "member"])
-def test_what_is_hidden_shows_no_instance(client: Client, db: Database, as_: str) -> None:
+def test_hidden_arq_shows_no_instance(client: Client, db: Database, as_: str) -> None:
     with db.writer() as tx:
         arq = models.Arq
         tx.execute(sa.update(arq).where(arq.uuid == FACTS["started"]).values(hidden=True))
@@ -133,7 +133,7 @@ def test_what_is_hidden_shows_no_instance(client: Client, db: Database, as_: str
     assert (shown["in_use"], shown["instances"]) == (True, [user("instance")])
 
 
-def test_older_versions_tell_nothing_of_instances(client: Client) -> None:
+def test_older_microversions_show_no_instances(client: Client) -> None:
     shown = client.send("GET", f"{PATH}/<device>", as_="admin", version="accelerator 2.3")
     assert FACTS["instance"].encode() not in shown.raw
 
@@ -161,7 +161,7 @@ def test_older_versions_tell_nothing_of_instances(client: Client) -> None:
         ("in_use=true&labels=rack=7&driver=fake_driver", ["device"]),
     ],
 )
-def test_filters(client: Client, db: Database, query: str, names: list[str]) -> None:
+def test_list_filters_devices(client: Client, db: Database, query: str, names: list[str]) -> None:
     set_device(db, "device", labels={"rack": "7", "tier": "a b"}, backend="left")
     set_device(db, "lost", labels={"rack": "7"})
     assert found(client, query) == [FACTS[name] for name in names]
@@ -171,7 +171,7 @@ def test_filters(client: Client, db: Database, query: str, names: list[str]) -> 
     "query",
     ["status=gone", "in_use=1", "in_use=", "instance=x", "labels=", "labels=rack", "labels=a b=c"],
 )
-def test_filters_that_make_no_sense(client: Client, query: str) -> None:
+def test_invalid_filters_are_refused(client: Client, query: str) -> None:
     assert client.send("GET", f"{PATH}?{query}", version=NEWEST).status == 400
 
 
@@ -179,12 +179,12 @@ def test_filters_that_make_no_sense(client: Client, query: str) -> None:
     "query",
     ["driver=x", "backend=x", "in_use=true", "instance=<instance>", "labels=a=b", "status=lost"],
 )
-def test_filters_that_older_versions_do_not_have(client: Client, query: str) -> None:
+def test_new_filters_are_refused_in_older_microversions(client: Client, query: str) -> None:
     assert client.send("GET", f"{PATH}?{query}", version="accelerator 2.3").status == 400
 
 
 @pytest.mark.parametrize("query", ["hostname=host-1", "backend=left", "sort_key=hostname"])
-def test_users_do_not_learn_where_devices_are(client: Client, query: str) -> None:
+def test_users_cannot_filter_by_place(client: Client, query: str) -> None:
     assert client.send("GET", f"{PATH}?{query}", as_="member", version=NEWEST).status == 403
     assert client.send("GET", f"{PATH}?{query}", as_="manager", version=NEWEST).status == 200
 
@@ -219,7 +219,9 @@ def test_a_list_costs_two_statements(
         ({"labels": {}}, {"status": None, "labels": {}}),
     ],
 )
-def test_updates(client: Client, conductor: FakeConductor, body: Any, arguments: Any) -> None:
+def test_update_changes_device(
+    client: Client, conductor: FakeConductor, body: Any, arguments: Any
+) -> None:
     answer = client.send("PATCH", f"{PATH}/<device>", body, as_="operator", version=NEWEST)
     assert (answer.status, answer.body["uuid"]) == (200, FACTS["device"])
     expected = {"uuid": FACTS["device"], "project": None, "facts": {}, **arguments}
@@ -252,7 +254,7 @@ def test_updates(client: Client, conductor: FakeConductor, body: Any, arguments:
         ({"labels": {"rack": "\ud800"}}, "body"),
     ],
 )
-def test_updates_that_make_no_sense(
+def test_invalid_update_is_refused(
     client: Client, conductor: FakeConductor, body: Any, field: str
 ) -> None:
     answer = client.send("PATCH", f"{PATH}/<device>", body, version=NEWEST)
@@ -262,12 +264,12 @@ def test_updates_that_make_no_sense(
 
 
 @pytest.mark.parametrize("version", [None, "accelerator 2.3"])
-def test_older_versions_have_no_updates(client: Client, version: str | None) -> None:
+def test_update_is_not_served_in_older_microversions(client: Client, version: str | None) -> None:
     body = {"labels": {"rack": "7"}}
     assert client.send("PATCH", f"{PATH}/<device>", body, version=version).status == 404
 
 
-def test_users_label_and_do_not_order(client: Client, conductor: FakeConductor) -> None:
+def test_users_change_labels_and_no_status(client: Client, conductor: FakeConductor) -> None:
     label, order = {"labels": {"mine": "yes"}}, {"status": "maintaining"}
     for as_, body, uuid, status in (
         ("member", label, "<device>", 200),
@@ -286,7 +288,7 @@ def test_users_label_and_do_not_order(client: Client, conductor: FakeConductor) 
 
 
 @pytest.mark.parametrize(("as_", "everywhere"), [("member", False), ("operator", True)])
-def test_who_acts_for_the_own_project_only_reaches_no_other_project(
+def test_project_scope_is_sent_to_the_conductor(
     client: Client, conductor: FakeConductor, as_: str, everywhere: bool
 ) -> None:
     """The scope of the caller travels to the conductor, which puts it into its WHERE clauses."""

@@ -17,7 +17,7 @@ VERSION_HEADERS = {
 }
 
 
-def test_line_1_the_root_names_the_versions(client: Client) -> None:
+def test_root_lists_versions(client: Client) -> None:
     answer = client.send("GET", "/", as_=None)
     assert answer.status == 200
     assert answer.body["name"] == "OpenStack Cyborg API"
@@ -35,7 +35,7 @@ def test_line_1_the_root_names_the_versions(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/", "/v2.json"])
-def test_lines_2_and_4_the_version_document(client: Client, path: str) -> None:
+def test_v2_returns_version_document(client: Client, path: str) -> None:
     answer = client.send("GET", path, as_=None)
     assert answer.status == 200
     assert answer.body == {
@@ -61,7 +61,7 @@ LINKS = [
 
 
 @pytest.mark.parametrize(("endpoint", "headers", "environ", "base"), LINKS)
-def test_line_3_links_lead_back_the_way_the_client_came(
+def test_links_use_the_url_of_the_client(
     make_client: MakeClient, endpoint: str, headers: Any, environ: Any, base: str
 ) -> None:
     client = make_client(f"[api]\npublic_endpoint = {endpoint}\n" if endpoint else "")
@@ -77,9 +77,7 @@ def test_line_3_links_lead_back_the_way_the_client_came(
 @pytest.mark.parametrize(
     "endpoint", ["https://public/accelerator", "https://public/accelerator/v2/"]
 )
-def test_a_public_endpoint_with_a_path_is_served_below_it_too(
-    make_client: MakeClient, endpoint: str
-) -> None:
+def test_path_of_public_endpoint_is_served(make_client: MakeClient, endpoint: str) -> None:
     client = make_client(f"[api]\nmetrics = true\npublic_endpoint = {endpoint}\n")
     for prefix in ("", "/accelerator"):
         for path in ("", "/", "/v2", "/v2/", "/healthcheck", "/metrics"):
@@ -95,13 +93,13 @@ def test_a_public_endpoint_with_a_path_is_served_below_it_too(
     assert client.send("GET", "/accelerators/v2/devices").status == 404
 
 
-def test_a_public_endpoint_may_have_escapes(make_client: MakeClient) -> None:
+def test_public_endpoint_may_have_escapes(make_client: MakeClient) -> None:
     client = make_client("[api]\npublic_endpoint = https://public/our%20cloud\n")
     answer = client.send("GET", "/our%20cloud/v2", as_=None)
     assert answer.body["links"][0]["href"] == "https://public/our%20cloud/v2/"
 
 
-def test_without_a_public_endpoint_nothing_is_taken_off_a_path(client: Client) -> None:
+def test_path_is_unchanged_without_public_endpoint(client: Client) -> None:
     assert client.send("GET", "/accelerator/v2/devices").status == 404
 
 
@@ -112,7 +110,7 @@ def test_without_a_public_endpoint_nothing_is_taken_off_a_path(client: Client) -
         {"Forwarded": "for=192.0.2.1;proto=https;host=front"},
     ],
 )
-def test_line_3_links_follow_a_proxys_headers_when_the_operator_says_so(
+def test_links_follow_proxy_headers_when_enabled(
     make_client: MakeClient, sent: dict[str, str]
 ) -> None:
     trusting = make_client("[oslo_middleware]\nenable_proxy_headers_parsing = true\n")
@@ -121,7 +119,7 @@ def test_line_3_links_follow_a_proxys_headers_when_the_operator_says_so(
     assert answer.body["links"][0]["href"] == "https://front/accelerator/v2/"
 
 
-def test_line_3_a_proxys_headers_count_for_nothing_otherwise(client: Client) -> None:
+def test_proxy_headers_are_ignored_by_default(client: Client) -> None:
     answer = client.send("GET", "/v2", as_=None, headers={"X-Forwarded-Host": "evil"})
     assert answer.body["links"][0]["href"] == "http://localhost/v2/"
 
@@ -140,7 +138,7 @@ BELOW_V2: list[tuple[str, str, Any, int]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status"), BELOW_V2)
-def test_line_5_every_answer_below_v2_names_the_versions(
+def test_every_v2_response_has_version_headers(
     client: Client, method: str, path: str, body: Any, status: int
 ) -> None:
     answer = client.send(method, path, body, version="accelerator 2.1")
@@ -149,7 +147,7 @@ def test_line_5_every_answer_below_v2_names_the_versions(
     assert VERSION_HEADERS.items() <= dict(answer.headers).items()
 
 
-def test_line_5_a_refused_token_is_answered_with_the_versions_too(client: Client) -> None:
+def test_response_401_has_version_headers(client: Client) -> None:
     answer = client.send("GET", "/v2/devices", as_=None)
     assert answer.status == 401
     assert VERSION_HEADERS.items() <= dict(answer.headers).items()
@@ -157,7 +155,7 @@ def test_line_5_a_refused_token_is_answered_with_the_versions_too(client: Client
 
 @pytest.mark.parametrize("path", ["/", "/v2", "/v2/", "/v2.json", ""])
 @pytest.mark.parametrize("token", [None, "forged"])
-def test_line_6_discovery_needs_no_token(client: Client, path: str, token: str | None) -> None:
+def test_discovery_needs_no_token(client: Client, path: str, token: str | None) -> None:
     assert client.send("GET", path, as_=token).status == 200
     assert client.send("HEAD", path, as_=token).status == 200
 
@@ -166,9 +164,7 @@ def test_line_6_discovery_needs_no_token(client: Client, path: str, token: str |
     "path", ["/v2/devices", "/devices", "/v2/nothing", "/v2/device_profiles/x", "/v1", "/v2x"]
 )
 @pytest.mark.parametrize("token", [None, "forged", "expired-member"])
-def test_line_6_everything_else_needs_a_valid_one(
-    client: Client, path: str, token: str | None
-) -> None:
+def test_every_other_path_needs_a_valid_token(client: Client, path: str, token: str | None) -> None:
     answer = client.send("GET", path, as_=token)
     assert answer.status == 401
     assert answer.headers["WWW-Authenticate"] == 'Keystone uri="http://keystone.test:5000"'
@@ -193,9 +189,7 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("header", "used"), VERSIONS)
-def test_lines_7_and_8_the_version_asked_for_is_used(
-    client: Client, header: str | None, used: str
-) -> None:
+def test_requested_microversion_is_used(client: Client, header: str | None, used: str) -> None:
     answer = client.send("GET", "/v2/devices", version=header)
     assert answer.status == 200
     assert answer.headers["OpenStack-API-Version"] == f"accelerator {used}"
@@ -220,7 +214,7 @@ def test_lines_7_and_8_the_version_asked_for_is_used(
         "",
     ],
 )
-def test_line_9_other_versions_are_not_acceptable(client: Client, header: str) -> None:
+def test_unsupported_microversion_returns_406(client: Client, header: str) -> None:
     answer = client.send("GET", "/v2/devices", version=header)
     assert answer.status == 406
     assert answer.fault
@@ -229,7 +223,7 @@ def test_line_9_other_versions_are_not_acceptable(client: Client, header: str) -
 
 
 @pytest.mark.parametrize("path", ["/v2/nothing", "/nothing", "/v1", "/v3", "/v1/devices", "/v2.1"])
-def test_line_10_what_there_is_not_is_404(client: Client, path: str) -> None:
+def test_unknown_path_returns_404(client: Client, path: str) -> None:
     answer = client.send("GET", path)
     assert answer.status == 404
     assert answer.fault
@@ -238,7 +232,7 @@ def test_line_10_what_there_is_not_is_404(client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["devices", "device_profiles", "deployables", "attributes", "accelerator_requests"]
 )
-def test_line_10_paths_without_a_version_act_as_v2(client: Client, path: str) -> None:
+def test_path_without_version_is_served_as_v2(client: Client, path: str) -> None:
     assert client.send("GET", f"/{path}").body == client.send("GET", f"/v2/{path}").body
 
 
@@ -255,7 +249,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("method", "path", "body", "status"), ERRORS)
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
-def test_line_11_every_error_has_the_body_that_clients_parse(
+def test_every_error_has_the_body_that_clients_parse(
     client: Client, method: str, path: str, body: Any, status: int, accept: str | None
 ) -> None:
     headers = {} if accept is None else {"Accept": accept}
@@ -269,7 +263,7 @@ def test_line_11_every_error_has_the_body_that_clients_parse(
     assert fault["debuginfo"] is None
 
 
-def test_line_12_an_answer_without_content_has_no_body(client: Client) -> None:
+def test_response_without_content_has_no_body(client: Client) -> None:
     deleted = client.send("DELETE", "/v2/accelerator_requests/<arq>")
     assert (deleted.status, deleted.raw) == (204, b"")
     assert "Content-Type" not in deleted.headers
@@ -282,7 +276,7 @@ def test_line_12_an_answer_without_content_has_no_body(client: Client) -> None:
 @pytest.mark.parametrize(
     "path", ["devices", "device_profiles", "deployables", "attributes", "accelerator_requests"]
 )
-def test_lines_13_and_17_slashes_at_the_end_and_the_first_key(client: Client, path: str) -> None:
+def test_trailing_slashes_are_ignored_and_list_key_comes_first(client: Client, path: str) -> None:
     plain = client.send("GET", f"/v2/{path}")
     for slashed in (f"/v2/{path}/", f"/v2/{path}//"):
         assert client.send("GET", slashed).body == plain.body
@@ -301,14 +295,14 @@ def test_lines_13_and_17_slashes_at_the_end_and_the_first_key(client: Client, pa
         "text/html,application/xhtml+xml,*/*;q=0.8",
     ],
 )
-def test_line_14_whoever_takes_json_gets_it(client: Client, accept: str | None) -> None:
+def test_accept_header_that_allows_json_gets_json(client: Client, accept: str | None) -> None:
     answer = client.send("GET", "/v2/devices", headers={"Accept": accept} if accept else {})
     assert answer.status == 200
     assert answer.headers["Content-Type"].startswith("application/json")
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/xml"])
-def test_line_14_others_get_406_in_json(client: Client, accept: str) -> None:
+def test_accept_header_without_json_gets_406(client: Client, accept: str) -> None:
     answer = client.send("GET", "/v2/devices", headers={"Accept": accept})
     assert answer.status == 406
     assert answer.fault
@@ -333,7 +327,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("body", "content_type", "status"), BODIES)
-def test_line_15_a_body_that_is_not_json(
+def test_request_body_must_be_json(
     client: Client, body: bytes, content_type: str, status: int
 ) -> None:
     headers = {"Content-Type": content_type}
@@ -354,7 +348,7 @@ def test_line_15_a_body_that_is_not_json(
         "accelerator_requests/<arq>",
     ],
 )
-def test_line_15_an_unknown_query_argument(client: Client, path: str) -> None:
+def test_unknown_query_parameter_is_refused(client: Client, path: str) -> None:
     answer = client.send("GET", f"/v2/{path}?nonsense=1")
     assert answer.status == 400
     assert "nonsense" in answer.fault
@@ -363,25 +357,25 @@ def test_line_15_an_unknown_query_argument(client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "as_"), [("/", None), ("/v2", None), ("/v2/devices", None), ("/v2/devices", "admin")]
 )
-def test_line_16_every_answer_has_a_request_id(client: Client, path: str, as_: str | None) -> None:
+def test_every_response_has_a_new_request_id(client: Client, path: str, as_: str | None) -> None:
     first = client.send("GET", path, as_=as_).headers["x-openstack-request-id"]
     second = client.send("GET", path, as_=as_).headers["x-openstack-request-id"]
     assert first.startswith("req-")
     assert first != second
 
 
-def test_a_method_that_is_not_there_names_those_that_are(client: Client) -> None:
+def test_wrong_method_returns_405_with_allowed_methods(client: Client) -> None:
     assert client.send("PUT", "/v2/devices").headers["Allow"] == "GET, HEAD, POST"
     assert client.send("POST", "/v2").headers["Allow"] == "GET, HEAD"
     assert client.send("GET", "/v2/devices/<device>/enable").headers["Allow"] == "POST"
 
 
-def test_a_method_is_never_taken_from_the_query(client: Client) -> None:
+def test_method_override_in_query_is_ignored(client: Client) -> None:
     assert client.send("GET", "/v2/accelerator_requests/<arq>?_method=DELETE").status == 400
     assert client.send("GET", "/v2/accelerator_requests/<arq>").status == 200
 
 
-def test_an_unforeseen_fault_says_nothing_but_its_id(
+def test_unexpected_error_returns_only_its_request_id(
     client: Client, conductor: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     conductor.fault = ZeroDivisionError("secret detail")

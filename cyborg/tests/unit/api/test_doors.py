@@ -34,7 +34,7 @@ def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[b
     return [environ["wsgi.url_scheme"].encode()]
 
 
-def test_the_application_makes_its_application_once_at_the_first_request() -> None:
+def test_application_is_made_once_at_first_request() -> None:
     made: list[int] = []
     together = threading.Barrier(4)
 
@@ -57,7 +57,7 @@ def test_the_application_makes_its_application_once_at_the_first_request() -> No
     assert made == [1]
 
 
-def test_the_application_says_when_there_is_no_configuration_and_looks_again(
+def test_application_reports_missing_configuration_and_retries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     faults = [exception.ConfigError(reason="[x] y is wrong.")]
@@ -76,7 +76,7 @@ def test_the_application_says_when_there_is_no_configuration_and_looks_again(
     assert client.get("/").status_int == 200
 
 
-def test_the_application_logs_the_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_application_logs_each_reason_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now, reasons = [0.0], ["a is wrong."]
 
     def make(environ: Mapping[str, Any]) -> Any:
@@ -128,7 +128,7 @@ NAMED = ["--config-file", "/a.conf", "--config-file", "/etc/cyborg/b.conf"]
         ),
     ],
 )
-def test_the_configuration_of_a_web_server_is_named_in_its_order(
+def test_configuration_arguments_of_web_servers_have_an_order(
     variables: Mapping[str, str],
     opt: Mapping[str, object],
     options: list[str],
@@ -142,7 +142,7 @@ def test_the_configuration_of_a_web_server_is_named_in_its_order(
     assert arguments({}) == options
 
 
-def test_a_directory_is_read_like_the_usual_one(place: Path) -> None:
+def test_configuration_directory_is_read_like_the_default(place: Path) -> None:
     assert arguments({DIRECTORY: str(place)}) == [
         *("--config-file", f"{place}/cyborg.conf", "--config-file", f"{place}/cyborg-api.conf"),
         *("--config-dir", f"{place}/cyborg-api.conf.d"),
@@ -150,7 +150,7 @@ def test_a_directory_is_read_like_the_usual_one(place: Path) -> None:
 
 
 @pytest.mark.parametrize("pyargv", [b"--config-file", b"--config-file 'a"])
-def test_arguments_of_uwsgi_that_cannot_be_read_are_refused(
+def test_invalid_uwsgi_arguments_are_refused(
     pyargv: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uwsgi", Uwsgi({"pyargv": pyargv}))
@@ -158,7 +158,7 @@ def test_arguments_of_uwsgi_that_cannot_be_read_are_refused(
         arguments({})
 
 
-def test_the_application_reads_a_mended_file_whatever_was_wrong_with_it(tmp_path: Path) -> None:
+def test_application_reads_corrected_configuration(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib, webtest\n"
         "from cyborg.wsgi.api import application\n"
@@ -183,7 +183,7 @@ def test_the_application_reads_a_mended_file_whatever_was_wrong_with_it(tmp_path
     assert [line.split()[1] for line in answers] == ["503", "503", "503", "200"], done
 
 
-def test_importing_the_entry_point_reads_no_command_line_and_connects_to_nothing() -> None:
+def test_import_of_entry_point_has_no_side_effects() -> None:
     script = (
         "import socket, sys\n"
         "def refuse(*_): raise AssertionError('a connection at import')\n"
@@ -206,12 +206,12 @@ def test_importing_the_entry_point_reads_no_command_line_and_connects_to_nothing
         "cyborg.api.middleware.auth_token:AuthTokenMiddleware",
     ],
 )
-def test_the_names_that_deployers_files_import(name: str) -> None:
+def test_names_used_by_deployers_can_be_imported(name: str) -> None:
     module, _, attribute = name.partition(":")
     assert callable(getattr(importlib.import_module(module), attribute))
 
 
-def test_a_paste_file_that_cannot_be_used_is_named(make_conf: MakeConf, tmp_path: Path) -> None:
+def test_unusable_paste_file_is_named(make_conf: MakeConf, tmp_path: Path) -> None:
     path = tmp_path / "odd-paste.ini"
     path.write_text("[pipeline:main]\npipeline = nothing\n")
     conf = make_conf(f"[api]\napi_paste_config = {path}\n")
@@ -227,9 +227,7 @@ def test_a_paste_file_that_cannot_be_used_is_named(make_conf: MakeConf, tmp_path
         ("password", r"\[keystone_authtoken\] cannot be used: .*auth_url"),
     ],
 )
-def test_an_account_that_cannot_check_tokens_is_refused_at_once(
-    tmp_path: Path, auth_type: str, words: str
-) -> None:
+def test_unusable_keystone_account_is_refused(tmp_path: Path, auth_type: str, words: str) -> None:
     path = tmp_path / "cyborg.conf"
     path.write_text(f"[keystone_authtoken]\nauth_type = {auth_type}\n" if auth_type else "")
     conf = configuration.prepare(
@@ -239,7 +237,7 @@ def test_an_account_that_cannot_check_tokens_is_refused_at_once(
         auth_token.protect(hello, conf)
 
 
-def test_the_paste_file_that_we_ship_loads(tmp_path: Path) -> None:
+def test_shipped_paste_file_loads(tmp_path: Path) -> None:
     (tmp_path / "cyborg.conf").write_text(
         f"[DEFAULT]\ntransport_url = fake://\n[api]\nauth_strategy = noauth\nmetrics = true\n"
         f"api_paste_config = {SHIPPED}\n[database]\nconnection = sqlite:///{tmp_path}/c\n"
@@ -276,7 +274,7 @@ def serve(make_conf: MakeConf) -> Iterator[Callable[[str], HttpServer]]:
         server.wait()
 
 
-def test_the_server_answers_and_stops(serve: Callable[..., HttpServer]) -> None:
+def test_server_answers_and_stops(serve: Callable[..., HttpServer]) -> None:
     connection = http.client.HTTPConnection(*serve().address, timeout=10)
     connection.request("GET", "/")
     answer = connection.getresponse()
@@ -284,7 +282,7 @@ def test_the_server_answers_and_stops(serve: Callable[..., HttpServer]) -> None:
     connection.close()
 
 
-def test_a_port_that_is_taken(make_conf: MakeConf) -> None:
+def test_used_port_is_refused(make_conf: MakeConf) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(exception.ConfigError, match=f"port = {port} cannot be listened on"):
@@ -314,7 +312,9 @@ def tls(certificate: tuple[Path, Path], *, ca: bool = False) -> str:
     return text + (f"ca_file = {cert}\n" if ca else "")
 
 
-def test_https(serve: Callable[..., HttpServer], certificate: tuple[Path, Path]) -> None:
+def test_server_answers_with_tls(
+    serve: Callable[..., HttpServer], certificate: tuple[Path, Path]
+) -> None:
     context = ssl.create_default_context(cafile=str(certificate[0]))
     address = serve(tls(certificate)).address
     connection = http.client.HTTPSConnection(*address, timeout=10, context=context)
@@ -322,7 +322,7 @@ def test_https(serve: Callable[..., HttpServer], certificate: tuple[Path, Path])
     connection.close()
 
 
-def test_https_for_those_with_a_certificate(
+def test_server_requires_client_certificates_when_configured(
     serve: Callable[..., HttpServer], certificate: tuple[Path, Path]
 ) -> None:
     address = serve(tls(certificate, ca=True)).address
@@ -349,6 +349,6 @@ def _ask(connection: http.client.HTTPConnection) -> bytes:
         ("enable_ssl_api = true\n[ssl]\ncert_file = /no\nkey_file = /no\n", "/no"),
     ],
 )
-def test_tls_that_is_set_up_wrongly(make_conf: MakeConf, text: str, word: str) -> None:
+def test_invalid_tls_settings_are_refused(make_conf: MakeConf, text: str, word: str) -> None:
     with pytest.raises(exception.ConfigError, match=word):
         HttpServer(hello, make_conf(f"[api]\nport = 0\n{text}"))

@@ -71,7 +71,7 @@ VERBS.append(("DELETE", ONE, None))
         ),
     ],
 )
-def test_what_the_conductor_is_asked(
+def test_driver_requests_call_the_conductor(
     client: Client,
     conductor: FakeConductor,
     method: str,
@@ -112,7 +112,7 @@ def test_what_the_conductor_is_asked(
         ("DELETE", f"/v2/drivers/{'x' * 101}", None, "uuid"),
     ],
 )
-def test_bad_input_begins_nothing(
+def test_invalid_driver_requests_are_refused(
     client: Client, conductor: FakeConductor, method: str, path: str, *, body: Any, field: str
 ) -> None:
     answer = client.send(method, path, body, version=V24)
@@ -133,13 +133,17 @@ def test_bad_input_begins_nothing(
         ("service", 403),
     ],
 )
-def test_who_may(client: Client, conductor: FakeConductor, as_: str, status: int) -> None:
+def test_role_decides_who_manages_drivers(
+    client: Client, conductor: FakeConductor, as_: str, status: int
+) -> None:
     for method, path, body in VERBS:
         assert client.send(method, path, body, as_=as_, version=V24).status == status
     assert len(conductor.calls) == (3 if status == 202 else 0)
 
 
-def test_there_are_none_below_2_4(client: Client, conductor: FakeConductor) -> None:
+def test_driver_requests_are_not_served_before_2_4(
+    client: Client, conductor: FakeConductor
+) -> None:
     for method, path, body in VERBS:
         assert client.send(method, path, body, version="2.3").status == 404
     assert conductor.calls == []

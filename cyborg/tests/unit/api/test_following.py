@@ -29,7 +29,7 @@ def broken(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> lis
     raise ZeroDivisionError
 
 
-def test_a_request_that_nobody_answers_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     before = get_current()
     with pytest.raises(ZeroDivisionError):
@@ -38,14 +38,14 @@ def test_a_request_that_nobody_answers_has_its_line(caplog: pytest.LogCaptureFix
     assert get_current() is before
 
 
-def test_a_path_is_shown_as_it_was_sent(caplog: pytest.LogCaptureFixture) -> None:
+def test_path_is_logged_as_sent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ask(done, PATH_INFO="/v2/ü\n".encode().decode("latin-1"))
     assert caplog.messages == ["POST /v2/%C3%BC%0A: 201"]
 
 
 @pytest.mark.parametrize(("length", "kept"), [(500, True), (600, False)])
-def test_what_a_client_adds_to_its_trace_is_kept_while_it_is_short(length: int, kept: bool) -> None:
+def test_trace_headers_of_a_client_are_kept_while_short(length: int, kept: bool) -> None:
     seen: list[dict[str, str]] = []
 
     def look(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:

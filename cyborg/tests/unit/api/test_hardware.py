@@ -23,7 +23,7 @@ def hosts(client: Client, query: str = "", **sent: Any) -> list[str]:
     return [device["hostname"] for device in answer.body["devices"]]
 
 
-def test_line_85_a_device(client: Client) -> None:
+def test_list_and_show_return_device(client: Client) -> None:
     device = client.send("GET", DEVICES).body["devices"][0]
     assert device == {
         "uuid": FACTS["device"],
@@ -40,7 +40,7 @@ def test_line_85_a_device(client: Client) -> None:
     assert client.send("GET", f"{DEVICES}/<device>").body == device
 
 
-def test_line_85_status_comes_with_2_3(client: Client) -> None:
+def test_device_status_is_returned_from_2_3(client: Client) -> None:
     assert "status" not in client.send("GET", f"{DEVICES}/<device>", version="2.2").body
     assert client.send("GET", f"{DEVICES}/<device>", version=LATEST).body["status"] == "enabled"
     listed = client.send("GET", DEVICES, version=LATEST).body["devices"]
@@ -70,7 +70,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("query", "expected"), FILTERS)
-def test_line_86_filters(client: Client, query: str, expected: list[str]) -> None:
+def test_list_filters_devices(client: Client, query: str, expected: list[str]) -> None:
     assert hosts(client, f"?{query}") == expected
 
 
@@ -87,18 +87,18 @@ def test_line_86_filters(client: Client, query: str, expected: list[str]) -> Non
         "filters=%7B%7D",
     ],
 )
-def test_line_86_filters_that_make_no_sense(client: Client, query: str) -> None:
+def test_invalid_device_filters_are_refused(client: Client, query: str) -> None:
     assert client.send("GET", f"{DEVICES}?{query}").status == 400
 
 
 @pytest.mark.parametrize("path", [DEVICES, DEPLOYABLES, ATTRIBUTES])
-def test_line_87_one_that_is_not_there(client: Client, path: str) -> None:
+def test_missing_uuid_returns_404_and_invalid_uuid_400(client: Client, path: str) -> None:
     assert client.send("GET", f"{path}/<random>").status == 404
     assert client.send("GET", f"{path}/nonsense").status == 400
     assert client.send("GET", f"{path}/{FACTS['random'].upper()}").status == 404
 
 
-def test_line_88_disable_and_enable(client: Client, conductor: FakeConductor) -> None:
+def test_disable_and_enable_set_device_status(client: Client, conductor: FakeConductor) -> None:
     for verb, status in (("disable", "maintaining"), ("enable", "enabled")):
         answer = client.send("POST", f"{DEVICES}/<device>/{verb}")
         assert (answer.status, answer.raw) == (204, b"")
@@ -108,11 +108,11 @@ def test_line_88_disable_and_enable(client: Client, conductor: FakeConductor) ->
         assert client.send("POST", f"{DEVICES}/nonsense/{verb}").status == 400
 
 
-def test_line_88_a_body_does_no_harm(client: Client) -> None:
+def test_disable_ignores_a_body(client: Client) -> None:
     assert client.send("POST", f"{DEVICES}/<device>/disable", {"any": "thing"}).status == 204
 
 
-def test_line_90_a_deployable(client: Client) -> None:
+def test_list_and_show_return_deployable(client: Client) -> None:
     deployable = client.send("GET", DEPLOYABLES).body["deployables"][0]
     uuid = FACTS["deployable"]
     attributes = json.loads(deployable.pop("attributes_list"))
@@ -144,7 +144,7 @@ def test_line_90_a_deployable(client: Client) -> None:
     ("query", "count"),
     [("name=host-1_FakeDevice", 1), ("name=x", 0), ("filters.field=name&filters.value=x", 0)],
 )
-def test_line_90_by_name(client: Client, query: str, count: int) -> None:
+def test_list_filters_deployables_by_name(client: Client, query: str, count: int) -> None:
     assert len(client.send("GET", f"{DEPLOYABLES}?{query}").body["deployables"]) == count
 
 
@@ -152,7 +152,7 @@ PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": "<imag
 
 
 @pytest.mark.parametrize("suffix", ["", "/<deployable>"])
-def test_line_91_program(client: Client, conductor: FakeConductor, suffix: str) -> None:
+def test_program_calls_the_conductor(client: Client, conductor: FakeConductor, suffix: str) -> None:
     # While a guest has a unit, an image is refused.
     for instance in {arq["instance_uuid"] for arq in client.send("GET", ARQS).body["arqs"]} - {
         None
@@ -189,20 +189,20 @@ def test_line_91_program(client: Client, conductor: FakeConductor, suffix: str) 
         [{**PROGRAM[0], "value": [{"image_uuid": ["<image>"]}]}],
     ],
 )
-def test_line_91_program_with_an_odd_body(
+def test_program_with_invalid_body_is_refused(
     client: Client, conductor: FakeConductor, body: Any
 ) -> None:
     assert client.send("PATCH", f"{DEPLOYABLES}/<deployable>/program", body).status == 400
     assert conductor.calls == []
 
 
-def test_line_91_program_what_is_not_there(client: Client) -> None:
+def test_program_of_missing_deployable_returns_404(client: Client) -> None:
     assert client.send("PATCH", f"{DEPLOYABLES}/<random>/program", PROGRAM).status == 404
     assert client.send("PATCH", f"{DEPLOYABLES}/nonsense/program", PROGRAM).status == 400
     assert client.send("PATCH", f"{DEPLOYABLES}/<deployable>", PROGRAM).status == 405
 
 
-def test_line_92_an_attribute(client: Client) -> None:
+def test_list_and_show_return_attribute(client: Client) -> None:
     listed = client.send("GET", ATTRIBUTES).body["attributes"]
     assert len(listed) == 4
     assert listed[0] == {
@@ -230,14 +230,16 @@ def test_line_92_an_attribute(client: Client) -> None:
         ("key=", 0),
     ],
 )
-def test_line_92_attributes_by_deployable_and_key(client: Client, query: str, count: int) -> None:
+def test_list_filters_attributes_by_deployable_and_key(
+    client: Client, query: str, count: int
+) -> None:
     answer = client.send("GET", f"{ATTRIBUTES}?{query}")
     assert answer.status == 200
     assert len(answer.body["attributes"]) == count
 
 
 @pytest.mark.parametrize("query", ["deployable_id=x", "deployable_id=-1", "deployable_id=1e3"])
-def test_line_92_attributes_of_nonsense(client: Client, query: str) -> None:
+def test_invalid_attribute_filters_are_refused(client: Client, query: str) -> None:
     assert client.send("GET", f"{ATTRIBUTES}?{query}").status == 400
 
 
@@ -256,7 +258,7 @@ NEW = {"deployable_id": "#deployable-id", "key": "rack", "value": "r7"}
         {**NEW, "uuid": None},
     ],
 )
-def test_lines_92_and_93_create_and_delete(client: Client, body: Any) -> None:
+def test_attribute_is_created_and_deleted(client: Client, body: Any) -> None:
     created = client.send("POST", ATTRIBUTES, body)
     assert created.status == 201
     uuid = created.body["uuid"]
@@ -275,7 +277,7 @@ def test_lines_92_and_93_create_and_delete(client: Client, body: Any) -> None:
     assert client.send("DELETE", f"{ATTRIBUTES}/{uuid}").status == 404
 
 
-def test_line_92_a_chosen_uuid(client: Client) -> None:
+def test_attribute_with_used_uuid_returns_409(client: Client) -> None:
     body = {**NEW, "uuid": FACTS["random"].replace("-", "")}
     assert client.send("POST", ATTRIBUTES, body).body["uuid"] == FACTS["random"]
     assert client.send("POST", ATTRIBUTES, body).status == 409
@@ -310,17 +312,17 @@ def test_line_92_a_chosen_uuid(client: Client) -> None:
         ({**NEW, "uuid": "nonsense"}, 400),
     ],
 )
-def test_line_92_an_attribute_that_cannot_be(client: Client, body: Any, status: int) -> None:
+def test_invalid_attribute_is_not_stored(client: Client, body: Any, status: int) -> None:
     assert client.send("POST", ATTRIBUTES, body).status == status
     assert len(client.send("GET", ATTRIBUTES).body["attributes"]) == 4
 
 
-def test_line_92_deletes_that_make_no_sense(client: Client) -> None:
+def test_delete_of_missing_attribute_returns_404(client: Client) -> None:
     assert client.send("DELETE", f"{ATTRIBUTES}/<random>").status == 404
     assert client.send("DELETE", f"{ATTRIBUTES}/nonsense").status == 400
     assert client.send("DELETE", f"{ATTRIBUTES}/").status == 400
 
 
-def test_an_emoji_is_a_value(client: Client) -> None:
+def test_emoji_is_accepted_as_attribute_value(client: Client) -> None:
     created = client.send("POST", ATTRIBUTES, {**NEW, "value": "\U0001f600"})
     assert created.body["value"] == "\U0001f600"

@@ -11,7 +11,7 @@ from cyborg.db import schema, services
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.db.services import Process
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.tests.unit.api.conductor import FakeConductor
 from cyborg.tests.unit.api.world import Client
 
@@ -35,7 +35,7 @@ def listed(client: Client, version: str = "2.5") -> dict[str, dict[str, Any]]:
     return {service["host"]: service for service in answer.body["services"]}
 
 
-def test_a_process_that_receives_nothing_is_shown_from_2_5_on(db: Database, client: Client) -> None:
+def test_process_with_bus_error_is_shown_from_2_5(db: Database, client: Client) -> None:
     seen(db, CONDUCTOR, "control-1")
     seen(db, AGENT, "compute-1", error=REFUSED)
     seen(db, API, "api-1")
@@ -59,9 +59,7 @@ def test_a_process_that_receives_nothing_is_shown_from_2_5_on(db: Database, clie
         assert not NEW & older.keys()
 
 
-def test_silent_agents_are_not_blamed_while_the_conductors_are_deaf(
-    db: Database, client: Client
-) -> None:
+def test_silent_agents_are_not_down_while_conductors_are_deaf(db: Database, client: Client) -> None:
     seen(db, CONDUCTOR, "control-1", error=REFUSED, ago=0)
     seen(db, AGENT, "compute-1", ago=LONG)
     with db.writer() as tx:
@@ -119,7 +117,7 @@ def test_details_show_every_component_with_cause_and_remedy(
     assert f"Message bus is down. {components['Message bus']['cause']}".encode() in text.raw
 
 
-def test_without_details_the_answer_names_no_host_and_no_reason(
+def test_answer_without_details_names_no_host_and_no_reason(
     client: Client, db: Database, conductor: FakeConductor
 ) -> None:
     seen(db, CONDUCTOR, "control-1", error=REFUSED)

@@ -35,7 +35,7 @@ INSTANCE = uuid_of("instance")
         (None, 401),
     ],
 )
-def test_who_may(
+def test_role_decides_who_attaches(
     client: Client, who: str | None, status: int, *, method: str, path: str, body: Any
 ):
     answer = client.send(method, path, body, as_=who, version="accelerator 2.4")
@@ -44,7 +44,7 @@ def test_who_may(
 
 @pytest.mark.parametrize(("method", "path", "body"), VERBS)
 @pytest.mark.parametrize("version", [None, "accelerator 2.3"])
-def test_below_its_microversion_there_is_none(
+def test_attach_is_not_served_before_2_4(
     client: Client,
     conductor: FakeConductor,
     version: str | None,
@@ -76,7 +76,7 @@ def test_below_its_microversion_there_is_none(
         ),
     ],
 )
-def test_what_is_passed_on(
+def test_attach_and_detach_call_the_conductor(
     client: Client,
     conductor: FakeConductor,
     *,
@@ -93,7 +93,7 @@ def test_what_is_passed_on(
     assert answer.headers["Location"].endswith(f"/v2/operations/{answer.body['uuid']}")
 
 
-def test_a_policy_may_allow_it_to_owners(
+def test_policy_may_allow_owners_to_attach(
     make_client: Callable[..., Client], conductor: FakeConductor, tmp_path: Path
 ):
     path = tmp_path / "policy.yaml"
@@ -117,7 +117,9 @@ def test_a_policy_may_allow_it_to_owners(
         (exception.Unavailable(peer="Nova", reason="it is away"), 503),
     ],
 )
-def test_refusals(client: Client, conductor: FakeConductor, fault: Exception, status: int):
+def test_errors_of_the_conductor_are_returned(
+    client: Client, conductor: FakeConductor, fault: Exception, status: int
+):
     conductor.fault = fault
     answer = client.send("POST", PLACE, {}, version="accelerator 2.4")
     assert (answer.status, answer.fault) == (status, str(fault))
@@ -140,7 +142,7 @@ def test_refusals(client: Client, conductor: FakeConductor, fault: Exception, st
         ("GET", "/v2/instances", None, 404),
     ],
 )
-def test_odd_input(
+def test_invalid_attach_requests_are_refused(
     client: Client, conductor: FakeConductor, *, method: str, path: str, body: Any, status: int
 ):
     assert client.send(method, path, body, version="accelerator 2.4").status == status

@@ -33,7 +33,7 @@ def uuids(client: Client, path: str, **sent: Any) -> list[str]:
 @pytest.mark.parametrize(("path", "key"), LISTS)
 @pytest.mark.parametrize("version", [None, "accelerator 2.3"])
 @pytest.mark.parametrize("order", ["", "&sort_dir=desc", "&sort_key=created_at", "&sort_key=uuid"])
-def test_line_113_pages_walk_the_whole_list_and_end(
+def test_pages_cover_the_whole_list_once(
     client: Client, path: str, key: str, version: str | None, order: str
 ) -> None:
     everything = uuids(client, f"{path}?{order.removeprefix('&')}")
@@ -68,32 +68,30 @@ def test_line_113_pages_walk_the_whole_list_and_end(
         "offset=1",
     ],
 )
-def test_line_113_a_page_that_makes_no_sense(
-    client: Client, path: str, key: str, query: str
-) -> None:
+def test_invalid_page_parameter_is_refused(client: Client, path: str, key: str, query: str) -> None:
     answer = client.send("GET", f"{path}?{query}")
     assert answer.status == 400
     assert query.partition("=")[0] in answer.fault
 
 
 @pytest.mark.parametrize(("path", "key"), LISTS)
-def test_line_113_the_largest_and_the_smallest_page(client: Client, path: str, key: str) -> None:
+def test_largest_limit_and_limit_0_are_accepted(client: Client, path: str, key: str) -> None:
     assert uuids(client, f"{path}?limit=2147483647") == uuids(client, path)
     assert uuids(client, f"{path}?limit=0") == []
 
 
-def test_line_113_another_projects_marker_is_none(client: Client) -> None:
+def test_marker_of_another_project_is_refused(client: Client) -> None:
     path = "/v2/accelerator_requests?marker=<foreign>"
     assert client.send("GET", path, as_="member").status == 400
     assert client.send("GET", path, as_="admin").status == 200
 
 
-def test_line_113_a_marker_may_be_spelled_in_any_way(client: Client) -> None:
+def test_marker_may_have_any_spelling_of_uuid(client: Client) -> None:
     marker = FACTS["device"].upper().replace("-", "")
     assert uuids(client, f"/v2/devices?marker={marker}") == [FACTS["lost"]]
 
 
-def test_sorting(client: Client) -> None:
+def test_lists_are_sorted_by_key_and_direction(client: Client) -> None:
     path = "/v2/accelerator_requests?sort_key=state"
     states = [arq["state"] for arq in client.send("GET", path).body["arqs"]]
     assert states == sorted(states)
@@ -182,7 +180,7 @@ WRITES = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
-def test_a_change_is_one_call_and_no_statement_of_the_api(
+def test_change_is_one_call_without_statements(
     client: Client,
     conductor: FakeConductor,
     statements: list[str],
@@ -197,7 +195,7 @@ def test_a_change_is_one_call_and_no_statement_of_the_api(
 
 
 @pytest.mark.parametrize("crowd", [1000], indirect=True)
-def test_a_thousand_requests_are_read_in_one_go(client: Client, crowd: int) -> None:
+def test_thousand_uuids_are_read_in_one_request(client: Client, crowd: int) -> None:
     client.send("GET", "/v2/accelerator_requests")
     started = time.perf_counter()
     answer = client.send("GET", "/v2/accelerator_requests")

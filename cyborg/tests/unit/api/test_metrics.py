@@ -10,7 +10,7 @@ from webtest import lint
 
 from cyborg import exception
 from cyborg.metrics import catalogue
-from cyborg.model.names import API
+from cyborg.model.process import API
 from cyborg.tests.fixtures.pages import Page
 from cyborg.tests.unit.api.world import Client
 
@@ -30,7 +30,7 @@ def page_of(client: Client) -> Page:
     return Page(lambda: str(client.app.get("/metrics").text))
 
 
-def test_requests_are_counted_by_route_and_never_by_what_clients_send(watched: Client) -> None:
+def test_requests_are_counted_by_route_only(watched: Client) -> None:
     for path in (f"/v2/devices/{uuid4()}", f"/devices/{uuid4()}", f"/nowhere/{uuid4()}"):
         assert watched.send("GET", path).status == 404
     for path in ("/v2/devices", "/v2/devices?hostname=x", "/", "/v2"):
@@ -49,13 +49,13 @@ def test_requests_are_counted_by_route_and_never_by_what_clients_send(watched: C
     assert page.names == {metric.name for metric in catalogue.API_METRICS}
 
 
-def test_the_page_needs_no_token_and_refusals_are_counted(watched: Client) -> None:
+def test_metrics_need_no_token_and_refusals_are_counted(watched: Client) -> None:
     assert watched.send("GET", "/v2/devices", as_=None).status == 401
     assert page_of(watched).value(TOTAL, route="other", status="401") == 1
     assert watched.send("GET", "/metrics/", as_="forged").status == 200
 
 
-def test_the_page_is_read_and_nothing_else(watched: Client) -> None:
+def test_metrics_page_is_read_only(watched: Client) -> None:
     answer = watched.send("POST", "/metrics", as_=None)
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
     assert watched.send("GET", "/metrics/of/all", as_=None).status == 401
@@ -67,19 +67,19 @@ def test_health_checks_have_a_route(watched: Client) -> None:
     assert page_of(watched).value(TOTAL, route="/healthcheck", status="200") == 1
 
 
-def test_there_is_no_page_by_default(client: Client) -> None:
+def test_metrics_are_off_by_default(client: Client) -> None:
     assert client.send("GET", "/metrics", as_=None).status == 401
     assert client.send("GET", "/metrics").status == 404
 
 
-def test_without_a_token_at_all_the_page_is_as_open_as_the_rest(make_client: MakeClient) -> None:
+def test_metrics_without_keystone_are_local_only(make_client: MakeClient) -> None:
     demo = make_client(f"{ON}auth_strategy = noauth\n")
     assert demo.send("GET", "/metrics", as_=None).status == 200
     away = {"REMOTE_ADDR": "192.0.2.7"}
     assert demo.send("GET", "/metrics", as_=None, environ=away).status == 403
 
 
-def test_a_directory_of_processes_that_is_none_is_a_sentence(
+def test_invalid_multiprocess_directory_is_refused(
     make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "nowhere"))
@@ -89,7 +89,7 @@ def test_a_directory_of_processes_that_is_none_is_a_sentence(
         make_client(ON)
 
 
-def test_one_process_of_several_says_that_it_shows_its_own(
+def test_process_without_shared_counters_logs_a_warning(
     watched: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):

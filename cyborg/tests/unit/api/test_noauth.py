@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cyborg import exception
-from cyborg.api.middleware.noauth import PROJECT_ID, is_loopback
+from cyborg.api.middleware.auth_token import PROJECT_ID, is_loopback
 from cyborg.tests.unit.api.conductor import FakeConductor
 from cyborg.tests.unit.api.world import Client
 
@@ -17,7 +17,7 @@ ARQS = "/v2/accelerator_requests"
 
 
 @pytest.mark.parametrize("token", [None, "anything", "member"])
-def test_everybody_is_an_administrator_with_a_service_token(
+def test_noauth_makes_every_caller_admin_with_service_token(
     make_client: MakeClient, conductor: FakeConductor, token: str | None
 ) -> None:
     client = make_client(NOAUTH)
@@ -29,7 +29,7 @@ def test_everybody_is_an_administrator_with_a_service_token(
     assert conductor.calls[0][1].service
 
 
-def test_a_header_names_another_project(make_client: MakeClient) -> None:
+def test_noauth_takes_project_from_a_header(make_client: MakeClient) -> None:
     client = make_client(NOAUTH)
     headers = {"X-Project-Id": "b" * 32, "X-Roles": "reader", "OpenStack-System-Scope": "all"}
     created = client.send("POST", ARQS, {"device_profile_name": "gpu"}, as_=None, headers=headers)
@@ -37,7 +37,7 @@ def test_a_header_names_another_project(make_client: MakeClient) -> None:
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "nonsense"])
-def test_others_than_this_machine_are_refused(make_client: MakeClient, address: str) -> None:
+def test_noauth_refuses_remote_clients(make_client: MakeClient, address: str) -> None:
     for_me = make_client(NOAUTH)
     refused = for_me.send("GET", "/v2/devices", environ={"REMOTE_ADDR": address})
     assert refused.status == 403
@@ -47,15 +47,13 @@ def test_others_than_this_machine_are_refused(make_client: MakeClient, address: 
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", ""])
-def test_this_machine_is_answered(make_client: MakeClient, address: str) -> None:
+def test_noauth_answers_local_clients(make_client: MakeClient, address: str) -> None:
     client = make_client(NOAUTH)
     assert client.send("GET", "/v2/devices", environ={"REMOTE_ADDR": address}).status == 200
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "cloud.example"])
-def test_it_does_not_listen_beyond_loopback_by_accident(
-    make_client: MakeClient, address: str
-) -> None:
+def test_noauth_refuses_to_listen_beyond_loopback(make_client: MakeClient, address: str) -> None:
     with pytest.raises(exception.ConfigError, match=f"host_ip = {address}"):
         make_client(f"{NOAUTH}host_ip = {address}\n")
     client = make_client(f"{NOAUTH}host_ip = {address}\nnoauth_anywhere = true\n")
@@ -66,5 +64,5 @@ def test_it_does_not_listen_beyond_loopback_by_accident(
     ("host", "answer"),
     [("localhost", True), ("127.0.0.1", True), ("::1", True), ("::", False), ("10.0.0.1", False)],
 )
-def test_what_loopback_is(host: str, answer: Any) -> None:
+def test_loopback_addresses_are_recognised(host: str, answer: Any) -> None:
     assert is_loopback(host) is answer

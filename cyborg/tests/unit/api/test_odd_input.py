@@ -104,7 +104,9 @@ NEWER = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("version", [None, V24])
 @pytest.mark.parametrize(("method", "path"), DOORS)
-def test_any_json(client: Client, version: str | None, method: str, path: str) -> None:
+def test_any_json_is_answered_without_500(
+    client: Client, version: str | None, method: str, path: str
+) -> None:
     @CALM
     @given(VALUES | NEWER)
     def send(value: Any) -> None:
@@ -129,13 +131,15 @@ def test_any_json(client: Client, version: str | None, method: str, path: str) -
         b'{"driver": "\\u0000", "labels": {"\\ud800": "x"}}',
     ],
 )
-def test_odd_json(client: Client, method: str, path: str, body: bytes) -> None:
+def test_unusual_json_is_answered_without_500(
+    client: Client, method: str, path: str, body: bytes
+) -> None:
     answer = client.send(method, path, body, service="service", version=V24)
     assert answer.status < 500
 
 
 @pytest.mark.parametrize(("method", "path"), DOORS)
-def test_any_bytes(client: Client, method: str, path: str) -> None:
+def test_any_bytes_are_refused_with_4xx(client: Client, method: str, path: str) -> None:
     @CALM
     @given(st.binary(max_size=60).filter(lambda body: body.strip() != b"{}"))
     def send(body: bytes) -> None:
@@ -202,7 +206,7 @@ METHODS = ["GET", "DELETE"]
 
 @pytest.mark.parametrize("noun", NOUNS)
 @pytest.mark.parametrize("method", METHODS)
-def test_any_query(client: Client, method: str, noun: str) -> None:
+def test_any_query_is_answered_without_500(client: Client, method: str, noun: str) -> None:
     @CALM
     @given(st.lists(st.tuples(st.sampled_from(PARAMETERS), st.binary(max_size=12)), max_size=3))
     def send(pairs: list[tuple[str, bytes]]) -> None:
@@ -215,7 +219,7 @@ def test_any_query(client: Client, method: str, noun: str) -> None:
 
 @pytest.mark.parametrize("noun", NOUNS)
 @pytest.mark.parametrize("method", METHODS)
-def test_any_path(client: Client, method: str, noun: str) -> None:
+def test_any_path_is_answered_without_500(client: Client, method: str, noun: str) -> None:
     @CALM
     @given(st.binary(min_size=1, max_size=20))
     def send(segment: bytes) -> None:
@@ -227,5 +231,5 @@ def test_any_path(client: Client, method: str, noun: str) -> None:
 
 @given(st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=30))
 @CALM
-def test_any_version_header(client: Client, header: str) -> None:
+def test_any_version_header_is_answered_without_500(client: Client, header: str) -> None:
     assert client.send("GET", "/v2", as_=None, version=header).status in (200, 406)

@@ -30,11 +30,11 @@ def ours(db: Database) -> str:
         done = HostResult("a", ResultState.SUCCEEDED, {"what": ["ever"]})
         operations.end(tx, db.now, uuid, done)
         waits = HostResult("b", ResultState.WAITING, error="its agent is down")
-        operations.pause(tx, uuid, waits)
+        operations.update_result(tx, uuid, waits)
     return uuid
 
 
-def test_a_long_verb_is_accepted_and_can_be_followed(client: Client) -> None:
+def test_request_returns_operation_that_can_be_polled(client: Client) -> None:
     answer = client.send("POST", DISCOVER, {}, as_="operator", version=V24)
     assert answer.status == 202
     uuid = answer.body["uuid"]
@@ -59,7 +59,7 @@ def test_a_long_verb_is_accepted_and_can_be_followed(client: Client) -> None:
         ),
     ],
 )
-def test_what_the_conductor_is_asked(
+def test_discovery_calls_the_conductor(
     client: Client, conductor: FakeConductor, query: str, body: Any, expected: Mapping[str, Any]
 ) -> None:
     client.send("POST", DISCOVER + query, body, version=V24)
@@ -81,7 +81,7 @@ def test_what_the_conductor_is_asked(
         ("", [], "body"),
     ],
 )
-def test_bad_input_begins_nothing(
+def test_invalid_discovery_requests_are_refused(
     client: Client, conductor: FakeConductor, query: str, body: Any, field: str
 ) -> None:
     answer = client.send("POST", DISCOVER + query, body, version=V24)
@@ -89,7 +89,7 @@ def test_bad_input_begins_nothing(
     assert f"Invalid value for {field}:" in answer.fault
 
 
-def test_the_client_may_choose_the_id(client: Client, conductor: FakeConductor) -> None:
+def test_client_chooses_the_operation_uuid(client: Client, conductor: FakeConductor) -> None:
     key = str(uuid4())
     answer = client.send(
         "POST", DISCOVER, {}, version=V24, headers={"Idempotency-Key": key.upper()}
@@ -101,7 +101,7 @@ def test_the_client_may_choose_the_id(client: Client, conductor: FakeConductor) 
     assert len(conductor.calls) == 1
 
 
-def test_an_operation_tells_all(client: Client, db: Database, ours: str) -> None:
+def test_operation_shows_all_fields(client: Client, db: Database, ours: str) -> None:
     shown = client.send("GET", f"/v2/operations/{ours}", as_="member", version=V24).body
     with db.reader() as tx:
         stored = operations.show(tx, ours)
@@ -130,7 +130,7 @@ def test_an_operation_tells_all(client: Client, db: Database, ours: str) -> None
         ("nobody", 403, None),
     ],
 )
-def test_who_sees_an_operation(
+def test_owner_and_operators_see_an_operation(
     client: Client, ours: str, as_: str, status: int, listed: int | None
 ) -> None:
     assert client.send("GET", f"/v2/operations/{ours}", as_=as_, version=V24).status == status
@@ -150,12 +150,12 @@ def test_who_sees_an_operation(
         ("nobody", 403),
     ],
 )
-def test_who_may_have_hosts_look(client: Client, as_: str, status: int) -> None:
+def test_role_decides_who_starts_discovery(client: Client, as_: str, status: int) -> None:
     assert client.send("POST", DISCOVER, {}, as_=as_, version=V24).status == status
 
 
 @pytest.mark.parametrize("version", [None, "2.0", "2.3"])
-def test_there_are_none_below_2_4(
+def test_operations_are_not_served_before_2_4(
     client: Client, conductor: FakeConductor, ours: str, version: str | None
 ) -> None:
     for method, path in (
@@ -167,7 +167,9 @@ def test_there_are_none_below_2_4(
     assert conductor.calls == []
 
 
-def test_pages_and_filters(client: Client, db: Database, ours: str) -> None:
+def test_operations_are_listed_in_pages_and_filtered(
+    client: Client, db: Database, ours: str
+) -> None:
     other = str(uuid4())
     with db.writer() as tx:
         caller = Caller(people.OWN, "somebody", "req-2")

@@ -35,14 +35,18 @@ WHO: list[tuple[list[Any], set[str]]] = [
 
 @pytest.mark.parametrize("as_", sorted(ALL))
 @pytest.mark.parametrize(("requests", "who"), WHO)
-def test_who_may_what(client: Client, requests: list[Any], who: set[str], as_: str) -> None:
+def test_role_decides_about_operator_resources(
+    client: Client, requests: list[Any], who: set[str], as_: str
+) -> None:
     for method, path, body in requests:
         answer = client.send(method, path, body, as_=as_, version="accelerator 2.5")
         assert (answer.status != 403) == (as_ in who), (method, path)
 
 
 @pytest.mark.parametrize("as_", ["system-admin", "domain-admin"])
-def test_tokens_that_are_of_no_project(client: Client, conductor: FakeConductor, as_: str) -> None:
+def test_token_without_project_scope_is_refused(
+    client: Client, conductor: FakeConductor, as_: str
+) -> None:
     for method, path, body in EVERYTHING:
         answer = client.send(method, path, body, as_=as_, version="accelerator 2.5")
         assert (answer.status, bool(answer.fault)) == (403, True)
@@ -50,14 +54,14 @@ def test_tokens_that_are_of_no_project(client: Client, conductor: FakeConductor,
 
 
 @pytest.mark.parametrize("version", [None, "accelerator 2.0", "accelerator 2.3"])
-def test_there_is_no_such_thing_below_2_4(client: Client, version: str | None) -> None:
+def test_operator_resources_are_not_served_before_2_4(client: Client, version: str | None) -> None:
     for method, path, body in EVERYTHING:
         answer = client.send(method, path, body, version=version)
         assert answer.status == 404
         assert ("2.5" if path == "/v2/events" else "2.4") in answer.fault
 
 
-def test_who_is_no_operator_sees_the_usage_of_the_own_project_only(client: Client) -> None:
+def test_members_see_usage_of_their_project_only(client: Client) -> None:
     def usage(as_: str) -> list[dict[str, Any]]:
         answer = client.send("GET", "/v2/usage", as_=as_, version="accelerator 2.4")
         rows: list[dict[str, Any]] = answer.body["usage"]

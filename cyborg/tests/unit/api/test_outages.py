@@ -27,19 +27,19 @@ def dark(
     reader.close()
 
 
-def test_line_122_load_balancers_are_answered_without_a_database(dark: Client) -> None:
+def test_root_and_v2_need_no_database(dark: Client) -> None:
     assert dark.send("GET", "/", as_=None).status == 200
     assert dark.send("HEAD", "/", as_=None).status == 200
     assert dark.send("GET", "/v2", as_=None).status == 200
 
 
-def test_reads_without_a_database(dark: Client) -> None:
+def test_reads_return_503_without_a_database(dark: Client) -> None:
     answer = dark.send("GET", "/v2/devices")
     assert answer.status == 503
     assert answer.fault.startswith("The database is not available")
 
 
-def test_line_122_the_deep_check_sees_it(dark: Client) -> None:
+def test_healthcheck_reports_missing_database(dark: Client) -> None:
     answer = dark.send("GET", "/healthcheck", as_=None, headers={"Accept": "application/json"})
     assert answer.status == 503
     database, bus = answer.body["reasons"]
@@ -47,7 +47,7 @@ def test_line_122_the_deep_check_sees_it(dark: Client) -> None:
     assert bus == "A conductor answers."
 
 
-def test_line_122_the_deep_check(client: Client, conductor: FakeConductor) -> None:
+def test_healthcheck_reports_missing_conductor(client: Client, conductor: FakeConductor) -> None:
     assert client.send("GET", "/healthcheck", as_=None).status == 200
     assert client.send("HEAD", "/healthcheck/", as_=None).status == 204
     conductor.up = False
@@ -68,7 +68,7 @@ FAULTS: list[tuple[Exception, int, str]] = [
 
 
 @pytest.mark.parametrize(("fault", "status", "word"), FAULTS)
-def test_what_the_conductor_raises_is_answered_in_its_words(
+def test_errors_of_the_conductor_are_returned(
     client: Client, conductor: FakeConductor, fault: Exception, status: int, word: str
 ) -> None:
     conductor.fault = fault
@@ -78,7 +78,9 @@ def test_what_the_conductor_raises_is_answered_in_its_words(
     assert "secret" not in answer.fault
 
 
-def test_keystone_away(make_conf: MakeConf, reader: Reader, conductor: FakeConductor) -> None:
+def test_unreachable_keystone_returns_503(
+    make_conf: MakeConf, reader: Reader, conductor: FakeConductor
+) -> None:
     # Port 1 of this machine: nobody listens, and the refusal is immediate.
     conf = make_conf(
         "auth_url = http://127.0.0.1:1\nusername = u\npassword = p\nhttp_request_max_retries = 0\n"

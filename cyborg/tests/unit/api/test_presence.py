@@ -67,23 +67,21 @@ def ask(presence: Heartbeat) -> str:
     return str(webtest.TestApp(presence).get("/").text)
 
 
-def test_nothing_is_said_before_the_first_request(presence: Heartbeat, conductor: Listener) -> None:
+def test_no_heartbeat_before_the_first_request(presence: Heartbeat, conductor: Listener) -> None:
     assert not wait_until(lambda: bool(conductor.heard), timeout=0.1)
     assert ask(presence) == "hello"
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
     assert conductor.heard == [("api-1", version.installed(), "cyborg-api@api-1")]
 
 
-def test_the_endpoint_that_the_operator_names(conductor: Listener) -> None:
+def test_heartbeat_has_endpoint_of_the_operator(conductor: Listener) -> None:
     url = "https://cloud.test/accelerator"
     ask(present(conductor, endpoint=url))
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
     assert conductor.heard[0][2] == url
 
 
-def test_no_request_waits_for_a_conductor_that_does_not_answer(
-    presence: Heartbeat, conductor: Listener
-) -> None:
+def test_request_does_not_wait_for_the_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
     conductor.open.clear()
     assert ask(presence) == "hello"
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
@@ -91,9 +89,7 @@ def test_no_request_waits_for_a_conductor_that_does_not_answer(
     conductor.open.set()
 
 
-def test_requests_that_come_together_begin_it_once(
-    presence: Heartbeat, conductor: Listener
-) -> None:
+def test_concurrent_requests_start_one_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
     together = threading.Barrier(8)
 
     def one() -> None:
@@ -109,9 +105,7 @@ def test_requests_that_come_together_begin_it_once(
     assert not wait_until(lambda: len(conductor.heard) > 1, timeout=0.1)
 
 
-def test_a_worker_that_is_forked_later_speaks_for_itself(
-    presence: Heartbeat, conductor: Listener
-) -> None:
+def test_forked_worker_sends_its_own_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
     ask(presence)
     assert wait_until(lambda: len(conductor.heard) == 1, timeout=5)
     child = os.fork()
@@ -129,7 +123,7 @@ def test_a_worker_that_is_forked_later_speaks_for_itself(
     assert len(conductor.heard) == 1
 
 
-def test_a_conductor_that_is_away_is_one_line_in_the_log(
+def test_missing_conductor_is_logged_once(
     presence: Heartbeat, conductor: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")

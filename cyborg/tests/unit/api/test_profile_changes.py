@@ -28,7 +28,7 @@ NEWEST = "accelerator 2.4"
     ],
 )
 @pytest.mark.parametrize("key", ["<profile>", "gpu", FACTS["profile"].upper()])
-def test_what_is_sent_changes_and_nothing_else(
+def test_update_changes_only_given_fields(
     client: Client, conductor: FakeConductor, key: str, body: Any, wish: ProfileChange
 ) -> None:
     before = client.send("GET", f"{PATH}/gpu").body["device_profile"]
@@ -62,7 +62,7 @@ def test_what_is_sent_changes_and_nothing_else(
         ({"groups": [{**GROUPS[0], "accel:x": "y" * 16_000}] * 5}, "groups"),
     ],
 )
-def test_a_body_that_is_refused_names_its_field_and_changes_nothing(
+def test_refused_body_names_its_field_and_changes_nothing(
     client: Client, conductor: FakeConductor, body: Any, field: str
 ) -> None:
     answer = client.send("PATCH", f"{PATH}/gpu", body, version=NEWEST)
@@ -72,7 +72,7 @@ def test_a_body_that_is_refused_names_its_field_and_changes_nothing(
 
 
 @pytest.mark.parametrize("version", [None, "accelerator 2.0", "accelerator 2.3"])
-def test_older_versions_do_not_have_it(
+def test_update_is_not_served_in_older_microversions(
     client: Client, conductor: FakeConductor, version: str | None
 ) -> None:
     assert client.send("PATCH", f"{PATH}/gpu", {"name": "new"}, version=version).status == 404
@@ -80,6 +80,6 @@ def test_older_versions_do_not_have_it(
 
 
 @pytest.mark.parametrize("key", ["<random>", "nothing", "%F0%9F%98%80"])
-def test_what_is_not_there(client: Client, key: str) -> None:
+def test_update_of_missing_profile_returns_404(client: Client, key: str) -> None:
     answer = client.send("PATCH", f"{PATH}/{key}", {"name": "new"}, version=NEWEST)
     assert answer.status == 404

@@ -34,20 +34,20 @@ def set_(db: Database, table: Any, key: str, **values: Any) -> None:
         tx.execute(sa.update(table).where(table.uuid == FACTS[key]).values(**values))
 
 
-def test_its_owner_reads_why_a_bind_failed(client: Client, db: Database) -> None:
+def test_owner_sees_fault_of_a_failed_bind(client: Client, db: Database) -> None:
     set_(db, models.Arq, "arq", state="BindFailed", fault=FAULT)
     shown = client.send("GET", ARQ, as_="member", version=NEW).body
     assert (shown["state"], shown["fault"]) == ("BindFailed", FAULT)
     assert client.send("GET", ARQ, as_="stranger", version=NEW).status == 404
 
 
-def test_a_request_that_is_well_has_no_fault(client: Client) -> None:
+def test_arq_without_fault_shows_none(client: Client) -> None:
     path = "/v2/accelerator_requests/<bound>"
     shown = client.send("GET", path, version=NEW).body
     assert (shown["fault"], shown["events"]) == (None, [])
 
 
-def test_the_history_of_a_request_newest_first(client: Client, db: Database) -> None:
+def test_arq_history_is_newest_first(client: Client, db: Database) -> None:
     instance = FACTS["instance"]
     note(db, "Initial", at_ms=1_772_600_767_001, user_id="user-of-member", request_id="req-1")
     note(db, "BindFailed", at_ms=1_772_600_768_000, instance_uuid=instance, reason=FAULT)
@@ -82,7 +82,7 @@ def test_the_history_of_a_request_newest_first(client: Client, db: Database) -> 
         ("reader", [None, None, None]),
     ],
 )
-def test_who_it_was_is_told_to_those_who_may_know(
+def test_user_ids_are_shown_to_operators_only(
     client: Client, db: Database, as_: str, who: list[str | None]
 ) -> None:
     note(db, "swept")
@@ -93,14 +93,14 @@ def test_who_it_was_is_told_to_those_who_may_know(
     assert [event["action"] for event in events] == ["Bound", "Initial", "swept"]
 
 
-def test_a_long_history_is_told_from_its_end(client: Client, db: Database) -> None:
+def test_long_history_shows_newest_events(client: Client, db: Database) -> None:
     for number in range(60):
         note(db, f"step-{number}")
     events = client.send("GET", ARQ, version=NEW).body["events"]
     assert [event["action"] for event in events] == [f"step-{n}" for n in range(59, 9, -1)]
 
 
-def test_showing_all_that_costs_two_statements(
+def test_show_with_history_costs_two_statements(
     client: Client, db: Database, statements: list[str]
 ) -> None:
     note(db, "Initial")
@@ -109,7 +109,7 @@ def test_showing_all_that_costs_two_statements(
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_below_2_4_a_request_is_shown_as_it_was(
+def test_arq_is_unchanged_below_2_4(
     client: Client, db: Database, statements: list[str], version: str | None
 ) -> None:
     before = client.send("GET", ARQ, version=version).body
@@ -121,7 +121,7 @@ def test_below_2_4_a_request_is_shown_as_it_was(
     assert len(statements) == 2
 
 
-def test_lists_and_new_requests_are_the_same_at_2_4(client: Client) -> None:
+def test_lists_and_created_arqs_are_unchanged_at_2_4(client: Client) -> None:
     path = "/v2/accelerator_requests"
     assert client.send("GET", path, version=NEW).body == client.send("GET", path).body
     body = {"device_profile_name": "gpu"}
@@ -139,7 +139,7 @@ def reasons(client: Client) -> list[str | None]:
     return [device["status_reason"] for device in listed]
 
 
-def test_devices_tell_why_they_are_out_of_service(client: Client, db: Database) -> None:
+def test_devices_show_their_status_reason(client: Client, db: Database) -> None:
     lost = "Its host has not shown it since 1970-01-01T00:00:00.001+00:00."
     assert reasons(client) == [None, lost]
     set_(db, models.Device, "device", status="maintaining", status_reason="new firmware")
@@ -148,7 +148,9 @@ def test_devices_tell_why_they_are_out_of_service(client: Client, db: Database) 
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_below_2_4_devices_do_not(client: Client, db: Database, version: str | None) -> None:
+def test_devices_show_no_status_reason_below_2_4(
+    client: Client, db: Database, version: str | None
+) -> None:
     set_(db, models.Device, "device", status_reason="new firmware")
     device = client.send("GET", f"{DEVICES}/<device>", version=version).body
     assert "status_reason" not in device
@@ -170,7 +172,7 @@ ODD_IDS = [f"{path.rpartition('/')[2]}-{place}" for path, _, place in ODD]
 
 
 @pytest.mark.parametrize(("path", "body", "place"), ODD, ids=ODD_IDS)
-def test_at_2_4_a_key_that_nobody_knows_is_refused(
+def test_unknown_key_is_refused_at_2_4(
     client: Client, conductor: Any, path: str, body: Any, place: str
 ) -> None:
     answer = client.send("POST", path, body, version=NEW)
@@ -181,7 +183,7 @@ def test_at_2_4_a_key_that_nobody_knows_is_refused(
 
 @pytest.mark.parametrize("version", OLDER)
 @pytest.mark.parametrize(("path", "body", "_place"), ODD, ids=ODD_IDS)
-def test_below_2_4_it_is_ignored(
+def test_unknown_key_is_ignored_below_2_4(
     client: Client, version: str | None, path: str, body: Any, _place: str
 ) -> None:
     assert client.send("POST", path, body, version=version).status == 201
@@ -196,5 +198,5 @@ def test_below_2_4_it_is_ignored(
     ],
     ids=["profile", "attribute", "wrapped-attribute"],
 )
-def test_at_2_4_everything_that_is_known_is_taken(client: Client, path: str, body: Any) -> None:
+def test_known_keys_are_accepted_at_2_4(client: Client, path: str, body: Any) -> None:
     assert client.send("POST", path, body, version=NEW).status == 201

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from oslo_policy import policy
 
-from cyborg.policies import arqs, list_rules
+from cyborg.policies import list_rules
 from cyborg.tests.unit.api.conductor import FakeConductor
 from cyborg.tests.unit.api.world import Client
 
@@ -16,7 +16,7 @@ V25 = "accelerator 2.5"
 #: The role of ``nobody``, who may do nothing by default.
 ROLE = "role:heat_stack_user"
 #: This one widens what the others allow, and refuses nothing.
-SCOPE = arqs.ALL_PROJECTS
+SCOPE = "cyborg:arq:all_projects"
 OPERATIONS = [
     pytest.param(
         rule.name, operation["method"], operation["path"], id=f"{rule.name}-{operation['path']}"
@@ -33,7 +33,7 @@ def filled(path: str) -> str:
 
 
 @pytest.mark.parametrize(("rule", "method", "path"), OPERATIONS)
-def test_who_is_refused_is_told_the_rule(
+def test_refusal_names_the_rule(
     client: Client, conductor: FakeConductor, rule: str, method: str, path: str
 ) -> None:
     answer = client.send(method, filled(path), as_="nobody", service="service", version=V25)
@@ -43,7 +43,7 @@ def test_who_is_refused_is_told_the_rule(
 
 
 @pytest.mark.parametrize(("rule", "method", "path"), OPERATIONS)
-def test_who_is_granted_the_rule_alone_comes_in(
+def test_grant_of_the_rule_suffices(
     make_client: Callable[..., Client], tmp_path: Path, rule: str, method: str, path: str
 ) -> None:
     file = tmp_path / "policy.yaml"

@@ -14,12 +14,12 @@ from cyborg.api import types
 
 
 @given(st.uuids(), st.sampled_from([str, lambda u: u.hex, lambda u: str(u).upper()]))
-def test_a_uuid_has_one_form(uuid: UUID, spelling: Any) -> None:
+def test_any_spelling_of_a_uuid_becomes_canonical(uuid: UUID, spelling: Any) -> None:
     assert types.canonical_uuid(spelling(uuid)) == str(uuid)
 
 
 @given(st.text(max_size=40))
-def test_other_text_is_no_uuid_and_no_fault(text: str) -> None:
+def test_other_text_is_no_uuid(text: str) -> None:
     uuid = types.canonical_uuid(text)
     assert uuid is None or UUID(uuid)
 
@@ -28,19 +28,19 @@ def test_other_text_is_no_uuid_and_no_fault(text: str) -> None:
     "text",
     ["", "x", "0" * 31, "0" * 33, "{" + "0" * 30 + "}", "٣" * 32, "0x" + "0" * 30, "+" + "0" * 31],
 )
-def test_what_is_almost_a_uuid(text: str) -> None:
+def test_almost_a_uuid_is_refused(text: str) -> None:
     assert types.canonical_uuid(text) is None
 
 
 @pytest.mark.parametrize(("raw", "read"), [(0, 0), (7, 7), ("7", 7), ("007", 7), (2**31 - 1,) * 2])
-def test_integers(raw: Any, read: int) -> None:
+def test_integers_are_read(raw: Any, read: int) -> None:
     assert types.INTEGER.read(raw) == read
 
 
 @pytest.mark.parametrize(
     "raw", [True, False, 1.0, 1.5, -1, "-1", "1.0", "1e3", " 1", "", "٣", 2**31, "9" * 99, None, []]
 )
-def test_what_is_no_integer(raw: Any) -> None:
+def test_invalid_integers_are_refused(raw: Any) -> None:
     with pytest.raises(types.ValidationError):
         types.INTEGER.read(raw)
 
@@ -67,7 +67,7 @@ class Outer(wsme.types.Base):  # type: ignore[misc]
         ({"inner": [{"number": None}]}, "inner[0].number"),
     ],
 )
-def test_a_fault_names_its_place(raw: Any, place: str) -> None:
+def test_error_names_the_path_of_its_field(raw: Any, place: str) -> None:
     with pytest.raises(types.ValidationError) as caught:
         types.Object(Outer).read(raw)
     assert caught.value.path == place
@@ -88,7 +88,7 @@ class Outside(types.Declared):
     named = wsme.wsattr(types.Members(types.Object(Versioned)))
 
 
-def test_a_query_refuses_a_parameter_below_its_first_microversion() -> None:
+def test_query_refuses_parameter_before_its_microversion() -> None:
     sent = {"old": "a", "new": "b", "needed": "c"}
     assert types.query(Versioned, sent, 5) == sent
     assert types.query(Versioned, {"old": "a"}, 4) == {"old": "a"}
@@ -99,7 +99,7 @@ def test_a_query_refuses_a_parameter_below_its_first_microversion() -> None:
         types.query(Versioned, {"old": "a"}, 5)
 
 
-def test_a_field_does_not_exist_below_its_first_microversion_in_nested_objects() -> None:
+def test_nested_field_is_unknown_before_its_microversion() -> None:
     body = types.Object(Outside)
     older = body.at(4)
     whole = {"old": "a", "new": "b", "needed": "c"}
@@ -110,19 +110,19 @@ def test_a_field_does_not_exist_below_its_first_microversion_in_nested_objects()
     assert caught.value.path == "listed[0].new"
 
 
-def test_a_change_names_the_fields_of_its_microversion() -> None:
+def test_empty_change_names_fields_of_its_microversion() -> None:
     with pytest.raises(types.ValidationError, match="at least one of old is needed"):
         types.Change(Versioned).at(4).read({})
 
 
-def test_what_is_not_declared_is_ignored_unless_the_type_is_closed() -> None:
+def test_undeclared_field_is_ignored_unless_type_is_closed() -> None:
     odd = {"number": 1, "colour": "red"}
     assert types.Object(Inner).read(odd) == {"number": 1}
     with pytest.raises(types.ValidationError, match="no such parameter"):
         types.Object(Inner, closed=True).read(odd)
 
 
-def test_lists_with_commas() -> None:
+def test_comma_separated_lists_are_read() -> None:
     commas = types.Commas(types.Text(3))
     assert commas.read(" a,b,,a, c ") == ["a", "b", "c"]
     assert commas.read("") == []

@@ -8,8 +8,8 @@ from pathlib import Path
 import cyborg
 from cyborg.cli import plugin, shell
 from cyborg.cli.base import OperationCommand
-from cyborg.cli.catalogue import COMMANDS
 from cyborg.cli.routes import ROUTES
+from cyborg.cli.shell import COMMANDS
 
 ROOT = Path(cyborg.__file__).resolve().parent.parent
 

@@ -35,13 +35,14 @@ def test_error_shows_service_message_and_advice(
     assert advice in outcome.err
 
 
-def test_error_names_command_option_instead_of_api_parameter(cyborg: Run, service: Service):
+def test_error_shows_the_command_option_that_the_service_names(cyborg: Run, service: Service):
     message = (
-        "It is down. Repeat it when the agent is back, or ask with wait=true to have it done then."
+        "It is down. Repeat it when the agent is back, or ask with wait=true (--no-wait on the "
+        "command line) to have it done then."
     )
     service.answers["/services/discover"] = [Answer(503, error_body(message))]
     outcome = cyborg("discover-services --host compute-1")
-    assert "or use --no-wait to have it done then (HTTP 503)." in outcome.err
+    assert "(--no-wait on the command line) to have it done then (HTTP 503)." in outcome.err
 
 
 def test_internal_server_error_names_the_request_id(cyborg: Run, service: Service):

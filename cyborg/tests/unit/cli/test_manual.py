@@ -9,7 +9,7 @@ from string import Template
 import pytest
 
 import cyborg
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.tests.unit.cli import service as fake
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import Service

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.tests.unit.cli.conftest import Run
 from cyborg.tests.unit.cli.service import (
     AGENT,

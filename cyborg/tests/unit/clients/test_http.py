@@ -32,12 +32,12 @@ class Scripted(Adapter):
 
 
 @pytest.mark.parametrize("status", [200, 207, 400, 404, 409, 422])
-def test_an_answer_is_handed_over_whatever_it_says(status: int):
+def test_response_is_returned_with_any_status(status: int):
     assert http.ask("Nova", Scripted(status), "GET", "/x").status_code == status
 
 
 @pytest.mark.parametrize("status", [401, 403, 500, 502, 503])
-def test_a_peer_that_breaks_or_keeps_us_out_is_unavailable(status: int):
+def test_failing_peer_is_unavailable(status: int):
     with pytest.raises(exception.Unavailable) as caught:
         http.ask("Nova", Scripted(status), "GET", "/servers?name=secret")
     assert caught.value.fields["http"] == status
@@ -52,7 +52,7 @@ def test_a_peer_that_breaks_or_keeps_us_out_is_unavailable(status: int):
         requests.exceptions.ChunkedEncodingError("broke off"),
     ],
 )
-def test_whatever_keeps_a_request_from_its_peer_is_unavailable(fault: Exception):
+def test_connection_failure_is_unavailable(fault: Exception):
     with pytest.raises(exception.Unavailable) as caught:
         http.ask("Nova", Scripted(fault), "GET", "/x")
     assert caught.value.fields["http"] is None
@@ -79,7 +79,7 @@ def test_keystone_that_refuses_a_new_token_is_named_instead_of_the_peer():
     assert "refuses the account: wrong password" in str(caught.value)
 
 
-def test_a_body_that_is_no_json_is_not_from_the_peer():
+def test_response_without_json_is_unavailable():
     answer = http.ask("Nova", Scripted(200, b"<html>"), "GET", "/x")
     with pytest.raises(exception.Unavailable, match="not JSON"):
         http.document("Nova", answer)

@@ -10,7 +10,7 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Database
 from cyborg.db.models import METADATA
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 
 
@@ -72,9 +72,9 @@ def test_each_takeover_raises_the_fence(
     (taken,) = claimed(db, owner_of(other_lease), lease_ms=0)
     assert taken.fence > mine.fence
     with db.writer() as tx:
-        assert not work.still_ours(tx, [mine])
+        assert not work.lock_owned(tx, [mine])
         assert not work.finish(tx, [mine])
-        work.note(tx, mine, {"late": True})
+        work.set_spec(tx, mine, {"late": True})
         work.postpone(tx, db.now, [mine], delay_ms=60_000, error="late")
     with db.reader() as tx:
         row = tx.execute(sa.select(Work.owner_id, Work.spec, Work.error)).one()
@@ -84,7 +84,7 @@ def test_each_takeover_raises_the_fence(
         None,
     )
     with db.writer() as tx:
-        assert work.still_ours(tx, [taken])
+        assert work.lock_owned(tx, [taken])
         assert work.finish(tx, [taken])
 
 

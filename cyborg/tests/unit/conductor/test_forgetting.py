@@ -19,8 +19,8 @@ from cyborg.db.base import Record
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
 from cyborg.model.caller import Caller
-from cyborg.model.names import AGENT, API, CONDUCTOR
 from cyborg.model.operation import OperationState
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.tests.fixtures.absent import absent
 from cyborg.tests.fixtures.direct import DirectBus, Exchange

@@ -16,7 +16,7 @@ from cyborg.db import work
 from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
-from cyborg.model.names import CONDUCTOR
+from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
 from cyborg.service import wait_until
 

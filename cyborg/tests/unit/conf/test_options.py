@@ -11,7 +11,7 @@ import pytest
 from oslo_config import cfg
 from oslo_policy import opts as oslo_policy
 
-from cyborg.conf import keystone_authtoken, opts
+from cyborg.conf import clients, opts
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 
@@ -76,11 +76,11 @@ def read(conf: cfg.ConfigOpts, group: str, name: str) -> object:
 
 
 @pytest.mark.parametrize(("group", "name"), EXPECTED)
-def test_default(group: str, name: str) -> None:
+def test_option_has_expected_default(group: str, name: str) -> None:
     assert read(registered(), group, name) == EXPECTED[group, name]
 
 
-def test_the_database_has_no_default() -> None:
+def test_database_has_no_default() -> None:
     conf = registered()
     assert conf.database.connection is None
     assert conf.bindir == f"{conf.pybasedir}/bin"
@@ -99,13 +99,13 @@ def test_the_unit_of_the_agent_creates_the_default_state_path() -> None:
 
 
 @pytest.mark.parametrize("group", ["placement", "nova", "glance", "service_user"])
-def test_peers_take_an_account(group: str) -> None:
+def test_groups_of_peers_accept_account_options(group: str) -> None:
     conf = registered()
     assert {"auth_type", "auth_section", "cafile", "timeout"} <= set(conf[group])
     assert ("endpoint_override" in conf[group]) is (group != "service_user")
 
 
-def test_registering_twice_does_no_harm() -> None:
+def test_registering_twice_adds_no_options() -> None:
     conf = registered()
     count = len(list(conf))
     opts.register_opts(conf)
@@ -123,7 +123,7 @@ def test_every_listed_option_has_help_that_ends_as_a_sentence() -> None:
     assert silent == []
 
 
-def test_what_is_listed_is_registered() -> None:
+def test_listed_options_are_registered() -> None:
     conf = registered()
     plugin = {"username", "password", "auth-url"}  # registered once auth_type names them
     for group, options in opts.list_opts():
@@ -138,7 +138,7 @@ def test_what_is_listed_is_registered() -> None:
 
 
 @pytest.mark.parametrize("group", ["nova", "placement"])
-def test_the_interface_may_be_named_as_kolla_does(group: str, tmp_path: Path) -> None:
+def test_endpoint_type_is_accepted_as_interface(group: str, tmp_path: Path) -> None:
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     file = tmp_path / "cyborg.conf"
@@ -148,10 +148,10 @@ def test_the_interface_may_be_named_as_kolla_does(group: str, tmp_path: Path) ->
 
 
 def test_service_tokens_need_a_service_role() -> None:
-    keystone_authtoken.set_defaults()
+    clients.set_auth_token_defaults()
     [(group, options)] = keystonemiddleware.auth_token.list_opts()
     defaults = {option.name: option.default for option in options}
-    assert (group, defaults["service_token_roles_required"]) == (keystone_authtoken.GROUP, True)
+    assert (group, defaults["service_token_roles_required"]) == ("keystone_authtoken", True)
 
 
 def test_new_policy_defaults_are_in_force() -> None:

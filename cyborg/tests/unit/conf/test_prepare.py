@@ -35,12 +35,12 @@ def prepare(*argv: str, **keywords: object) -> cfg.ConfigOpts:
     return cyborg_conf.prepare(argv, prog="cyborg-agent", conf=cfg.ConfigOpts(), **keywords)  # type: ignore[arg-type]
 
 
-def test_file_on_the_command_line(file: Path) -> None:
+def test_file_of_command_line_is_read(file: Path) -> None:
     file.write_text("[api]\nport = 7777\n")
     assert prepare("--config-file", str(file)).api.port == 7777
 
 
-def test_a_mended_file_is_read_by_the_same_process(file: Path) -> None:
+def test_corrected_file_is_read_by_the_same_process(file: Path) -> None:
     file.write_text("[api]\nport = many\n")
     conf = cfg.ConfigOpts()
     arguments = ["--config-file", str(file)]
@@ -50,20 +50,20 @@ def test_a_mended_file_is_read_by_the_same_process(file: Path) -> None:
     assert cyborg_conf.prepare(arguments, prog="cyborg-api", conf=conf).api.port == 7777
 
 
-def test_directory_alone(tmp_path: Path) -> None:
+def test_directory_without_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "10-api.conf").write_text("[api]\nport = 7777\n")
     (tmp_path / "20-api.conf").write_text("[api]\nport = 8888\n")
     assert prepare("--config-dir", str(tmp_path)).api.port == 8888
 
 
-def test_usual_places_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_paths_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".cyborg").mkdir()
     (tmp_path / ".cyborg" / "cyborg.conf").write_text("[api]\nport = 7777\n")
     assert prepare().api.port == 7777
 
 
-def test_given_files_are_the_only_ones(
+def test_given_files_replace_default_paths(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -113,9 +113,7 @@ def test_unknown_options_and_sections_are_ignored(file: Path) -> None:
         ("[nvme]\ncleanup_timeout = 59\n", "[nvme] cleanup_timeout", "59"),
     ],
 )
-def test_bad_value_is_one_sentence_with_option_and_value(
-    file: Path, text: str, option: str, value: str
-) -> None:
+def test_invalid_value_is_named_in_one_line(file: Path, text: str, option: str, value: str) -> None:
     file.write_text(text)
     with pytest.raises(exception.ConfigError) as refused:
         prepare("--config-file", str(file))
@@ -126,7 +124,7 @@ def test_bad_value_is_one_sentence_with_option_and_value(
     assert sentence.endswith(".")
 
 
-def test_bad_reference_names_its_option(file: Path) -> None:
+def test_invalid_reference_names_its_option(file: Path) -> None:
     file.write_text("[DEFAULT]\nstate_path = $nowhere/x\n")
     with pytest.raises(exception.ConfigError, match=r"\[DEFAULT\] state_path .*nowhere"):
         prepare("--config-file", str(file))
@@ -149,12 +147,12 @@ def test_log_file_is_named_after_the_program(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["cyborg-agent.log"]
 
 
-def test_log_file_of_the_operator_wins(tmp_path: Path) -> None:
+def test_given_log_file_takes_precedence(tmp_path: Path) -> None:
     prepare("--log-dir", str(tmp_path), "--log-file", "mine.log")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.log"]
 
 
-def test_log_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_log_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(exception.ConfigError, match="not-there"):
         prepare("--log-dir", str(tmp_path / "not-there"))
 
@@ -167,7 +165,7 @@ def test_options_registered_later_are_checked_too(file: Path) -> None:
         cyborg_conf.validate(conf)
 
 
-def test_version_option_tells_the_release(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_release(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         prepare("--version")
     assert ended.value.code == 0

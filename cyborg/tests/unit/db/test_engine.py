@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.db import events, faults
-from cyborg.db.connections import Settings
-from cyborg.db.engine import Database, Reader, Retry
+from cyborg.db.engine import Database, Reader, Retry, Settings
 from cyborg.db.models import METADATA, Host
 from cyborg.model.caller import Caller
 
@@ -59,12 +58,12 @@ def _names(db: Reader) -> list[str]:
         ("mysql+nonsense://host/name", "driver mysql\\+nonsense, which cannot be loaded"),
     ],
 )
-def test_unusable_urls_are_refused_at_once(url: str, words: str) -> None:
+def test_unusable_urls_are_refused(url: str, words: str) -> None:
     with pytest.raises(exception.ConfigError, match=words):
         Database(url)
 
 
-def test_nothing_is_opened_before_it_is_used(tmp_path: Path) -> None:
+def test_connection_is_opened_at_first_use(tmp_path: Path) -> None:
     Database(_url(tmp_path / "nowhere"))
     Database("mysql+pymysql://nobody@127.0.0.1:1/none")
 
@@ -91,7 +90,7 @@ class Clocks:
 
 
 @pytest.mark.parametrize(("frozen", "committed"), [(0.1, True), (3.9, True), (4.1, False)])
-def test_a_process_frozen_before_commit_commits_only_in_time(
+def test_process_frozen_before_commit_does_not_commit_late(
     tmp_path: Path, frozen: float, committed: bool
 ) -> None:
     clocks = Clocks()
@@ -121,7 +120,7 @@ def test_a_process_frozen_before_commit_commits_only_in_time(
     db.close()
 
 
-def test_ddl_is_taken_back_too(db: Database) -> None:
+def test_ddl_is_rolled_back(db: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         _broken(db, sa.text("CREATE TABLE extra (id INTEGER)"))
     assert not sa.inspect(db.engine).has_table("extra")
@@ -140,7 +139,7 @@ def test_reader_cannot_write(db: Database, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["sqlite:///{}/a b#c.sqlite", "sqlite:///file:{}/a?uri=true"])
-def test_reader_opens_a_file_and_makes_none(tmp_path: Path, form: str) -> None:
+def test_reader_creates_no_file(tmp_path: Path, form: str) -> None:
     only_reader = Reader(form.format(tmp_path))
     refused = r"set \[database\] connection, or create the file"
     with pytest.raises(exception.Unavailable, match=refused), only_reader.reader():
@@ -154,7 +153,7 @@ def test_reader_opens_a_file_and_makes_none(tmp_path: Path, form: str) -> None:
     only_reader.close()
 
 
-def test_what_is_meant_for_galera_is_not_sent_to_sqlite(tmp_path: Path) -> None:
+def test_galera_setting_is_not_sent_to_sqlite(tmp_path: Path) -> None:
     db = Database(_url(tmp_path), settings=Settings(mysql_wsrep_sync_wait=1))
     with db.reader() as tx:
         assert tx.scalar(sa.select(sa.literal(1))) == 1
@@ -179,12 +178,12 @@ def test_values_that_do_not_fit_are_invalid(db: Database, name: str, at: int) ->
         _add(tx, name, at)
 
 
-def test_our_own_mistakes_are_not_hidden(db: Database) -> None:
+def test_programming_errors_are_not_converted(db: Database) -> None:
     with pytest.raises(sa.exc.OperationalError), db.writer() as tx:
         tx.exec_driver_sql("SELECT nothing FROM hosts")
 
 
-def test_one_transaction_a_thread(db: Database) -> None:
+def test_second_transaction_in_a_thread_is_refused(db: Database) -> None:
     with (
         pytest.raises(RuntimeError, match="already has an open transaction"),
         db.writer(),
@@ -196,7 +195,7 @@ def test_one_transaction_a_thread(db: Database) -> None:
     assert _names(db) == ["afterwards"]
 
 
-def test_writers_take_turns(db: Database) -> None:
+def test_writers_are_serialised(db: Database) -> None:
     with db.writer() as tx:
         _add(tx, "counter", 0)
 
@@ -218,7 +217,7 @@ def test_readers_do_not_wait_for_the_writer(db: Database) -> None:
             assert pool.submit(_names, db).result(timeout=10) == []
 
 
-def test_a_busy_file_is_unavailable_for_now(db: Database, tmp_path: Path) -> None:
+def test_locked_file_is_unavailable(db: Database, tmp_path: Path) -> None:
     impatient = Database(_url(tmp_path), settings=Settings(sqlite_busy_timeout=0.01))
     rival = sqlite3.connect(tmp_path / "cyborg.sqlite", isolation_level=None)
     rival.execute("BEGIN IMMEDIATE")
@@ -249,7 +248,7 @@ def _transient() -> exception.Unavailable:
     return fault
 
 
-def test_repetition_has_a_budget_of_runs() -> None:
+def test_retries_stop_after_their_attempts() -> None:
     runs: list[int] = []
 
     @Retry(attempts=3, sleep=lambda seconds: None)
@@ -262,7 +261,7 @@ def test_repetition_has_a_budget_of_runs() -> None:
     assert len(runs) == 3
 
 
-def test_repetition_has_a_budget_of_seconds() -> None:
+def test_retries_stop_after_their_time() -> None:
     now = [0.0]
     runs: list[float] = []
 
@@ -283,7 +282,7 @@ def test_repetition_has_a_budget_of_seconds() -> None:
 @pytest.mark.parametrize(
     "fault", [exception.Conflict(reason="taken"), exception.Unavailable(peer="A", reason="b")]
 )
-def test_what_repeating_does_not_help_is_not_repeated(fault: exception.CyborgError) -> None:
+def test_permanent_errors_are_not_retried(fault: exception.CyborgError) -> None:
     runs: list[int] = []
 
     @Retry(sleep=lambda seconds: None)
@@ -296,7 +295,7 @@ def test_what_repeating_does_not_help_is_not_repeated(fault: exception.CyborgErr
     assert runs == [1]
 
 
-def test_nothing_is_repeated_inside_an_open_transaction(db: Database) -> None:
+def test_open_transaction_is_not_retried(db: Database) -> None:
     runs: list[int] = []
 
     @Retry(sleep=lambda seconds: None)
@@ -338,7 +337,9 @@ class _Refusal(Exception):
         "no-such-column-postgresql",
     ],
 )
-def test_what_repeating_helps(statement: str | None, refusal: _Refusal, helps: bool) -> None:
+def test_transient_errors_are_recognised(
+    statement: str | None, refusal: _Refusal, helps: bool
+) -> None:
     assert faults.is_transient(sa.exc.OperationalError(statement, None, refusal)) is helps
 
 
@@ -354,7 +355,7 @@ def test_threads_share_one_engine(tmp_path: Path) -> None:
         assert len(set(map(id, pool.map(engine, range(8))))) == 1
 
 
-def test_a_forked_child_makes_its_own_engine(db: Database) -> None:
+def test_forked_child_creates_its_own_engine(db: Database) -> None:
     parents = db.engine
     with db.writer() as tx:
         _add(tx, "parent")
@@ -373,7 +374,7 @@ def test_a_forked_child_makes_its_own_engine(db: Database) -> None:
     assert db.engine is parents
 
 
-def test_fork_while_another_thread_writes(db: Database) -> None:
+def test_fork_during_a_write_leaves_child_usable(db: Database) -> None:
     with ThreadPoolExecutor(1) as pool, db.writer():
         assert pool.submit(_forked_read, db).result(timeout=30) == 0
 
@@ -389,7 +390,7 @@ def _forked_read(db: Database) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_waiting_for_a_database_that_comes_up(tmp_path: Path) -> None:
+def test_wait_ends_when_database_is_up(tmp_path: Path) -> None:
     directory = tmp_path / "later"
     db = Database(_url(directory))
     with pytest.raises(exception.Unavailable):
@@ -404,7 +405,7 @@ def test_waiting_for_a_database_that_comes_up(tmp_path: Path) -> None:
     assert pauses == [5.0]
 
 
-def test_the_clock_may_be_replaced(tmp_path: Path) -> None:
+def test_clock_can_be_replaced(tmp_path: Path) -> None:
     db = Database(_url(tmp_path), now=sa.literal(12345))
     with db.reader() as tx:
         assert tx.scalar(sa.select(db.now)) == 12345

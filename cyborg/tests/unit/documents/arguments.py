@@ -25,7 +25,7 @@ from oslo_log import log
 
 from cyborg import exception
 from cyborg.api.controllers import v2
-from cyborg.api.routing import Noun
+from cyborg.api.expose import Controller
 from cyborg.cli import plugin, shell
 from cyborg.cmd import audit, dbsync, status
 from cyborg.conf import opts
@@ -178,9 +178,9 @@ def _routes() -> dict[str, set[str]]:
     for name in (one.name for one in pkgutil.iter_modules(v2.__path__)):
         module = importlib.import_module(f"{v2.__name__}.{name}")
         for noun in (one for one in vars(module).values() if isinstance(one, type)):
-            if issubclass(noun, Noun) and noun is not Noun:
+            if issubclass(noun, Controller) and noun is not Controller:
                 for pattern, methods in noun.routes.items():
-                    path = "/".join(filter(None, [module.COLLECTION, pattern]))
+                    path = "/".join(filter(None, [noun.collection, pattern]))
                     found.setdefault(path, set()).update(methods)
     return found
 

@@ -53,7 +53,7 @@ def complaint(block: Block) -> str:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_block_of_a_document_holds(path: Path):
+def test_every_code_block_is_valid(path: Path):
     complaints = {
         f"{path.relative_to(ROOT)}:{block.line}": said
         for block in blocks(path)
@@ -62,7 +62,7 @@ def test_every_block_of_a_document_holds(path: Path):
     assert complaints == {}
 
 
-def test_there_are_blocks_of_every_kind():
+def test_documents_have_blocks_of_every_kind():
     found = {block.kind for path in DOCUMENTS for block in blocks(path)}
     assert found >= {"apache", "ini", "json", "python", "shell", "sql", "text"}
 
@@ -123,17 +123,17 @@ def block(kind: str, text: str, caption: str = "") -> Block:
         ("console", "$ cyborg service-liszt\nfoo", "service-liszt"),
     ],
 )
-def test_what_is_wrong_is_found(kind: str, text: str, said: str):
+def test_invalid_blocks_are_found(kind: str, text: str, said: str):
     assert said in complaint(block(kind, text))
 
 
-def test_what_is_a_file_of_others_is_told_by_its_caption():
+def test_caption_names_file_of_another_program():
     text = "[service_user]\nsend_service_user_token = true\nauth_url = http://keystone:5000"
     assert complaint(block("ini", text, "/etc/nova/nova.conf")) == ""
     assert "nova.conf" in complaint(block("ini", "[pci]\nalias2 = 1", "/etc/nova/nova.conf"))
 
 
-def test_commands_are_found_wherever_a_shell_finds_them():
+def test_commands_are_found_in_the_path():
     text = """
     for host in a b; do cyborg service-show $host | grep up; done  # and so on
     sudo -u cyborg cyborg-dbsync upgrade && X=1 cyborg-audit > /tmp/found 2>&1
@@ -163,7 +163,7 @@ def test_commands_are_found_wherever_a_shell_finds_them():
         ("Nova --> API", ""),
     ],
 )
-def test_what_is_plain_need_not_be_said(text: str, kind: str):
+def test_plain_text_blocks_need_no_language(text: str, kind: str):
     assert plain(text) == kind
 
 
@@ -194,7 +194,7 @@ Said before::
 """
 
 
-def test_blocks_end_where_their_paragraph_goes_on(tmp_path: Path):
+def test_blocks_end_where_the_paragraph_continues(tmp_path: Path):
     (tmp_path / "page.rst").write_text(PAGE)
     found = [(one.line, one.kind, one.text, one.caption) for one in blocks(tmp_path / "page.rst")]
     assert found == [
@@ -209,6 +209,6 @@ def test_blocks_end_where_their_paragraph_goes_on(tmp_path: Path):
     "groups",
     ["""'[{"resources:FPGA": "1"}]'""", "--group resources:FPGA=1,trait:CUSTOM_A=required"],
 )
-def test_both_clients_ways_to_write_a_profile_are_taken(groups: str):
+def test_both_client_spellings_of_a_profile_are_accepted(groups: str):
     text = f"openstack accelerator device profile create a {groups}"
     assert complaint(block("shell", text)) == ""

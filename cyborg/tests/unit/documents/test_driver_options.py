@@ -23,14 +23,12 @@ EXAMPLES = [
 ]
 
 
-def test_the_documents_have_examples() -> None:
+def test_documents_have_driver_examples() -> None:
     assert EXAMPLES
 
 
 @pytest.mark.parametrize(("document", "driver", "option"), EXAMPLES)
-def test_an_option_of_an_example_is_one_of_its_driver(
-    document: str, driver: str, option: str
-) -> None:
+def test_options_in_examples_exist(document: str, driver: str, option: str) -> None:
     conf = cfg.ConfigOpts()
     configuration.prepare([], prog="cyborg-agent", default_config_files=[], conf=conf)
     (loaded,) = loader.load([driver], FakeHost(), conf)

@@ -29,11 +29,11 @@ def exists(path: str) -> bool:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_named_is_there(path: Path):
+def test_paths_in_documents_exist(path: Path):
     assert [one for one in sorted(named(path.read_text())) if not exists(one)] == []
 
 
-def test_a_stale_path_is_found():
+def test_stale_path_is_found():
     text = "``tools/nothing``, ``doc/build/html``, ``conductor/arqs/bind.py``, ``model/nothing.py``"
     found = named(text)
     assert {one for one in found if not exists(one)} == {"tools/nothing", "model/nothing.py"}

@@ -10,16 +10,18 @@ from uuid import UUID, uuid5
 from cyborg.model.arq import State
 from cyborg.model.audit_snapshot import (
     ArqRow,
+    AuditViews,
     DeployableRow,
     DeviceRow,
     DriverRow,
     HandleRow,
     HostRow,
+    HostView,
     InstanceRow,
+    ProviderView,
     Snapshot,
     WorkRow,
 )
-from cyborg.model.audit_views import AuditViews, Shown, View
 from cyborg.model.provider import provider_uuid
 from cyborg.model.work import WorkKind
 
@@ -220,12 +222,12 @@ def build(hosts: Sequence[Sequence[Card]]) -> Whole:
     return Whole(cloud, AuditViews(placement=views, prepared=ready))
 
 
-def _view(cloud: Snapshot, host: HostRow, allocations: dict[str, Counter[str]]) -> View:
+def _view(cloud: Snapshot, host: HostRow, allocations: dict[str, Counter[str]]) -> HostView:
     root = root_of(host.name)
-    providers = {FOREIGN_PROVIDER: Shown(f"{host.name}_0000_81_00_0", root)}
+    providers = {FOREIGN_PROVIDER: ProviderView(f"{host.name}_0000_81_00_0", root)}
     for one in cloud.deployables_of.get(host.id, []):
         desired = cloud.desired(one)
-        providers[desired.uuid] = Shown(
+        providers[desired.uuid] = ProviderView(
             name=one.name,
             parent_uuid=root,
             inventories=desired.inventories(),
@@ -235,14 +237,14 @@ def _view(cloud: Snapshot, host: HostRow, allocations: dict[str, Counter[str]]) 
                 for consumer, units in allocations[desired.uuid].items()
             },
         )
-    return View(root, providers)
+    return HostView(root, providers)
 
 
-def reshow(whole: Whole, host: str, provider: str, shown: Shown | None) -> Whole:
+def reshow(whole: Whole, host: str, provider: str, shown: ProviderView | None) -> Whole:
     """Placement shows one provider otherwise, or not at all."""
     view = whole.peers.placement[host]
     providers = {uuid: one for uuid, one in view.providers.items() if uuid != provider}
     if shown is not None:
         providers[provider] = shown
-    views = {**whole.peers.placement, host: View(view.root, providers)}
+    views = {**whole.peers.placement, host: HostView(view.root, providers)}
     return Whole(whole.cloud, replace(whole.peers, placement=views))

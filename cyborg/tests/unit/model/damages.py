@@ -11,10 +11,17 @@ from typing import Any, TypeVar
 
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import Kind
-from cyborg.model.audit_snapshot import ArqRow, DeployableRow, HandleRow, HostRow, WorkRow
-from cyborg.model.audit_views import Shown, View
+from cyborg.model.audit_snapshot import (
+    ArqRow,
+    DeployableRow,
+    HandleRow,
+    HostRow,
+    HostView,
+    ProviderView,
+    WorkRow,
+)
 from cyborg.model.health_view import Process
-from cyborg.model.names import AGENT
+from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
 from cyborg.model.work import WorkKind
 from cyborg.tests.unit.model.clouds import HOUR, RESOURCE_CLASS, Whole, reshow
@@ -57,7 +64,7 @@ def _work(whole: Whole, choice: int, kind: WorkKind) -> WorkRow | None:
     return _pick([one for one in whole.cloud.work if one.kind == kind], choice)
 
 
-def _place(whole: Whole, deployable: DeployableRow) -> tuple[HostRow, str, Shown]:
+def _place(whole: Whole, deployable: DeployableRow) -> tuple[HostRow, str, ProviderView]:
     host = whole.cloud.host_of(deployable.id)
     assert host is not None
     provider = deployable.rp_uuid or ""
@@ -191,7 +198,7 @@ def _allocation_deleted(whole: Whole, choice: int) -> Damaged:
 def _deployable_deleted(whole: Whole, choice: int) -> Damaged:
     host = whole.cloud.hosts[choice % len(whole.cloud.hosts)]
     name = f"{host.name}_card_forgotten"
-    shown = Shown(name, whole.peers.placement[host.name].root)
+    shown = ProviderView(name, whole.peers.placement[host.name].root)
     return reshow(whole, host.name, provider_uuid(name), shown), provider_uuid(name)
 
 
@@ -254,7 +261,7 @@ def _compute_gone(whole: Whole, choice: int) -> Damaged:
     if deployable is None:
         return None
     host, _, _ = _place(whole, deployable)
-    views = {**whole.peers.placement, host.name: View(None)}
+    views = {**whole.peers.placement, host.name: HostView(None)}
     return replace(whole, peers=replace(whole.peers, placement=views)), host.name
 
 

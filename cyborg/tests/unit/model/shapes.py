@@ -18,8 +18,7 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
-from cyborg.model.reading import Reading
-from cyborg.model.report import Acknowledged, Desired, Hello, Report, Welcome
+from cyborg.model.report import Acknowledged, Desired, Hello, Reading, Report, Welcome
 from cyborg.model.work import (
     Discovered,
     DiscoveryTask,

@@ -26,13 +26,13 @@ LEADS = {
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_every_pair(state: State, event: Event) -> None:
+def test_every_state_and_event_pair_has_the_listed_target(state: State, event: Event) -> None:
     move = MOVES[event]
     leads = move.target if state in move.sources else None
     assert leads is LEADS.get((state, event))
 
 
-def test_the_words_that_clients_know() -> None:
+def test_state_words_are_those_of_the_api() -> None:
     assert [state.value for state in State] == [
         "Initial",
         "BindStarted",
@@ -45,7 +45,7 @@ def test_the_words_that_clients_know() -> None:
     assert {state.value for state in RESOLVED} == {"Bound", "BindFailed", "Deleting"}
 
 
-def test_uuids_follow_from_the_operation() -> None:
+def test_arq_uuids_follow_from_the_request_key() -> None:
     operation = str(uuid4())
     made = arq_uuids(operation, 5)
     assert made == arq_uuids(operation, 5)

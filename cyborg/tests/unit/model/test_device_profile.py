@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from cyborg import exception
 from cyborg.model.device_profile import (
     Limits,
+    accel_requirements,
     parse_groups,
     parse_name,
     resource_classes,
     units,
-    wishes,
 )
 
 CLASSES = frozenset({"FPGA", "VGPU"})
@@ -53,7 +53,7 @@ def parsed(groups: object) -> tuple[dict[str, str], ...]:
         (({"resources:FPGA": 1},), ({"resources:FPGA": "1"},)),
     ],
 )
-def test_what_is_stored(given_: object, stored: object) -> None:
+def test_valid_groups_are_normalised(given_: object, stored: object) -> None:
     assert parsed(given_) == stored
     assert list(map(list, parsed(given_))) == list(map(list, stored))
 
@@ -100,7 +100,7 @@ NO_AMOUNTS: list[Any] = [0, -1, 1.0, 1.5, "0", "", "-1", "1.0", "1e2", "٣", "x"
         ([{**FPGA, "accel:a": 10**5000}], "groups[0].accel:a"),
     ],
 )
-def test_what_is_refused(groups: object, field: str) -> None:
+def test_invalid_groups_are_refused(groups: object, field: str) -> None:
     with pytest.raises(exception.Invalid) as caught:
         parsed(groups)
     assert caught.value.fields["field"] == field
@@ -123,7 +123,7 @@ values = st.one_of(
 
 
 @given(groups=st.lists(st.dictionaries(keys, values, max_size=4) | values, max_size=4) | values)
-def test_nothing_but_invalid_comes_out(groups: Any) -> None:
+def test_any_groups_are_stored_or_invalid(groups: Any) -> None:
     try:
         stored = parsed(groups)
     except exception.Invalid:
@@ -134,20 +134,20 @@ def test_nothing_but_invalid_comes_out(groups: Any) -> None:
     assert sum(map(units, stored)) >= 1
 
 
-def test_what_a_group_says() -> None:
+def test_group_gives_units_resources_and_images() -> None:
     (group,) = parsed([{"resources:FPGA": 2, "resources:CUSTOM_A": 3, "accel:bits": "x"}])
     assert units(group) == 5
     assert resource_classes(group) == {"FPGA", "CUSTOM_A"}
-    assert wishes(group) == {"bits": "x"}
+    assert accel_requirements(group) == {"bits": "x"}
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_9", "x" * 255])
-def test_good_names(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     assert parse_name(name) == name
 
 
 @pytest.mark.parametrize("name", [None, 1, [], "", "x" * 256, "a b", "ä", "a\n", "a/b", "☃", "a.b"])
-def test_bad_names(name: object) -> None:
+def test_invalid_names_are_refused(name: object) -> None:
     with pytest.raises(exception.Invalid) as caught:
         parse_name(name)
     assert caught.value.fields["field"] == "name"

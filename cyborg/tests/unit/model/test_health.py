@@ -14,7 +14,7 @@ from cyborg.model.report import DriverReport, DriverState, Report
     ("word", "units"),
     [(None, 1), ("ok", 1), ("degraded", 1), ("drain", 2), ("dead", 2), ("of a later release", 2)],
 )
-def test_units_of_a_device_that_is_not_healthy_are_reserved(word: str | None, units: int) -> None:
+def test_units_of_a_faulty_device_are_reserved(word: str | None, units: int) -> None:
     standing = Standing(DeviceStatus.ENABLED, lost=False, driver="READY", health=word)
     handles = [Unit(HandleState.FREE, lost=False), Unit(HandleState.QUARANTINED, lost=False)]
     assert standing.offered is (units == 1)
@@ -34,14 +34,14 @@ def test_units_of_a_device_that_is_not_healthy_are_reserved(word: str | None, un
         ("ok", "degraded", True),
     ],
 )
-def test_history_has_faults_and_recoveries(
+def test_faults_and_recoveries_are_recorded(
     before: str | None, after: str | None, notable: bool
 ) -> None:
     assert health.notable(before, after) is notable
 
 
 @pytest.mark.parametrize("word", [*health.CONDITIONS, None])
-def test_an_action_of_the_history_names_the_health(word: str | None) -> None:
+def test_event_action_names_the_health(word: str | None) -> None:
     assert health.of_action(health.action(word)) == (word or health.UNKNOWN)
     assert health.of_action("labelled") is None
 
@@ -57,13 +57,11 @@ def test_an_action_of_the_history_names_the_health(word: str | None) -> None:
         ("é" * 2000, "é" * 1000),
     ],
 )
-def test_a_reason_is_one_line_that_every_database_can_store(
-    text: str | None, kept: str | None
-) -> None:
+def test_reason_is_reduced_to_one_printable_line(text: str | None, kept: str | None) -> None:
     assert health.legible(text) == kept
 
 
-def test_the_digest_of_a_report_tells_health_apart() -> None:
+def test_digest_depends_on_health() -> None:
     def digest(*healths: DeviceHealth) -> str:
         return Report((DriverReport("d", DriverState.READY, health=healths),)).digest()
 
@@ -73,6 +71,6 @@ def test_the_digest_of_a_report_tells_health_apart() -> None:
     assert digest(ok, other) == digest(other, ok)
 
 
-def test_a_report_without_health_has_the_digest_of_earlier_releases() -> None:
+def test_digest_without_health_is_unchanged() -> None:
     report = Report((DriverReport("d", DriverState.READY),))
     assert report.digest() == "11ef1559e3abdc122f144df0624ae865348ae063be5b577de383d27c2aa7960e"

@@ -18,7 +18,7 @@ from cyborg.model.health_view import (
     view,
     worst,
 )
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 
 DOWN_AFTER = {AGENT: 30_000, API: 30_000, CONDUCTOR: 10_000}
 NOW = int(datetime(2026, 3, 4, 13, 10, tzinfo=UTC).timestamp() * 1000)
@@ -117,7 +117,7 @@ def test_state_of_a_process_follows_from_its_row_and_the_conductors(
     assert bool(component.cause) is bool(component.remedy) is (state is not State.UP)
 
 
-def test_nothing_tells_to_start_an_agent_while_the_conductors_are_deaf() -> None:
+def test_no_agent_start_is_advised_while_conductors_are_deaf() -> None:
     assert "Start" not in judge(process(AGENT, 290), DEAF).sentence
 
 
@@ -143,7 +143,7 @@ def test_nothing_tells_to_start_an_agent_while_the_conductors_are_deaf() -> None
         ([FINE], "connection refused", State.DOWN, "No conductor answers: connection refused."),
     ],
 )
-def test_message_bus_is_judged_by_all_conductors_and_by_the_process_that_asks(
+def test_message_bus_state_combines_conductors_and_caller(
     processes: list[Process], trouble: str | None, state: State, cause: str
 ) -> None:
     bus = next(one for one in view(processes, DOWN_AFTER, trouble=trouble) if one.name == BUS)
@@ -151,7 +151,7 @@ def test_message_bus_is_judged_by_all_conductors_and_by_the_process_that_asks(
     assert bus.level is (Level.FAILURE if state is State.DOWN else Level.OK)
 
 
-def test_bus_is_judged_without_rows_while_the_database_is_away() -> None:
+def test_message_bus_is_judged_without_rows_of_the_database() -> None:
     looks = [Look(DATABASE, False, "Access denied.", "Check the account.")]
     database, bus = view([], DOWN_AFTER, looks=looks, trouble="")
     assert (database.state, database.level) == (State.DOWN, Level.FAILURE)
@@ -160,12 +160,12 @@ def test_bus_is_judged_without_rows_while_the_database_is_away() -> None:
     assert bus.cause == "No conductor answers: connection refused."
 
 
-def test_a_peer_that_nobody_could_ask_is_no_failure() -> None:
+def test_unchecked_peer_is_no_failure() -> None:
     peer = view([FINE], DOWN_AFTER, looks=[Look("Nova", None, "No account.")], trouble="")[0]
     assert (peer.state, peer.level, peer.cause) == (State.UNCHECKED, Level.OK, "No account.")
 
 
-def test_the_worst_component_decides() -> None:
+def test_worst_component_decides_the_level() -> None:
     components = view([FINE, process(AGENT, 3600)], DOWN_AFTER, trouble="")
     assert worst(components) is Level.WARNING
     assert worst([]) is Level.OK
@@ -181,5 +181,5 @@ def test_the_worst_component_decides() -> None:
         ("something new", "transport_url"),
     ],
 )
-def test_remedy_follows_from_the_words_of_the_broker(reason: str, words: str) -> None:
+def test_remedy_follows_from_error_of_the_broker(reason: str, words: str) -> None:
     assert words in bus_remedy(reason)

@@ -13,8 +13,7 @@ import cyborg
 from cyborg.model.arq import State
 from cyborg.model.audit_findings import RULES, Finding, Fix, Kind, Severity
 from cyborg.model.audit_rules import Ages, check, confirmed
-from cyborg.model.audit_snapshot import Snapshot
-from cyborg.model.audit_views import AuditViews
+from cyborg.model.audit_snapshot import AuditViews, Snapshot
 from cyborg.tests.unit.model.clouds import (
     HOUR,
     RESOURCE_CLASS,
@@ -54,12 +53,12 @@ def named(whole: Whole) -> set[tuple[Kind, str]]:
     return {(one.kind, one.key) for one in found(whole)}
 
 
-def test_an_empty_cloud_has_nothing_wrong() -> None:
+def test_empty_cloud_has_no_findings() -> None:
     assert check(Snapshot(), AuditViews(), AGES) == []
 
 
 @given(clouds)
-def test_where_all_holds_nothing_is_found(whole: Whole) -> None:
+def test_consistent_cloud_has_no_findings(whole: Whole) -> None:
     assert found(whole) == []
 
 
@@ -68,7 +67,7 @@ def test_each_kind_has_a_rule_and_a_damage() -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_damage_is_found_and_named(kind: Kind) -> None:
+def test_damage_is_found_and_named(kind: Kind) -> None:
     damaged = DAMAGES[kind](EVERYTHING, 0)
     assert damaged is not None, "the whole cloud must have something to break"
     whole, key = damaged
@@ -76,14 +75,14 @@ def test_a_damage_is_found_and_named(kind: Kind) -> None:
 
 
 @given(clouds, st.sampled_from(Kind), st.integers(0, 1000))
-def test_any_damage_of_any_cloud_is_found(whole: Whole, kind: Kind, choice: int) -> None:
+def test_damage_of_any_cloud_is_found(whole: Whole, kind: Kind, choice: int) -> None:
     damaged = DAMAGES[kind](whole, choice)
     if damaged is not None:
         assert (kind, damaged[1]) in named(damaged[0])
 
 
 @given(clouds, st.sampled_from(Kind), st.integers(0, 1000))
-def test_a_damage_on_one_host_accuses_no_other(whole: Whole, kind: Kind, choice: int) -> None:
+def test_damage_on_one_host_affects_no_other(whole: Whole, kind: Kind, choice: int) -> None:
     damaged = DAMAGES[kind](whole, choice)
     if damaged is None or kind is Kind.NO_CONDUCTOR:
         return
@@ -93,7 +92,7 @@ def test_a_damage_on_one_host_accuses_no_other(whole: Whole, kind: Kind, choice:
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.NO_COMPUTE, Kind.ORPHAN_PROVIDER}))
-def test_most_damages_are_found_once(kind: Kind) -> None:
+def test_most_damages_have_one_finding(kind: Kind) -> None:
     """One fault must not bury itself under its consequences."""
     damaged = DAMAGES[kind](EVERYTHING, 0)
     assert damaged is not None
@@ -141,7 +140,7 @@ def test_most_damages_are_found_once(kind: Kind) -> None:
         (State.DELETING, "held", False, Kind.OBSOLETE_STATE),
     ],
 )
-def test_every_pair_of_handle_and_arq(
+def test_every_handle_and_arq_pair_has_the_listed_finding(
     arq: State | None, state: str, work: bool, kind: Kind | None
 ) -> None:
     unit = {None: Unit.FREE, State.BIND_STARTED: Unit.STARTED}.get(arq, Unit.BOUND)
@@ -162,9 +161,7 @@ def test_every_pair_of_handle_and_arq(
 @pytest.mark.parametrize(
     ("total", "reserved", "wrong"), [(3, 0, False), (3, 1, False), (4, 0, True), (4, 1, False)]
 )
-def test_units_that_placement_gives_out_have_handles(
-    total: int, reserved: int, wrong: bool
-) -> None:
+def test_offered_units_need_handles(total: int, reserved: int, wrong: bool) -> None:
     """One bound, one on its way, one free: Placement may offer one."""
     (deployable,) = SMALL.cloud.deployables
     provider = deployable.rp_uuid or ""
@@ -176,7 +173,7 @@ def test_units_that_placement_gives_out_have_handles(
     assert ((Kind.OVERSHOWN, provider) in named(whole)) is wrong
 
 
-def test_what_others_put_there_is_theirs() -> None:
+def test_foreign_traits_and_providers_are_no_findings() -> None:
     """Foreign traits and providers stand in every cloud of these tests; here are more."""
     (deployable,) = SMALL.cloud.deployables
     provider = deployable.rp_uuid or ""
@@ -185,7 +182,7 @@ def test_what_others_put_there_is_theirs() -> None:
     assert found(reshow(SMALL, "host-1", provider, more)) == []
 
 
-def test_a_dead_agents_units_may_be_withheld_but_not_given_out() -> None:
+def test_units_of_a_dead_agent_may_be_reserved_but_not_offered() -> None:
     whole, _ = DAMAGES[Kind.SILENT_AGENT](SMALL, 0) or pytest.fail("a host can die")
     (deployable,) = whole.cloud.deployables
     provider = deployable.rp_uuid or ""
@@ -198,12 +195,12 @@ def test_a_dead_agents_units_may_be_withheld_but_not_given_out() -> None:
         assert [one for one in findings if one.fix is Fix.REPUBLISH] == []
 
 
-def test_without_peers_nothing_is_concluded_about_them() -> None:
+def test_unreachable_peers_give_no_findings() -> None:
     whole, _ = DAMAGES[Kind.MISSING_PROVIDER](EVERYTHING, 0) or pytest.fail("nothing to break")
     assert check(whole.cloud, AuditViews(), AGES) == []
 
 
-def test_allocations_are_reported_only_when_nova_has_no_server_and_they_are_old() -> None:
+def test_old_allocations_without_server_are_found() -> None:
     for age, kinds in (
         (AGES.allocation - 1, []),
         (AGES.allocation + 1, [Kind.STALE_ALLOCATION]),
@@ -216,13 +213,13 @@ def test_allocations_are_reported_only_when_nova_has_no_server_and_they_are_old(
         assert check(whole.cloud, replace(peers, vanished=frozenset()), AGES) == []
 
 
-def test_a_server_that_was_just_bound_is_not_believed_to_be_gone() -> None:
+def test_server_bound_recently_is_not_missing() -> None:
     whole, _ = DAMAGES[Kind.VANISHED_INSTANCE](SMALL, 0) or pytest.fail("nothing bound")
     young = [replace(one, age=1000) for one in whole.cloud.arqs]
     assert check(replace(whole.cloud, arqs=tuple(young)), whole.peers, AGES) == []
 
 
-def test_the_worst_comes_first() -> None:
+def test_findings_are_sorted_by_severity() -> None:
     whole, _ = DAMAGES[Kind.SILENT_AGENT](EVERYTHING, 0) or pytest.fail("none")
     whole, _ = DAMAGES[Kind.LEAKED_HANDLE](whole, 0) or pytest.fail("none")
     severities = [one.severity for one in found(whole)]
@@ -230,13 +227,13 @@ def test_the_worst_comes_first() -> None:
     assert severities == sorted(severities, reverse=True)
 
 
-def test_only_what_was_seen_twice_is_confirmed() -> None:
+def test_finding_is_confirmed_when_seen_twice() -> None:
     first, second = (Finding(Kind.DRIFT, "provider", key, "…") for key in ("a", "b"))
     again = replace(second, cause="otherwise")
     assert confirmed([first, second], [again]) == [again]
 
 
-def test_sentences_are_finished() -> None:
+def test_findings_have_complete_sentences() -> None:
     for kind in Kind:
         damaged = DAMAGES[kind](EVERYTHING, 0)
         assert damaged is not None
@@ -246,7 +243,7 @@ def test_sentences_are_finished() -> None:
             assert one.cause
 
 
-def test_the_document_explains_every_kind() -> None:
+def test_audit_page_explains_every_kind() -> None:
     text = (Path(cyborg.__file__).parent.parent / "doc/source/admin/audit.rst").read_text()
     explained = dict(re.findall(r"\* - ``([\w-]+)``\n     - ([\w-]+\n     - \w+)\n", text))
     assert explained == {

@@ -17,7 +17,7 @@ addresses = st.builds(
 
 
 @given(address=addresses)
-def test_round_trips(address: PciAddress) -> None:
+def test_address_survives_a_round_trip(address: PciAddress) -> None:
     assert PciAddress.parse(str(address)) == address
     assert PciAddress.parse(str(address).upper()) == address
     assert PciAddress.from_info(address.info()) == address
@@ -34,7 +34,7 @@ def test_round_trips(address: PciAddress) -> None:
         ("10000:00:01.0", "10000:00:01.0"),
     ],
 )
-def test_spellings(text: str, canonical: str) -> None:
+def test_spellings_become_canonical(text: str, canonical: str) -> None:
     assert str(PciAddress.parse(text)) == canonical
 
 
@@ -42,12 +42,12 @@ def test_spellings(text: str, canonical: str) -> None:
     "text",
     ["", "81:00", "0000:81:00", "0000:81:00.0.0", "0000:zz:00.0", "0000:81:00.g", "0x81:0.0"],
 )
-def test_what_is_none(text: str) -> None:
+def test_other_text_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not a PCI address"):
         PciAddress.parse(text)
 
 
-def test_infos() -> None:
+def test_attach_info_gives_the_address() -> None:
     """With ``0x`` and single digits too, as the rows in the field have them."""
     info = {"domain": "0000", "bus": "0x0c", "device": "1", "function": "0"}
     assert str(PciAddress.from_info(info)) == "0000:0c:01.0"

@@ -38,7 +38,7 @@ def shown(provider: Provider, foreign: frozenset[str] = NONE) -> Actual:
     return Actual(3, provider.inventories(), provider.traits | foreign)
 
 
-def test_the_uuid_is_the_one_that_allocations_in_the_field_hang_on():
+def test_provider_uuid_is_that_of_existing_allocations():
     assert provider_uuid(NAME) == "f9d7848a-7688-361f-8e4b-3e58185de5fe"
 
 
@@ -58,12 +58,12 @@ def test_the_uuid_is_the_one_that_allocations_in_the_field_hang_on():
         ("../resource_providers/x", False),
     ],
 )
-def test_names_follow_the_patterns_of_placement(name: str, valid: bool):
+def test_names_follow_patterns_of_placement(name: str, valid: bool):
     assert is_trait_name(name) is valid
     assert is_resource_class_name(name) is valid
 
 
-def test_custom_words_are_told_from_standard_ones():
+def test_custom_names_are_recognised():
     assert is_custom("CUSTOM_PCI")
     assert not is_custom("FPGA")
 
@@ -80,53 +80,53 @@ def test_custom_words_are_told_from_standard_ones():
         ({"total": 2**31}, "reserved"),
     ],
 )
-def test_a_flaw_is_named(change: dict[str, object], word: str):
+def test_invalid_provider_names_its_flaw(change: dict[str, object], word: str):
     flaw = replace(FPGA, **change).validate()  # type: ignore[arg-type]
     assert flaw is not None
     assert word in flaw
 
 
-def test_a_sound_provider_has_no_flaw():
+def test_valid_provider_has_no_flaw():
     assert FPGA.validate() is None
     assert replace(FPGA, name="x" * 200, reserved=16).validate() is None
 
 
-def test_what_is_shown_as_desired_needs_no_change():
+def test_equal_provider_needs_no_change():
     assert changes(FPGA, shown(FPGA), NONE) == ()
 
 
-def test_a_new_provider_gets_its_traits_before_it_offers_anything():
+def test_new_provider_gets_traits_before_inventory():
     first, second = changes(FPGA, Actual(0, {}, NONE), NONE)
     assert first == SetTraits(FPGA.traits)
     assert second == SetInventories(FPGA.inventories())
 
 
-def test_units_are_taken_back_before_traits_change():
+def test_units_are_reserved_before_traits_change():
     lost = replace(FPGA, reserved=16, traits=frozenset({"OWNER_CYBORG"}))
     first, second = changes(lost, shown(FPGA), FPGA.traits)
     assert first == SetInventories(lost.inventories())
     assert second == SetTraits(frozenset({"OWNER_CYBORG"}))
 
 
-def test_a_class_that_replaces_another_is_offered_after_the_traits():
+def test_new_resource_class_is_offered_after_traits():
     other = replace(FPGA, resource_class="CUSTOM_FPGA", traits=frozenset({"CUSTOM_X"}))
     first, second = changes(other, shown(FPGA), FPGA.traits)
     assert first == SetTraits(frozenset({"CUSTOM_X"}))
     assert second == SetInventories(other.inventories())
 
 
-def test_a_changed_ratio_is_a_difference():
+def test_changed_ratio_is_a_difference():
     held = shown(FPGA)
     held = replace(held, inventories={"FPGA": {**held.inventories["FPGA"], "allocation_ratio": 2}})
     assert changes(FPGA, held, NONE) == (SetInventories(FPGA.inventories()),)
 
 
-def test_no_units_means_no_inventory():
+def test_provider_without_units_has_no_inventory():
     empty = replace(FPGA, total=0)
     assert changes(empty, shown(FPGA), NONE) == (SetInventories({}),)
 
 
-def test_only_published_providers_are_no_problem():
+def test_unpublished_providers_are_problems():
     outcomes = tuple(
         ProviderOutcome(provider_uuid(one), one.value, one, "" if one == "published" else "because")
         for one in Verdict
@@ -147,7 +147,7 @@ providers = st.builds(
 
 
 @given(desired=providers, before=providers, foreign=traits, retired=traits)
-def test_the_changes_lead_to_what_is_desired(
+def test_changes_lead_to_the_desired_provider(
     desired: Provider, before: Provider, foreign: frozenset[str], retired: frozenset[str]
 ):
     ours = before.traits | retired

@@ -69,11 +69,11 @@ def shuffled(report: Report, rng: random.Random) -> Report:
 
 
 @given(seed=st.integers())
-def test_the_digest_knows_no_order(seed: int) -> None:
+def test_digest_is_independent_of_order(seed: int) -> None:
     assert shuffled(REPORT, random.Random(seed)).digest() == REPORT.digest()
 
 
-def test_the_digest_knows_every_fact() -> None:
+def test_digest_depends_on_every_field() -> None:
     (first, second, third) = REPORT.drivers
     (one, two) = first.devices
     (unit, other) = one.deployables
@@ -105,7 +105,7 @@ def test_the_digest_knows_every_fact() -> None:
     assert len(digests) == len(reports) + 1
 
 
-def test_a_good_device_has_no_flaw() -> None:
+def test_valid_device_has_no_flaw() -> None:
     assert device("a").validate() is None
     assert replace(device("a"), vendor_board_info="x" * 5000, numa_node=0).validate() is None
 
@@ -122,7 +122,7 @@ def test_a_good_device_has_no_flaw() -> None:
         ({"deployables": device("a").deployables * 2}, "one name"),
     ],
 )
-def test_flaws_of_devices(changes: dict[str, Any], says: str) -> None:
+def test_invalid_device_names_its_flaw(changes: dict[str, Any], says: str) -> None:
     assert says in str(replace(device("a"), **changes).validate())
 
 
@@ -140,7 +140,7 @@ def test_flaws_of_devices(changes: dict[str, Any], says: str) -> None:
         ({"attributes": (Attribute("k", "\0"),)}, "k of a-1"),
     ],
 )
-def test_flaws_of_deployables(changes: dict[str, Any], says: str) -> None:
+def test_invalid_deployable_names_its_flaw(changes: dict[str, Any], says: str) -> None:
     good = device("a")
     unit, other = good.deployables
     flaw = replace(good, deployables=(replace(unit, **changes), other)).validate()

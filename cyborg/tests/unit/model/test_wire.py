@@ -19,11 +19,11 @@ from cyborg.model.arq import Arq, State
 from cyborg.model.device import AttachHandle, Backend, Deployable, Device, Hardware
 from cyborg.model.device import Attribute as DeviceAttribute
 from cyborg.model.operation import HostResult, Operation, ResultState, Step
-from cyborg.model.reading import Reading
 from cyborg.model.report import (
     Acknowledged,
     DriverReport,
     Hello,
+    Reading,
     Report,
     Welcome,
 )
@@ -84,7 +84,7 @@ st.register_type_strategy(
 st.register_type_strategy(Operation, st.builds(Operation, steps=few(Step), results=few(HostResult)))
 
 
-def test_kinds_are_literals_unique_and_the_recorded_ones() -> None:
+def test_kinds_are_unique_literals_as_recorded() -> None:
     modules = [
         importlib.import_module(f"{model.__name__}.{module.name}")
         for module in pkgutil.iter_modules(model.__path__)
@@ -107,7 +107,7 @@ def over_the_bus(value: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_round_trip(kind: Any, data: st.DataObject) -> None:
+def test_value_survives_a_round_trip(kind: Any, data: st.DataObject) -> None:
     value = data.draw(st.from_type(kind))
     assert wire.load(kind, over_the_bus(value)) == value
 
@@ -126,7 +126,7 @@ def test_unknown_keys_are_ignored(kind: Any, data: st.DataObject) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=5)
 @given(data=st.data())
-def test_what_is_missing(kind: Any, data: st.DataObject) -> None:
+def test_missing_field_takes_default_or_is_named(kind: Any, data: st.DataObject) -> None:
     """A default fills it; without one it is an error that names the field."""
     envelope = over_the_bus(data.draw(st.from_type(kind)))
     for field in fields(kind):
@@ -154,7 +154,7 @@ json_values = st.recursive(
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_odd_values_are_invalid_or_right(kind: Any, data: st.DataObject) -> None:
+def test_unusual_values_are_invalid_or_preserved(kind: Any, data: st.DataObject) -> None:
     """Whatever stands in a field: an error of ours, or a value that travels back as it came."""
     envelope = over_the_bus(data.draw(st.from_type(kind)))
     field = data.draw(st.sampled_from([one.name for one in fields(kind)]))
@@ -167,7 +167,7 @@ def test_odd_values_are_invalid_or_right(kind: Any, data: st.DataObject) -> None
 
 
 @given(envelope=json_values)
-def test_odd_envelopes_are_invalid(envelope: Any) -> None:
+def test_invalid_envelopes_are_refused(envelope: Any) -> None:
     with pytest.raises(exception.Invalid):
         wire.load(Outcome, envelope)
 
@@ -190,21 +190,21 @@ def test_odd_envelopes_are_invalid(envelope: Any) -> None:
         (Backend, {"body": {"name": "n", "state": "READY", "capabilities": {"a": [math.nan]}}}),
     ],
 )
-def test_wrong_types_are_invalid(kind: Any, changes: dict[str, Any]) -> None:
+def test_unexpected_kinds_are_refused(kind: Any, changes: dict[str, Any]) -> None:
     envelope = {"kind": kind.KIND, "version": 1, "body": {}} | changes
     with pytest.raises(exception.Invalid):
         wire.load(kind, envelope)
 
 
 @pytest.mark.parametrize("moment", ["yesterday", "", "2026-13-01", 5, [], True])
-def test_odd_moments_are_invalid(moment: Any) -> None:
+def test_invalid_dates_are_refused(moment: Any) -> None:
     envelope = wire.dump(Arq("u", State.INITIAL, "p", 0, None, datetime(2026, 1, 2)))
     envelope["body"]["created_at"] = moment
     with pytest.raises(exception.Invalid, match="created_at"):
         wire.load(Arq, envelope)
 
 
-def test_words_that_nobody_knows_are_invalid() -> None:
+def test_unknown_words_are_refused() -> None:
     envelope = wire.dump(Arq("u", State.INITIAL, "p", 0, None, None))
     words: list[Any] = ["Odd", None, 1, []]
     for word in words:

@@ -18,7 +18,7 @@ def rendered() -> Iterator[str]:
         yield f"{rule.name}: {rule.check_str}{also}"
 
 
-def test_every_rule_allows_what_the_list_says() -> None:
+def test_rules_allow_what_the_recorded_list_says() -> None:
     lines = list(rendered())
     flaw = advice("A policy rule differs from rules.txt.", "unit/policies/test_frozen.py")
     assert lines_of(LIST, lines) == lines, flaw

@@ -5,9 +5,8 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.cli.catalogue import COMMANDS
+from cyborg.cli.shell import COMMANDS
 from cyborg.context import RequestContext
-from cyborg.policies import devices
 from cyborg.policy import Policy
 from cyborg.tests.unit.policies.page import NO, OWN, PEOPLE, YES, table
 
@@ -20,9 +19,9 @@ ROLES = {
 }
 #: What lets people do it with the own project's, where the rule itself does not let them.
 INSTEAD = {
-    devices.GET_ALL: devices.GET_OWN,
-    devices.GET_ONE: devices.GET_OWN,
-    devices.UPDATE: devices.LABEL,
+    "cyborg:device:get_all": "cyborg:device:get_own",
+    "cyborg:device:get_one": "cyborg:device:get_own",
+    "cyborg:device:update": "cyborg:device:label",
 }
 TABLE = table()
 
@@ -42,13 +41,13 @@ def allows(rules: Policy, rule: str, who: str) -> bool:
     return True
 
 
-def test_every_command_is_there() -> None:
+def test_every_command_is_in_the_table() -> None:
     assert set(TABLE) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("who", PEOPLE)
 @pytest.mark.parametrize("command", TABLE)
-def test_a_cell(rules: Policy, command: str, who: str) -> None:
+def test_table_cell_equals_the_rule(rules: Policy, command: str, who: str) -> None:
     rule, promised = TABLE[command].rule, TABLE[command].people[who]
     assert rule in rules.enforcer.registered_rules
     assert promised in {YES, OWN, NO}

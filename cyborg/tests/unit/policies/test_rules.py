@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules have the names that policy files use, and every one of them can be documented."""
 
+import re
 from pathlib import Path
 
 import pytest
 from oslo_config import cfg
 from oslo_policy import policy
 
+import cyborg
 from cyborg import exception, policies
 from cyborg.context import RequestContext
 from cyborg.policy import Policy
@@ -86,13 +88,13 @@ RETIRED = {
 }
 
 
-def test_names() -> None:
+def test_rules_have_the_documented_names() -> None:
     names = [rule.name for rule in policies.list_rules()]
     assert len(names) == len(set(names))
     assert set(names) == NAMES | PERSONAS | RETIRED
 
 
-def test_every_rule_of_the_api_tells_what_it_is_for() -> None:
+def test_every_rule_of_the_api_has_a_description() -> None:
     for rule in policies.list_rules():
         if not rule.name.startswith("cyborg:"):
             continue
@@ -102,6 +104,13 @@ def test_every_rule_of_the_api_tells_what_it_is_for() -> None:
         assert all(one["path"].startswith("/v2/") for one in rule.operations)
 
 
+def test_each_rule_protects_a_handler_and_no_handler_names_another() -> None:
+    controllers = Path(cyborg.__file__).parent / "api/controllers/v2"
+    texts = [path.read_text() for path in controllers.glob("*.py")]
+    handlers = {name for text in texts for name in re.findall(r'"(cyborg:\w+:\w+)"', text)}
+    assert handlers == NAMES - {"cyborg:arq:all_projects"}
+
+
 def test_no_rule_refers_to_one_that_is_missing() -> None:
     conf = cfg.ConfigOpts()
     conf([], default_config_files=[], default_config_dirs=[])
@@ -109,7 +118,7 @@ def test_no_rule_refers_to_one_that_is_missing() -> None:
 
 
 @pytest.mark.parametrize("text", ["- a list\n", '"cyborg:arq:create": [\n', "a: b: c\n"])
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
+def test_unusable_policy_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
     options = tmp_path / "cyborg.conf"
@@ -120,7 +129,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
         Policy(conf)
 
 
-def test_nobody_in_particular_is_refused() -> None:
+def test_caller_without_roles_is_refused() -> None:
     conf = cfg.ConfigOpts()
     conf([], default_config_files=[], default_config_dirs=[])
     rules = Policy(conf)

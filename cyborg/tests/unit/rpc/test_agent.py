@@ -34,7 +34,7 @@ def says(answer: Any) -> Callable[..., Any]:
     return lambda **_arguments: {"ok": answer}
 
 
-def test_an_answer(agents: AgentClient, bus: FakeBus) -> None:
+def test_answer_of_agent_is_read(agents: AgentClient, bus: FakeBus) -> None:
     answer = Discovered("mine", done=False)
     bus.behaviours = [says(wire.dump(answer)), says(wire.dump(Outcome("mine")))]
     assert agents.discovery("host-1", ASKED) == answer
@@ -53,7 +53,7 @@ def test_an_answer(agents: AgentClient, bus: FakeBus) -> None:
         None,
     ],
 )
-def test_no_answer_to_this(
+def test_invalid_answer_of_agent_is_refused(
     agents: AgentClient, bus: FakeBus, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus.behaviours = [says(answer)]

@@ -38,7 +38,7 @@ class Endpoint:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_every_class_comes_out_as_it_went_in(kind: type[exception.CyborgError]) -> None:
+def test_every_error_survives_a_round_trip(kind: type[exception.CyborgError]) -> None:
     error = example(kind)
     reply = json.loads(json.dumps(Endpoint().bad({}, error=error)))
     with pytest.raises(exception.CyborgError) as caught:
@@ -49,18 +49,18 @@ def test_every_class_comes_out_as_it_went_in(kind: type[exception.CyborgError]) 
     assert caught.value.status == error.status
 
 
-def test_kinds_are_literals_unique_and_the_recorded_ones() -> None:
+def test_kinds_are_unique_literals_as_recorded() -> None:
     kinds = [declared(error_class, "kind") for error_class in CLASSES]
     assert sorted(map(str, kinds)) == sorted(ERRORS)
 
 
 @pytest.mark.parametrize("value", [None, 0, [], {}, {"error": 1}, "text", False])
-def test_bodies_come_out_as_they_went_in(value: Any) -> None:
+def test_values_survive_a_round_trip(value: Any) -> None:
     reply = json.loads(json.dumps(Endpoint().good({}, value=value)))
     assert unwrap(reply, "peer", "") == value
 
 
-def test_a_fault_nobody_foresaw_is_bland_there_and_plain_in_the_log(
+def test_unexpected_error_is_hidden_from_caller_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -73,7 +73,7 @@ def test_a_fault_nobody_foresaw_is_bland_there_and_plain_in_the_log(
 
 
 @pytest.mark.parametrize("arguments", [{}, {"error": None, "later": 1}, {"later": 1}])
-def test_a_caller_of_another_release_is_refused_in_words(
+def test_unknown_arguments_are_refused(
     arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = Endpoint().bad({}, **arguments)
@@ -97,7 +97,7 @@ def test_a_caller_of_another_release_is_refused_in_words(
         {"error": {"type": None, "fields": {}}},
     ],
 )
-def test_odd_replies_are_the_peers_fault(reply: Any) -> None:
+def test_invalid_replies_are_peer_faults(reply: Any) -> None:
     with pytest.raises(exception.PeerFault) as caught:
         unwrap(reply, "peer", "req-1")
     assert caught.value.fields == {"peer": "peer", "request_id": "req-1"}

@@ -95,7 +95,7 @@ def verbs(bus: FakeBus) -> list[str]:
     return [verb for verb, *_ in bus.calls]
 
 
-def test_a_call(bus: FakeBus, line: RPCClient) -> None:
+def test_call_returns_the_answer(bus: FakeBus, line: RPCClient) -> None:
     assert line.call("show", request_id="req-1", uuid="u") == "fine"
     (call,) = bus.calls
     assert call == (
@@ -107,7 +107,7 @@ def test_a_call(bus: FakeBus, line: RPCClient) -> None:
     assert line.up
 
 
-def test_a_call_says_who_calls(bus: FakeBus) -> None:
+def test_call_names_its_sender(bus: FakeBus) -> None:
     line = RPCClient(cast(Bus, bus), "topic", peer="conductor", timeout=0.3, sender="agent@host-1")
     line.call("show", request_id="req-1")
     line.close()
@@ -115,7 +115,9 @@ def test_a_call_says_who_calls(bus: FakeBus) -> None:
 
 
 @pytest.mark.parametrize("kind", ["NoSuchMethod", "UnsupportedVersion"])
-def test_a_peer_of_another_release_is_named(bus: FakeBus, line: RPCClient, kind: str) -> None:
+def test_unsupported_verb_is_reported_as_other_release(
+    bus: FakeBus, line: RPCClient, kind: str
+) -> None:
     def refuse() -> Any:
         raise oslo_messaging.RemoteError(kind, "at line 7", None)
 
@@ -124,14 +126,14 @@ def test_a_peer_of_another_release_is_named(bus: FakeBus, line: RPCClient, kind:
         line.call("discovery")
 
 
-def test_no_answer_is_asked_for_once_more(bus: FakeBus, line: RPCClient) -> None:
+def test_call_without_answer_is_repeated_once(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, fine]
     assert line.call("bind", operation="o") == "fine"
     first, second = bus.calls
     assert first == second
 
 
-def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: RPCClient) -> None:
+def test_outcome_is_unknown_after_two_calls_without_answer(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, silent]
     with pytest.raises(exception.OutcomeUnknown, match="repeating is safe"):
         line.call("bind")
@@ -140,7 +142,7 @@ def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: RPCClient) ->
     assert line.call("bind") == "fine"
 
 
-def test_a_write_is_repeated_until_its_time_is_over(bus: FakeBus, line: RPCClient) -> None:
+def test_write_is_repeated_until_its_deadline(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, silent, silent, fine]
     assert line.call_until("bind", within=5.0, operation="o") == "fine"
     assert verbs(bus) == ["bind"] * 4
@@ -151,7 +153,7 @@ def test_a_write_is_repeated_until_its_time_is_over(bus: FakeBus, line: RPCClien
 
 
 @pytest.mark.parametrize("broken", [silent, lost_connection])
-def test_the_outcome_of_a_write_is_unknown_only_when_its_time_is_over(
+def test_outcome_of_write_is_unknown_after_its_deadline(
     bus: FakeBus, line: RPCClient, broken: Behaviour
 ) -> None:
     bus.behaviours = [broken] * 100_000
@@ -162,7 +164,7 @@ def test_the_outcome_of_a_write_is_unknown_only_when_its_time_is_over(
     assert len(bus.calls) > 1
 
 
-def test_a_write_that_the_broker_refuses_is_given_up_at_once(bus: FakeBus, line: RPCClient) -> None:
+def test_write_refused_by_broker_is_given_up(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [refused_by_broker]
     with pytest.raises(exception.Unavailable, match="403 ACCESS_REFUSED") as caught:
         line.call_until("bind", within=60.0)
@@ -170,9 +172,7 @@ def test_a_write_that_the_broker_refuses_is_given_up_at_once(bus: FakeBus, line:
     assert verbs(bus) == ["bind"]
 
 
-def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(
-    bus: FakeBus, line: RPCClient
-) -> None:
+def test_hanging_bus_is_given_up_at_the_deadline(bus: FakeBus, line: RPCClient) -> None:
     gate = threading.Event()
     bus.behaviours = [lambda **_: gate.wait(20)]
     begun = time.monotonic()
@@ -182,14 +182,14 @@ def test_a_bus_that_hangs_is_waited_for_no_longer_than_promised(
     gate.set()
 
 
-def test_who_has_just_begun_to_look_waits_a_moment(bus: FakeBus, line: RPCClient) -> None:
+def test_first_check_of_a_peer_waits(bus: FakeBus, line: RPCClient) -> None:
     gate = threading.Event()
     bus.ping = lambda: {"ok": gate.wait(20)}
     threading.Timer(0.2, gate.set).start()
     assert line.reached()
 
 
-def test_a_broker_that_is_away(bus: FakeBus, line: RPCClient) -> None:
+def test_calls_fail_at_once_while_broker_is_away(bus: FakeBus, line: RPCClient) -> None:
     """One call finds out; those after it are refused at once, until a ping gets through."""
     away = threading.Event()
     away.set()
@@ -212,7 +212,7 @@ def test_a_broker_that_is_away(bus: FakeBus, line: RPCClient) -> None:
     assert line.call("bind") == "fine"
 
 
-def test_a_peer_that_was_never_there(
+def test_missing_peer_is_unavailable(
     bus: FakeBus, line: RPCClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker's own word for it is empty."""
@@ -232,7 +232,7 @@ def test_a_peer_that_was_never_there(
     ]
 
 
-def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: RPCClient) -> None:
+def test_undeliverable_message_is_unavailable(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [refused]
     with pytest.raises(exception.Unavailable, match="nobody home") as caught:
         line.call("bind")
@@ -240,13 +240,13 @@ def test_a_message_that_cannot_be_delivered(bus: FakeBus, line: RPCClient) -> No
     assert verbs(bus) == ["bind"]
 
 
-def test_a_peer_that_cannot_take_the_verb(bus: FakeBus, line: RPCClient) -> None:
+def test_failing_verb_is_a_peer_fault(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [failing]
     with pytest.raises(exception.PeerFault, match="req-9"):
         line.call("bind", request_id="req-9")
 
 
-def test_a_peers_error_is_raised_here(bus: FakeBus, line: RPCClient) -> None:
+def test_error_of_peer_is_raised(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [lambda **_: {"error": {"type": "Conflict", "fields": {"reason": "taken"}}}]
     with pytest.raises(exception.Conflict, match="taken"):
         line.call("bind")
@@ -256,7 +256,7 @@ def test_a_peers_error_is_raised_here(bus: FakeBus, line: RPCClient) -> None:
 @pytest.mark.parametrize(
     ("within", "patience"), [(None, 0.3), (0.2, 0.2), (60.0, 0.3), (-1.0, 0.1)]
 )
-def test_one_server_is_asked_once(
+def test_call_to_a_server_is_sent_once(
     bus: FakeBus, line: RPCClient, within: float | None, patience: float
 ) -> None:
     bus.behaviours = [silent]
@@ -268,24 +268,24 @@ def test_one_server_is_asked_once(
     assert line.call_server("host-1", "prepare") == "fine"
 
 
-def test_a_hint_never_raises(bus: FakeBus, line: RPCClient) -> None:
-    line.tell_server("host-1", "poke")
+def test_cast_never_raises(bus: FakeBus, line: RPCClient) -> None:
+    line.cast_server("host-1", "poke")
     assert wait_until(lambda: bool(bus.casts), timeout=5)
     assert bus.casts == [("poke", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})]
 
 
-def test_a_hint_too_asks_for_no_newer_peer_than_it_must(bus: FakeBus) -> None:
+def test_cast_requires_no_newer_peer_than_needed(bus: FakeBus) -> None:
     line = RPCClient(cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"poke.why": "1.1"})
-    line.tell_server("host-1", "poke", why=None)
+    line.cast_server("host-1", "poke", why=None)
     assert wait_until(lambda: bool(bus.casts), timeout=5)
-    line.tell_server("host-1", "poke", why="news")
+    line.cast_server("host-1", "poke", why="news")
     assert wait_until(lambda: len(bus.casts) > 1, timeout=5)
     line.close()
     sent = [(prepared["version"], arguments) for _, prepared, arguments in bus.casts]
     assert sent == [("1.0", {}), ("1.1", {"why": "news"})]
 
 
-def test_closing_gives_up_calls_in_flight(bus: FakeBus, line: RPCClient) -> None:
+def test_close_ends_calls_in_progress(bus: FakeBus, line: RPCClient) -> None:
     slow = RPCClient(cast(Bus, bus), "topic", peer="agent", timeout=30)
     gate, answers = threading.Event(), []
     bus.behaviours = [lambda **_: gate.wait(20)]

@@ -83,13 +83,13 @@ def wrapped(cause: Exception) -> Exception:
         (ValueError(), f"the message bus at {ADDRESS} cannot be used: ValueError", False),
     ],
 )
-def test_a_failure_is_explained_with_the_words_of_the_broker(
+def test_failure_is_explained_with_text_of_the_broker(
     error: Exception, sentence: str, refused: bool
 ) -> None:
     assert explain(error, ADDRESS) == (sentence, refused)
 
 
-def test_each_reason_is_logged_once_and_so_is_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_reason_and_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     troubles = Troubles()
     with caplog.at_level(logging.INFO):
         for _ in range(3):
@@ -135,7 +135,7 @@ def receiver(notes: list[str], refusals: list[Exception]) -> Receiver:
     return Receiver(cast(Any, lambda: Server(notes, refusals)), Troubles())
 
 
-def test_a_server_that_is_refused_starts_when_the_broker_lets_it() -> None:
+def test_refused_server_starts_when_broker_accepts() -> None:
     notes: list[str] = []
     made = receiver(notes, [BrokerFailure("it refuses", refused=True)])
     thread = threading.Thread(target=made.start)
@@ -148,7 +148,7 @@ def test_a_server_that_is_refused_starts_when_the_broker_lets_it() -> None:
     assert notes == ["refused", "started", "stopped", "done"]
 
 
-def test_a_server_that_never_started_can_be_stopped() -> None:
+def test_server_that_never_started_can_be_stopped() -> None:
     notes: list[str] = []
     made = receiver(notes, [BrokerFailure("it refuses", refused=True)] * 1000)
     thread = threading.Thread(target=made.start)

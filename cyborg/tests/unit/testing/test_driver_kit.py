@@ -51,13 +51,13 @@ class Contract(DriverContract):
         return self.kind(host, "host", Traits("FPGA", prepare=True))
 
 
-def test_a_driver_that_keeps_it() -> None:
+def test_contract_accepts_a_correct_driver() -> None:
     Contract().test_tells_what_is_prepared_or_that_it_cannot()
     Contract().test_prepare_and_release_may_be_repeated()
 
 
 @pytest.mark.parametrize("kind", [Forgetful, Careless])
-def test_drivers_that_break_it(kind: type[CardDriver]) -> None:
+def test_contract_fails_for_broken_drivers(kind: type[CardDriver]) -> None:
     class Broken(Contract):
         pass
 
@@ -127,14 +127,14 @@ class SetUpContract(DriverContract):
         return self.kind(host)
 
 
-def test_a_driver_that_sets_up() -> None:
+def test_setup_contract_accepts_a_correct_driver() -> None:
     SetUpContract().test_what_is_not_set_up_can_be()
     SetUpContract().test_hardware_tells_of_every_device()
     SetUpContract().test_hanging_commands_hold_up_nothing()
 
 
 @pytest.mark.parametrize("kind", [Restless, Idle])
-def test_drivers_that_do_not_set_up_as_they_should(kind: type[SetUp]) -> None:
+def test_setup_contract_fails_for_broken_drivers(kind: type[SetUp]) -> None:
     class Broken(SetUpContract):
         pass
 
@@ -143,7 +143,7 @@ def test_drivers_that_do_not_set_up_as_they_should(kind: type[SetUp]) -> None:
         Broken().test_what_is_not_set_up_can_be()
 
 
-def test_a_driver_that_lets_a_command_hold_it_up() -> None:
+def test_contract_fails_for_a_driver_blocked_by_a_command() -> None:
     class Broken(SetUpContract):
         kind = Patient
 

@@ -62,7 +62,7 @@ def change(package: Path, old: str, new: str) -> None:
     (package / DRIVER).write_text(text.replace(old, new))
 
 
-def test_the_driver_of_the_guide_is_short_and_keeps_the_contract(package: Path) -> None:
+def test_driver_of_the_guide_is_short_and_passes(package: Path) -> None:
     included = f"literalinclude:: ../../../tools/driver-template/{DRIVER}\n"
     assert included in GUIDE.read_text()
     assert (package / DRIVER).read_text().count("\n") < 60
@@ -72,7 +72,7 @@ def test_the_driver_of_the_guide_is_short_and_keeps_the_contract(package: Path) 
     assert int(said.rpartition(" passed")[0].split()[-1]) == 19
 
 
-def test_a_driver_that_breaks_it(package: Path) -> None:
+def test_broken_driver_fails(package: Path) -> None:
     change(package, "sorted(devices, key=lambda device: device.key)", "devices[::-1]")
     status, said = contract(package, "-k", "the_same_twice or what_it_cannot")
     assert status == 1, said
@@ -80,13 +80,13 @@ def test_a_driver_that_breaks_it(package: Path) -> None:
     assert "1 failed, 1 passed" in said
 
 
-def test_a_failure_names_the_rule_that_the_driver_broke(package: Path) -> None:
+def test_failure_names_the_broken_rule(package: Path) -> None:
     change(package, "sorted(devices, key=lambda device: device.key)", "devices[::-1]")
     _, said = contract(package, "-k", "the_same_twice")
     assert "discover() must return the devices in the order of their keys" in said
 
 
-def test_the_template_installs_no_release_of_the_existing_service(package: Path) -> None:
+def test_template_does_not_install_existing_service(package: Path) -> None:
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     (required,) = map(Requirement, project["dependencies"])
     assert required.name == "openstack-cyborg"
@@ -98,14 +98,14 @@ def test_the_template_installs_no_release_of_the_existing_service(package: Path)
     assert tools == {"pytest"}
 
 
-def test_a_running_machine_is_refused_as_a_host(package: Path) -> None:
+def test_running_machine_is_refused_as_host(package: Path) -> None:
     status, said = contract(package, "--cyborg-host=/")
     assert status == 4, said
     assert "/ is a running machine and not a recorded tree" in said
     assert "python3 -m cyborg.testing.recorder DRIVER DIRECTORY" in said
 
 
-def test_what_cannot_be_used_is_an_error_of_usage(package: Path) -> None:
+def test_unusable_arguments_are_usage_errors(package: Path) -> None:
     status, said = contract(package, driver="nobodys_driver")
     assert status == 4, said
     assert "ERROR: --cyborg-driver nobodys_driver: no driver of this name is installed" in said
@@ -119,7 +119,7 @@ def test_what_cannot_be_used_is_an_error_of_usage(package: Path) -> None:
         (None, "/nowhere.conf", "/nowhere.conf"),
     ],
 )
-def test_hosts_and_files_that_are_not_there(
+def test_missing_hosts_and_files_are_named(
     host: str | None, config: str | None, sentence: str
 ) -> None:
     with pytest.raises(ValueError) as caught:
@@ -127,14 +127,14 @@ def test_hosts_and_files_that_are_not_there(
     assert sentence in str(caught.value)
 
 
-def test_options_that_a_driver_refuses(tmp_path: Path) -> None:
+def test_refused_driver_options_are_named(tmp_path: Path) -> None:
     config = tmp_path / "driver.conf"
     config.write_text("[generic_driver]\nbackends = a\n")
     with pytest.raises(ValueError, match="resource_class must be set"):
         subject.load("generic_driver", None, str(config))
 
 
-def test_a_recorded_tree_and_a_configuration_file(package: Path, tmp_path: Path) -> None:
+def test_recorded_tree_is_used_with_a_configuration_file(package: Path, tmp_path: Path) -> None:
     """The directory stands for the host, for a driver whose options come from a file."""
     tree, config = tmp_path / "tree", tmp_path / "driver.conf"
     servers.server().materialise(tree)
@@ -144,7 +144,7 @@ def test_a_recorded_tree_and_a_configuration_file(package: Path, tmp_path: Path)
     assert status == 0, said
 
 
-def test_a_recorded_tree_is_the_host_that_it_was(tmp_path: Path) -> None:
+def test_recorded_tree_equals_its_host(tmp_path: Path) -> None:
     host = servers.server()
     host.materialise(tmp_path)
     found = FakeHost.recorded(tmp_path)
@@ -154,7 +154,7 @@ def test_a_recorded_tree_is_the_host_that_it_was(tmp_path: Path) -> None:
     assert found.readlink("/sys/class/net/eno1") == host.readlink("/sys/class/net/eno1")
 
 
-def test_without_a_device_the_contract_says_so() -> None:
+def test_contract_reports_missing_devices() -> None:
     class Empty(DriverContract):
         def make_host(self) -> FakeHost:
             return servers.bare()

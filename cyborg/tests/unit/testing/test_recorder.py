@@ -23,7 +23,7 @@ def replayed(recording: RecordingHost, directory: Path) -> FakeHost:
     return FakeHost.recorded(directory)
 
 
-def test_a_driver_finds_the_same_on_the_recording(tmp_path: Path) -> None:
+def test_driver_finds_the_same_on_the_recording(tmp_path: Path) -> None:
     servers.server().materialise(tmp_path / "machine")
     recording = RecordingHost(str(tmp_path / "machine"))
     conf = configured('{"vendor_id": "10de"}')
@@ -34,7 +34,7 @@ def test_a_driver_finds_the_same_on_the_recording(tmp_path: Path) -> None:
     assert looks[0]
 
 
-def test_this_machine_is_recorded_as_it_is(tmp_path: Path) -> None:
+def test_this_machine_is_recorded_completely(tmp_path: Path) -> None:
     recording = RecordingHost()
     PciDriver(recording, configured()).hardware()
     host = replayed(recording, tmp_path / "recording")
@@ -42,7 +42,7 @@ def test_this_machine_is_recorded_as_it_is(tmp_path: Path) -> None:
     assert PciDriver(host, configured()).hardware() == expected
 
 
-def test_answers_of_commands_and_files_that_cannot_be_read_are_kept(tmp_path: Path) -> None:
+def test_command_answers_and_unreadable_files_are_recorded(tmp_path: Path) -> None:
     servers.server().materialise(tmp_path / "machine")
     recording = RecordingHost(str(tmp_path / "machine"))
     answer = recording.run(["/bin/echo", "ready"], timeout=10.0)
@@ -54,7 +54,7 @@ def test_answers_of_commands_and_files_that_cannot_be_read_are_kept(tmp_path: Pa
     assert answer.stdout == "ready\n"
 
 
-def test_a_recording_changes_nothing_on_the_machine(tmp_path: Path) -> None:
+def test_recording_changes_nothing(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_text("before")
     with pytest.raises(exception.HostError, match="a recording changes nothing"):
@@ -72,7 +72,7 @@ def record(*arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def test_the_command_records_and_says_how_to_play_back(tmp_path: Path) -> None:
+def test_command_records_and_prints_how_to_replay(tmp_path: Path) -> None:
     directory = tmp_path / "recording"
     status, said = record("fake_driver", str(directory))
     assert status == 0, said
@@ -81,7 +81,7 @@ def test_the_command_records_and_says_how_to_play_back(tmp_path: Path) -> None:
     assert directory.is_dir()
 
 
-def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+def test_command_refuses_unusable_arguments(tmp_path: Path) -> None:
     status, said = record("nobodys_driver", str(tmp_path / "recording"))
     assert status == 1, said
     assert "nobodys_driver cannot be recorded: no driver of this name is installed" in said
@@ -90,6 +90,6 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     assert "name a directory that does not exist yet" in said
 
 
-def test_a_directory_with_too_many_entries_is_no_recording() -> None:
+def test_directory_with_too_many_entries_is_refused() -> None:
     with pytest.raises(ValueError, match="so it is not a recorded tree"):
         FakeHost.recorded(Path("/usr"), most=100)

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a process receives no requests over the message bus."""
+"""The processes of this service: their names, and why one receives no requests."""
 
 from dataclasses import dataclass
+from typing import Final
+
+#: The names of the programs, which process tables, logs and the API show.
+API: Final = "cyborg-api"
+CONDUCTOR: Final = "cyborg-conductor"
+AGENT: Final = "cyborg-agent"
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """The reason of a failure that lasts, and when it began.
+class BusFault:
+    """The reason why a process receives no requests over the message bus, and since when.
 
     ``reason`` is a clause without a full stop that names the broker and the broker's own words,
     and never a password. ``since`` is the time of the first failure on ``time.monotonic()``.

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a device: every event in every state."""
+"""The states of a device: every event in every state."""
 
 from itertools import product
 
 import pytest
 
-from cyborg.model.device import DeviceStatus
-from cyborg.model.device_life import MOVES, WORDS, DeviceEvent, word
+from cyborg.model.device import DEVICE_STATES, MOVES, DeviceEvent, DeviceStatus, shown_state
 
 S, E = DeviceStatus, DeviceEvent
 #: Where each event leads; what is not here cannot happen.
@@ -30,13 +29,15 @@ LEADS = {
 
 
 @pytest.mark.parametrize(("status", "event"), list(product(S, E)))
-def test_every_pair(status: DeviceStatus, event: DeviceEvent) -> None:
+def test_every_status_and_event_pair_has_the_listed_target(
+    status: DeviceStatus, event: DeviceEvent
+) -> None:
     move = MOVES[event]
     leads = move.target if status in move.sources else None
     assert leads is LEADS.get((status, event))
 
 
-def test_the_words_that_clients_know() -> None:
-    assert WORDS == ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
-    assert {word(one.value, lost=True) for one in S} == {"lost"}
-    assert [word(one.value, lost=False) for one in S] == [one.value for one in S]
+def test_status_words_are_those_of_the_api() -> None:
+    assert DEVICE_STATES == ("inactive", "installing", "enabled", "maintaining", "failed", "lost")
+    assert {shown_state(one.value, lost=True) for one in S} == {"lost"}
+    assert [shown_state(one.value, lost=False) for one in S] == [one.value for one in S]

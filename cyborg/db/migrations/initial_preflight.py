@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from cyborg.db.migrations import ground_tables as t
-from cyborg.db.migrations.ground_facts import Facts, load
+from cyborg.db.migrations import initial_tables as t
+from cyborg.db.migrations.initial_facts import Facts, load
 
 K = TypeVar("K", bound=Hashable)
 

@@ -17,7 +17,7 @@ _KINDS = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
 _BINDING = [State.BOUND.value, State.BIND_STARTED.value]
 
 
-def busy(tx: sa.Connection, instance_uuid: str) -> Record | None:
+def work_of(tx: sa.Connection, instance_uuid: str) -> Record | None:
     """Return the work that attaches to or detaches from an instance; None when there is none."""
     return tx.execute(
         sa.select(Work.id, Work.kind, Work.operation_id)
@@ -27,7 +27,7 @@ def busy(tx: sa.Connection, instance_uuid: str) -> Record | None:
     ).one_or_none()
 
 
-def wake(tx: sa.Connection, now: sa.ColumnElement[int], instances: Collection[str]) -> None:
+def make_due(tx: sa.Connection, now: sa.ColumnElement[int], instances: Collection[str]) -> None:
     """Make the attach work of these instances due now, unless a conductor owns it."""
     if instances:
         tx.execute(
@@ -41,7 +41,7 @@ def wake(tx: sa.Connection, now: sa.ColumnElement[int], instances: Collection[st
         )
 
 
-def being_prepared(tx: sa.Connection, arq_uuids: Collection[str]) -> bool:
+def is_preparing(tx: sa.Connection, arq_uuids: Collection[str]) -> bool:
     """Return whether the preparation of any of these ARQs is not finished."""
     preparing = sa.exists().where(
         Work.arq_uuid.in_(sorted(arq_uuids)), Work.kind == WorkKind.PREPARE.value
@@ -49,7 +49,7 @@ def being_prepared(tx: sa.Connection, arq_uuids: Collection[str]) -> bool:
     return bool(tx.execute(sa.select(preparing)).scalar_one())
 
 
-def attach_types(tx: sa.Connection, instance_uuid: str) -> set[str]:
+def types_of_instance(tx: sa.Connection, instance_uuid: str) -> set[str]:
     """Return the attach types of the handles that ARQs of the instance hold or have claimed."""
     rows = tx.execute(
         sa.select(AttachHandle.attach_type)
@@ -59,7 +59,7 @@ def attach_types(tx: sa.Connection, instance_uuid: str) -> set[str]:
     return set(rows.scalars())
 
 
-def types_of(tx: sa.Connection, handle_ids: Collection[int]) -> set[str]:
+def types_of_handles(tx: sa.Connection, handle_ids: Collection[int]) -> set[str]:
     """Return the attach types of these handles."""
     rows = tx.execute(
         sa.select(AttachHandle.attach_type).where(AttachHandle.id.in_(sorted(handle_ids)))

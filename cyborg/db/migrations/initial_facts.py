@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.db.migrations import ground_tables as t
+from cyborg.db.migrations import initial_tables as t
 from cyborg.model.pci import PciAddress
 
 _BY_CLASS = {

@@ -7,7 +7,7 @@ The revision can be run again after it was interrupted at any point. Services mu
 from alembic import op
 
 from cyborg import exception
-from cyborg.db.migrations import ground_fill, ground_preflight, ground_tables, steps
+from cyborg.db.migrations import initial_fill, initial_preflight, initial_tables, steps
 
 revision = "c3e1d9f0a7b2"
 down_revision = "b47c8f2d1e3a"
@@ -19,15 +19,15 @@ DROPPED = {"attach_handles": {"in_use"}}
 def upgrade() -> None:
     """Make all changes, or raise SchemaError before any change if rows violate unique keys."""
     connection = op.get_bind()
-    problems = ground_preflight.problems(connection)
+    problems = initial_preflight.problems(connection)
     if problems:
-        raise exception.SchemaError(reason=ground_preflight.report(problems))
-    steps.create_tables(ground_tables.METADATA, ground_tables.NEW)
-    for table in ground_tables.OLD:
+        raise exception.SchemaError(reason=initial_preflight.report(problems))
+    steps.create_tables(initial_tables.METADATA, initial_tables.NEW)
+    for table in initial_tables.OLD:
         steps.add_columns(table)
-    ground_fill.fill(connection)
-    for table in ground_tables.OLD:
+    initial_fill.fill(connection)
+    for table in initial_tables.OLD:
         steps.reshape(table, drop=DROPPED.get(table.name, ()))
-    for table in (*ground_tables.OLD, *ground_tables.NEW):
+    for table in (*initial_tables.OLD, *initial_tables.NEW):
         # The existing service's create_schema command uses this name of the key.
         steps.settle_keys(table, obsolete={"uniq_device_profiles0uuid0name"})

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from cyborg.db.clock import db_now_ms
-from cyborg.db.migrations import ground_tables as t
-from cyborg.db.migrations.ground_facts import Facts, group_spec, load
+from cyborg.db.migrations import initial_tables as t
+from cyborg.db.migrations.initial_facts import Facts, group_spec, load
 
 T = TypeVar("T")
 _ROWS_PER_STATEMENT = 500

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from cyborg.db.migrations.ground_facts import driver_of, group_spec, handle_key
+from cyborg.db.migrations.initial_facts import driver_of, group_spec, handle_key
 
 INFO = {"domain": "0000", "bus": "3B", "device": "2", "function": "1"}
 
