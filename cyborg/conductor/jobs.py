@@ -2,20 +2,22 @@
 """The periodic jobs of a conductor, and the settings of the jobs and the use cases."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cyborg.clients.nova import Nova
+from cyborg import exception
+from cyborg.clients.nova import Nova, ServerInfo
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.repairs import AuditJob, Repairs
 from cyborg.conductor.hosts.agent_failover import AgentFailover
 from cyborg.conductor.hosts.lost_devices import LostDevices
-from cyborg.conductor.instance_info import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
-from cyborg.db import history
-from cyborg.db.engine import Database
+from cyborg.db import history, instances
+from cyborg.db.base import Record
+from cyborg.db.engine import Database, retried
 from cyborg.db.history import Purge
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.service import PeriodicTask
@@ -24,9 +26,13 @@ LOG = logging.getLogger(__name__)
 
 #: A pass deletes at most ten thousand rows of a kind, which is more than a busy cloud adds between
 #: two passes.
-_PASS = Purge(batch=500, batches=20)
+_PURGE = Purge(batch=500, batches=20)
 #: Seconds between checks for agents that have been silent for too long.
 _AGENTS_INTERVAL: Final = 60.0
+#: Maximum number of instances that a pass reads.
+_INSTANCES = 20
+#: Milliseconds until an instance that is changing, or could not be read, is read again.
+_INSTANCE_RETRY_MS = 30_000
 
 
 @dataclass(frozen=True)
@@ -91,15 +97,68 @@ class RetentionJob:
 
     def run_once(self) -> None:
         """Do one pass; raises exception.Unavailable."""
-        if not self.lease.comes_first(self.lease_ms):
+        if not self.lease.is_oldest(self.lease_ms):
             return
         self.lost_devices.expire()
         if self.history_retention:
             before = history.cutoff(self.db, self.history_retention)
-            deleted = history.purge(self.db, before, _PASS)
+            deleted = history.purge(self.db, before, _PURGE)
             counts = [f"{count} {kept.value}" for kept, count in deleted.items() if count]
             if counts:
                 LOG.info("Deleted history past its retention: %s", ", ".join(counts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceInfoSync:
+    """Store what Nova says about instances.
+
+    Every conductor has the job, and the one that has been up for the longest time does it. Two may
+    do it at the same time: an answer is only stored while the row is unchanged since it was read.
+    ``refresh`` is the age of an answer, in milliseconds, at which it is read again. ``lease_ms`` is
+    the time in milliseconds after which a silent conductor is down. A pass sends no further request
+    after ``time_limit`` seconds.
+    """
+
+    db: Database
+    lease: ConductorLease
+    nova: Nova
+    refresh: int
+    lease_ms: int
+    time_limit: float
+    clock: Callable[[], float] = time.monotonic
+
+    def run_once(self) -> None:
+        """Do one pass: read the instances that are due.
+
+        Raises exception.Unavailable as soon as Nova does not answer. The next pass begins with
+        another instance then, because Nova may fail for this instance only.
+        """
+        if not self.lease.is_oldest(self.lease_ms):
+            return
+        soon = min(self.refresh, _INSTANCE_RETRY_MS)
+        end = self.clock() + self.time_limit
+        with self.db.reader() as tx:
+            due = instances.due(tx, self.db.now, _INSTANCES)
+        for row in due:
+            if self.clock() > end:
+                break
+            try:
+                info = self.nova.server_info(row.uuid)
+            except exception.Unavailable:
+                self._store(row, None, soon)
+                raise
+            try:
+                self._store(row, info, soon if info and info.moving else self.refresh)
+            except exception.Invalid:
+                LOG.warning("Name of instance %s not stored: the database cannot hold it", row.uuid)
+                self._store(row, None, self.refresh)
+
+    @retried
+    def _store(self, row: Record, info: ServerInfo | None, after_ms: int) -> None:
+        """Store the info, if any, and read the instance again after ``after_ms``."""
+        values = None if info is None else {"name": info.name, "status": info.status}
+        with self.db.writer() as tx:
+            instances.set_server_info(tx, self.db.now, row, after_ms=after_ms, answer=values)
 
 
 def periodic_jobs(

@@ -37,11 +37,11 @@ class ConductorLease:
         #: (services id, epoch); None before the first renewal succeeded.
         self.owner: tuple[int, int] | None = None
 
-    def comes_first(self, lease_ms: int) -> bool:
+    def is_oldest(self, lease_ms: int) -> bool:
         """Return whether this conductor has existed longest of all that are alive now.
 
-        It runs the jobs that only one conductor should run. Two conductors may both be first for a
-        moment, so such a job must tolerate that. A conductor counts as alive for ``lease_ms``
+        It runs the jobs that only one conductor should run. For a moment, two conductors may both
+        get True, so such a job must tolerate that. A conductor counts as alive for ``lease_ms``
         milliseconds after its last heartbeat.
         """
         if self.owner is None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.nova import Nova, ServerInfo
-from cyborg.conductor.instance_info import InstanceInfoSync
+from cyborg.conductor.jobs import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
