@@ -84,8 +84,6 @@ class Settings:
 class RetentionJob:
     """Remove lost devices and history past their retention.
 
-    Every conductor has the job, and the one that has been up for the longest time does it.
-    ``lease_ms`` is the time in milliseconds after which a silent conductor is down.
     ``history_retention`` is in milliseconds; 0 keeps the history for ever.
     """
 
@@ -112,11 +110,9 @@ class RetentionJob:
 class InstanceInfoSync:
     """Store what Nova says about instances.
 
-    Every conductor has the job, and the one that has been up for the longest time does it. Two may
-    do it at the same time: an answer is only stored while the row is unchanged since it was read.
-    ``refresh`` is the age of an answer, in milliseconds, at which it is read again. ``lease_ms`` is
-    the time in milliseconds after which a silent conductor is down. A pass sends no further request
-    after ``time_limit`` seconds.
+    Two conductors may run it at the same time: an answer is only stored while the row is unchanged
+    since it was read. ``refresh`` is the age of an answer, in milliseconds, at which it is read
+    again. A pass sends no further request after ``time_limit`` seconds.
     """
 
     db: Database
@@ -172,7 +168,10 @@ def periodic_jobs(
     repairs: Repairs,
     lost_devices: LostDevices,
 ) -> list[PeriodicTask]:
-    """Return the jobs that only one conductor of a cloud runs at a time."""
+    """Return the jobs that only the oldest conductor of a cloud runs, although all have them.
+
+    The ``lease_ms`` of a job is the time in milliseconds after which a silent conductor is down.
+    """
     lease_ms = int(settings.lease * 1000)
     audit = AuditJob(
         lease=lease,

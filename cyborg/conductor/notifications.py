@@ -136,7 +136,19 @@ class NotificationPublisher:
                 notification.service(binary, host, up=True, at_ms=now_ms, seen_ms=seen_ms)
             )
         still_down = position.down & silent.keys()
-        newly_down = self._down(silent, now_ms) - still_down
+        # After an outage of the database all services seem to be down until their next heartbeat.
+        # So a service must stay silent for another half of down_after since it was first seen
+        # silent.
+        suspects = {}
+        for service, seen_ms in silent.items():
+            first = self._suspects.get(service, (seen_ms, now_ms))
+            suspects[service] = first if first[0] == seen_ms else (seen_ms, now_ms)
+        self._suspects = suspects
+        newly_down = {
+            (binary, host)
+            for (binary, host), (_, since_ms) in suspects.items()
+            if now_ms - since_ms >= self._down_after[binary] / 2
+        } - still_down
         for binary, host in sorted(newly_down):
             seen_ms = silent[binary, host]
             messages.append(
@@ -144,21 +156,3 @@ class NotificationPublisher:
             )
         after = replace(position.after(entries, now_ms), down=still_down | newly_down)
         return [message for message in messages if message is not None], after, more
-
-    def _down(self, silent: Mapping[tuple[str, str], int], now_ms: int) -> set[tuple[str, str]]:
-        """Return the services that are certainly down.
-
-        After an outage of the database all services seem to be down until their next heartbeat. So
-        a service must stay silent for another half of ``down_after`` since it was first seen
-        silent.
-        """
-        suspects = {}
-        for service, seen_ms in silent.items():
-            first = self._suspects.get(service, (seen_ms, now_ms))
-            suspects[service] = first if first[0] == seen_ms else (seen_ms, now_ms)
-        self._suspects = suspects
-        return {
-            (binary, host)
-            for (binary, host), (_, since_ms) in suspects.items()
-            if now_ms - since_ms >= self._down_after[binary] / 2
-        }
