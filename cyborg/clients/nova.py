@@ -214,15 +214,11 @@ class Nova:
         return answer
 
 
-class Servers:
-    """List Nova's servers through a keystoneauth adapter for the service type ``compute``.
+class Servers(Nova):
+    """Look up the servers of all projects.
 
-    The account must see the servers of all projects, as with the role ``admin``.
+    The account must see all of them, as with the role ``admin``.
     """
-
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter = adapter
-        self._nova = Nova(adapter)
 
     def vanished(self, uuids: Collection[str]) -> frozenset[str]:
         """Return those of ``uuids`` that are not a server of any project, in any state.
@@ -248,4 +244,4 @@ class Servers:
             if not missing or not page:
                 break
             query["marker"] = page[-1]
-        return frozenset(uuid for uuid in missing if self._nova.server_project(uuid) is None)
+        return frozenset(uuid for uuid in missing if self.server_project(uuid) is None)
