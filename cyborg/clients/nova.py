@@ -112,14 +112,7 @@ class Nova:
                 for event in events
             ]
         }
-        answer = http.ask(
-            _PEER,
-            self._adapter,
-            "POST",
-            "/os-server-external-events",
-            json=body,
-            microversion=MICROVERSION,
-        )
+        answer = self._ask("POST", "/os-server-external-events", json=body)
         if answer.status_code == 429:
             raise exception.Unavailable(peer=_PEER, reason="it is busy (429)", http=429)
         if answer.status_code != 207:
@@ -184,7 +177,7 @@ class Nova:
         """
         path = f"/servers/{quote(instance_uuid, safe='')}/action"
         body = {"reboot": {"type": "HARD"}}
-        answer = http.ask(_PEER, self._adapter, "POST", path, json=body, microversion=MICROVERSION)
+        answer = self._ask("POST", path, json=body)
         if answer.status_code not in (202, 404, 409):
             raise exception.Unavailable(
                 peer=_PEER, reason=f"POST {path} was answered {answer.status_code}"
@@ -204,7 +197,7 @@ class Nova:
     def _get(self, instance_uuid: str) -> requests.Response | None:
         """Return Nova's response for a server; None if it does not exist."""
         path = f"/servers/{quote(instance_uuid, safe='')}"
-        answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
+        answer = self._ask("GET", path)
         if answer.status_code == 404:
             return None
         if answer.status_code != 200:
@@ -212,6 +205,9 @@ class Nova:
                 peer=_PEER, reason=f"GET {path} was answered {answer.status_code}"
             )
         return answer
+
+    def _ask(self, method: str, path: str, **arguments: object) -> requests.Response:
+        return http.ask(_PEER, self._adapter, method, path, microversion=MICROVERSION, **arguments)
 
 
 class Servers(Nova):
@@ -233,8 +229,7 @@ class Servers(Nova):
         missing = set(uuids)
         query = {"all_tenants": "True", "limit": str(_PAGE if uuids else 1)}
         while True:
-            path = f"/servers?{urlencode(query)}"
-            answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
+            answer = self._ask("GET", f"/servers?{urlencode(query)}")
             if answer.status_code != 200:
                 raise exception.Unavailable(
                     peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
