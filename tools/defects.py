@@ -74,7 +74,7 @@ DEFECTS = (
         "cyborg/conductor/reports/device_diff.py",
         "row.id for row in rows if row.lost_ms is None)",
         "row.id for row in rows)",
-        (f"{_UNIT}/conductor/test_difference.py", f"{_RULES}/test_lost_things.py"),
+        (f"{_UNIT}/conductor/test_device_diff.py", f"{_RULES}/test_lost_things.py"),
     ),
     Defect(
         "lost-device-again-at-each-report",
@@ -82,7 +82,7 @@ DEFECTS = (
         "cyborg/conductor/reports/device_diff.py",
         "        if row.lost_ms is None:\n            self._lose(Device, [row])",
         "        if True:\n            self.lost.setdefault(Device, set()).add(row.id)",
-        (f"{_UNIT}/conductor/test_difference.py",),
+        (f"{_UNIT}/conductor/test_device_diff.py",),
     ),
     Defect(
         "lost-deployable-is-bound",
@@ -90,7 +90,7 @@ DEFECTS = (
         "cyborg/conductor/arqs/bind.py",
         "if deployable.lost_ms is not None or deployable.device_lost_ms is not None:",
         "if deployable.device_lost_ms is not None:",
-        (f"{_UNIT}/conductor/test_offers.py",),
+        (f"{_UNIT}/conductor/test_bind.py",),
     ),
     Defect(
         "remembered-owner-for-anybody",
@@ -98,7 +98,7 @@ DEFECTS = (
         "cyborg/conductor/arqs/bind.py",
         "if caller.everywhere and remembered is not None and",
         "if remembered is not None and",
-        (f"{_UNIT}/conductor/test_offers.py",),
+        (f"{_UNIT}/conductor/test_bind.py",),
     ),
     Defect(
         "cancel-prepare-cancels-release",
@@ -130,7 +130,7 @@ DEFECTS = (
         "cyborg/conductor/reports/apply.py",
         "if index not in matched and not device.made and device.key in by_key:",
         "if index not in matched and device.key in by_key:",
-        (f"{_UNIT}/conductor/test_matching.py",),
+        (f"{_UNIT}/conductor/test_device_matching.py",),
     ),
     Defect(
         "created-device-loses-its-row",
@@ -138,7 +138,7 @@ DEFECTS = (
         "cyborg/conductor/reports/apply.py",
         "by_key = {row.device_key: row for row in free.values() if not _is_operator_created(row)}",
         "by_key = {row.device_key: row for row in free.values()}",
-        (f"{_UNIT}/conductor/test_matching.py",),
+        (f"{_UNIT}/conductor/test_device_matching.py",),
     ),
     Defect(
         "releasing-unit-first",
@@ -190,7 +190,7 @@ DEFECTS = (
         "cyborg/conductor/hosts/lost_devices.py",
         "row.device_id not in shown if row.whole else row.name in names",
         "row.whole or row.name in names",
-        (f"{_UNIT}/conductor/test_retirement.py",),
+        (f"{_UNIT}/conductor/test_lost_devices.py",),
     ),
     Defect(
         "pause-does-not-grow",
@@ -198,7 +198,7 @@ DEFECTS = (
         "cyborg/conductor/tasks/queue.py",
         "_FIRST_PAUSE_MS * 2 ** min(tries - 1, 10)",
         "_FIRST_PAUSE_MS",
-        (f"{_UNIT}/conductor/test_work.py",),
+        (f"{_UNIT}/conductor/test_queue.py",),
     ),
     Defect(
         "pause-has-no-limit",
@@ -206,7 +206,7 @@ DEFECTS = (
         "cyborg/conductor/tasks/queue.py",
         "growing = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10))",
         "growing = _FIRST_PAUSE_MS * 2 ** min(tries - 1, 10)",
-        (f"{_UNIT}/conductor/test_work.py",),
+        (f"{_UNIT}/conductor/test_queue.py",),
     ),
     Defect(
         "unresolved-arqs-told",
@@ -231,7 +231,7 @@ DEFECTS = (
         "            services.remove_silent("
         "tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)",
         "            pass",
-        (f"{_UNIT}/conductor/test_work.py",),
+        (f"{_UNIT}/conductor/test_queue.py",),
     ),
     Defect(
         "quarantine-seen-in-any-state",

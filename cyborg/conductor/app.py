@@ -21,7 +21,7 @@ from cyborg.conductor.hosts.heartbeats import Heartbeats
 from cyborg.conductor.hosts.lost_devices import LostDevices
 from cyborg.conductor.hosts.removal import HostRemover, Processes
 from cyborg.conductor.jobs import Settings as Settings
-from cyborg.conductor.jobs import agent_failover, audit, housekeeping, instance_info
+from cyborg.conductor.jobs import periodic_jobs
 from cyborg.conductor.leases import ConductorLease
 from cyborg.conductor.metrics import BindTimes, CloudCollector, Readings
 from cyborg.conductor.notifications import NotificationPublisher
@@ -36,7 +36,7 @@ from cyborg.conductor.reports.desired_state import DesiredStates, PreparedUnits
 from cyborg.conductor.tasks.nova_events import NovaEvents
 from cyborg.conductor.tasks.queue import DATABASE_LIMIT, Worker, WorkQueue
 from cyborg.conductor.tasks.set_up import DeviceSetUp
-from cyborg.conductor.tasks.units import UnitTasks, ignore
+from cyborg.conductor.tasks.units import UnitTasks
 from cyborg.db.engine import Database
 from cyborg.db.services import Process
 from cyborg.metrics.meters import BusListening, Meters
@@ -77,14 +77,16 @@ def assemble(
     reserve the units of an agent that is down in Placement.
     """
     agents = AgentClient(bus, timeout=_AGENT_TIMEOUT)
-    lease = ConductorLease(db=db, process=_process(settings))
+    address = f"{CONDUCTOR_TOPIC}@{settings.host}"
+    process = Process(settings.host, CONDUCTOR, settings.version, address, settings.process)
+    lease = ConductorLease(db=db, process=process)
     worker = make_worker(
         settings=settings,
         db=db,
         agents=agents,
         peers=peers,
         lease=lease,
-        bound=BindTimes(meters.registry),
+        record_bind=BindTimes(meters.registry),
     )
     host_remover = HostRemover(
         db=db,
@@ -108,7 +110,7 @@ def assemble(
     # Before the worker, which waits for it.
     daemon.at_end(notifications.stop)
     if notifier.enabled:
-        daemon.add_task(notifications.job())
+        daemon.add_task(PeriodicTask("notifications", notifications.begin, interval=60.0))
     # First: work that waits for the answer of a host is rescheduled instead.
     daemon.at_end(agents.close)
     server = bus.server(CONDUCTOR_TOPIC, settings.host, meters.endpoint(Endpoint(cases)))
@@ -116,35 +118,25 @@ def assemble(
     if meters.enabled:
         cloud = CloudCollector(db=db, readings=cases.readings, down_after=settings.down_after)
         daemon.add_server(meters.listener(cloud, BusListening(lambda: daemon.bus_error)))
-    daemon.add_task(renewal(settings, lease, lambda: daemon.bus_error))
-    daemon.add_task(worker.periodic(settings.heartbeat))
-    daemon.add_task(audit(settings, lease, auditor, Repairs(db=db, wake=worker.wake)))
-    daemon.add_task(housekeeping(settings, db, lease, cases.lost_devices))
-    if settings.instance_refresh:
-        daemon.add_task(instance_info(settings, db, lease, peers.nova))
-    if settings.agent_grace:
-        daemon.add_task(agent_failover(settings, db, lease, publisher))
-    return daemon
-
-
-def renewal(
-    settings: Settings, lease: ConductorLease, bus_error: Callable[[], str]
-) -> PeriodicTask:
-    """Return the job that renews the lease of this conductor.
-
-    ``bus_error`` returns why the conductor receives no requests; empty while it does.
-    """
-    return PeriodicTask(
+    renewal = PeriodicTask(
         "lease",
-        lambda: lease.renew(bus_error()),
+        lambda: lease.renew(daemon.bus_error),
         interval=settings.heartbeat,
         limit=DATABASE_LIMIT,
     )
-
-
-def _process(settings: Settings) -> Process:
-    endpoint = f"{CONDUCTOR_TOPIC}@{settings.host}"
-    return Process(settings.host, CONDUCTOR, settings.version, endpoint, settings.process)
+    jobs = periodic_jobs(
+        settings,
+        db=db,
+        lease=lease,
+        nova=peers.nova,
+        auditor=auditor,
+        publisher=publisher,
+        repairs=Repairs(db=db, wake=worker.wake),
+        lost_devices=cases.lost_devices,
+    )
+    for task in (renewal, worker.periodic(settings.heartbeat), *jobs):
+        daemon.add_task(task)
+    return daemon
 
 
 def use_cases(
@@ -198,12 +190,13 @@ def make_worker(
     peers: Peers,
     lease: ConductorLease,
     pool: Callable[..., Executor] = ThreadPoolExecutor,
-    bound: Callable[[State, float], None] = ignore,
+    record_bind: Callable[[State, float], None] | None = None,
 ) -> Worker:
     """Return the worker of a conductor, with a handler for every kind of work.
 
-    ``pool`` makes the executor for the handlers of one kind. ``bound`` is called at the end of each
-    bind that a host has prepared, with the state of the ARQ and the seconds since its begin.
+    ``pool`` makes the executor for the handlers of one kind. ``record_bind`` is called at the end
+    of each bind that a host has prepared, with the state of the ARQ and the seconds since its
+    begin.
     """
     queue = WorkQueue(db=db)
     worker = Worker(
@@ -215,7 +208,9 @@ def make_worker(
         pool=pool,
     )
     nova_events = NovaEvents(db=db, queue=queue, nova=peers.nova)
-    unit_tasks = UnitTasks(db=db, queue=queue, agents=agents, wake=worker.wake, bound=bound)
+    unit_tasks = UnitTasks(
+        db=db, queue=queue, agents=agents, wake=worker.wake, record_bind=record_bind
+    )
     worker.handle(WorkKind.NOTIFY, nova_events.notify)
     worker.handle(WorkKind.PREPARE, unit_tasks.prepare)
     worker.handle(WorkKind.RELEASE, unit_tasks.release)

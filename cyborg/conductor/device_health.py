@@ -30,7 +30,7 @@ class Change:
 def of_report(
     report: Report, uuids: Mapping[tuple[str, str], str], existing: Sequence[Record]
 ) -> list[Change]:
-    """Return what a report changes.
+    """Return the changes of health that a report makes.
 
     ``uuids`` maps (driver, key) of all devices to their uuids; ``existing`` are the rows before the
     report. A device that the report does not mention keeps its health, unless another driver has

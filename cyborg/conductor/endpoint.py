@@ -119,19 +119,29 @@ def _check(sender: str, arguments: Mapping[str, Any]) -> None:
         raise exception.Forbidden(reason=f"{sender} cannot speak for host {host}.")
 
 
+def _load_caller(method: Method) -> Method:
+    """Make a method of the endpoint get ``caller`` as a Caller."""
+
+    @functools.wraps(method)
+    def loaded(self: object, context: Context, *, caller: Any, **arguments: Any) -> Any:
+        return method(self, context, caller=wire.load(Caller, caller), **arguments)
+
+    return loaded
+
+
 _answered = answering(CONDUCTOR)
 _sender_required = require_sender()
 _agent_checked = check_agents()
 
 
 def _request(method: Method) -> Method:
-    """Make a method answer requests that name their sender."""
-    return _answered(_sender_required(method))
+    """Make a method answer requests that users make through the API."""
+    return _answered(_sender_required(_load_caller(method)))
 
 
 def _agent_request(method: Method) -> Method:
     """Make a method answer requests of agents for their own host."""
-    return _request(_agent_checked(method))
+    return _answered(_sender_required(_agent_checked(method)))
 
 
 @dataclass(frozen=True)
@@ -171,103 +181,93 @@ class Endpoint:
 
     @_request
     def create_arqs(
-        self, context: Context, *, caller: Any, operation: str, profile_name: str
+        self, context: Context, *, caller: Caller, operation: str, profile_name: str
     ) -> Any:
-        arqs = self._cases.arq_creator.create(wire.load(Caller, caller), operation, profile_name)
-        return [wire.dump(arq) for arq in arqs]
+        created = self._cases.arq_creator.create(caller, operation, profile_name)
+        return [wire.dump(arq) for arq in created]
 
     @_request
     def patch_arqs(
-        self, context: Context, *, caller: Any, operation: str, bindings: Any, unbindings: Any
+        self, context: Context, *, caller: Caller, operation: str, bindings: Any, unbindings: Any
     ) -> None:
         binds = [wire.load(Binding, binding) for binding in bindings]
-        self._cases.arq_binder.patch(wire.load(Caller, caller), operation, binds, unbindings)
+        self._cases.arq_binder.patch(caller, operation, binds, unbindings)
 
     @_request
-    def delete_arqs(self, context: Context, *, caller: Any, operation: str, uuids: Any) -> None:
-        self._cases.arq_releaser.by_uuid(wire.load(Caller, caller), operation, uuids)
+    def delete_arqs(self, context: Context, *, caller: Caller, operation: str, uuids: Any) -> None:
+        self._cases.arq_releaser.by_uuid(caller, operation, uuids)
 
     @_request
     def delete_instance_arqs(
-        self, context: Context, *, caller: Any, operation: str, instance_uuid: str
+        self, context: Context, *, caller: Caller, operation: str, instance_uuid: str
     ) -> None:
-        self._cases.arq_releaser.by_instance(wire.load(Caller, caller), operation, instance_uuid)
+        self._cases.arq_releaser.by_instance(caller, operation, instance_uuid)
 
     @_request
     def attach(
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         instance_uuid: str,
         profile_name: str | None,
     ) -> Any:
-        begun = self._cases.attacher.attach(
-            wire.load(Caller, caller), operation, instance_uuid, profile_name
+        return wire.dump(
+            self._cases.attacher.attach(caller, operation, instance_uuid, profile_name)
         )
-        return wire.dump(begun)
 
     @_request
     def detach(
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         instance_uuid: str,
         arq_uuid: str | None,
     ) -> Any:
-        begun = self._cases.attacher.detach(
-            wire.load(Caller, caller), operation, instance_uuid, arq_uuid
-        )
-        return wire.dump(begun)
+        return wire.dump(self._cases.attacher.detach(caller, operation, instance_uuid, arq_uuid))
 
     @_request
     def create_device_profile(
-        self, context: Context, *, caller: Any, operation: str, profile: Any
+        self, context: Context, *, caller: Caller, operation: str, profile: Any
     ) -> Any:
-        created = self._cases.profiles.create(
-            wire.load(Caller, caller), operation, wire.load(DeviceProfile, profile)
-        )
-        return wire.dump(created)
+        new = wire.load(DeviceProfile, profile)
+        return wire.dump(self._cases.profiles.create(caller, operation, new))
 
     @_request
     def update_device_profile(
-        self, context: Context, *, caller: Any, operation: str, key: str, wish: Any
+        self, context: Context, *, caller: Caller, operation: str, key: str, wish: Any
     ) -> Any:
-        changed = self._cases.profiles.update(
-            wire.load(Caller, caller), operation, key, wire.load(ProfileChange, wish)
-        )
-        return wire.dump(changed)
+        change = wire.load(ProfileChange, wish)
+        return wire.dump(self._cases.profiles.update(caller, operation, key, change))
 
     @_request
     def delete_device_profiles(
-        self, context: Context, *, caller: Any, operation: str, keys: Any
+        self, context: Context, *, caller: Caller, operation: str, keys: Any
     ) -> None:
-        self._cases.profiles.delete(wire.load(Caller, caller), operation, keys)
+        self._cases.profiles.delete(caller, operation, keys)
 
     @_request
     def create_device(
-        self, context: Context, *, caller: Any, operation: str, wanted: Any, wait: bool
+        self, context: Context, *, caller: Caller, operation: str, wanted: Any, wait: bool
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, CREATE, wait)
+        order = Order(caller, operation, CREATE, wait)
         return wire.dump(self._cases.accelerator_creator.create(order, wire.load(Creation, wanted)))
 
     @_request
     def set_device_status(
-        self, context: Context, *, caller: Any, operation: str, uuid: str, status: str
+        self, context: Context, *, caller: Caller, operation: str, uuid: str, status: str
     ) -> None:
-        self._cases.device_admin.update(
-            wire.load(Caller, caller), operation, uuid, status=DeviceStatus(status)
-        )
+        self._cases.device_admin.update(caller, operation, uuid, status=DeviceStatus(status))
 
     @_request
     def update_device(
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         uuid: str,
         status: str | None,
@@ -277,7 +277,7 @@ class Endpoint:
         reason: str | None = None,
     ) -> None:
         self._cases.device_admin.update(
-            wire.load(Caller, caller),
+            caller,
             operation,
             uuid,
             status=None if status is None else DeviceStatus(status),
@@ -288,74 +288,70 @@ class Endpoint:
         )
 
     @_request
-    def delete_device(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.device_admin.delete(wire.load(Caller, caller), operation, uuid)
+    def delete_device(self, context: Context, *, caller: Caller, operation: str, uuid: str) -> None:
+        self._cases.device_admin.delete(caller, operation, uuid)
 
     @_request
     def program_deployable(
-        self, context: Context, *, caller: Any, operation: str, uuid: str, image_uuid: str
+        self, context: Context, *, caller: Caller, operation: str, uuid: str, image_uuid: str
     ) -> None:
-        self._cases.device_admin.program(wire.load(Caller, caller), operation, uuid, image_uuid)
+        self._cases.device_admin.program(caller, operation, uuid, image_uuid)
 
     @_request
     def create_attribute(
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         deployable: int | str,
         key: str,
         value: str,
         uuid: str | None,
     ) -> Any:
-        created = self._cases.attributes.create(
-            wire.load(Caller, caller),
-            operation,
-            deployable=deployable,
-            key=key,
-            value=value,
-            uuid=uuid,
+        attributes = self._cases.attributes
+        return wire.dump(
+            attributes.create(
+                caller, operation, deployable=deployable, key=key, value=value, uuid=uuid
+            )
         )
-        return wire.dump(created)
 
     @_request
-    def delete_attribute(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.attributes.delete(wire.load(Caller, caller), operation, uuid)
+    def delete_attribute(
+        self, context: Context, *, caller: Caller, operation: str, uuid: str
+    ) -> None:
+        self._cases.attributes.delete(caller, operation, uuid)
 
     @_request
     def discover_services(
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         hosts: Sequence[str] | None,
         driver: str | None,
         wait: bool,
         setup: bool | None = None,
     ) -> Any:
-        begun = self._cases.discovery_api.discover(
-            Order(wire.load(Caller, caller), operation, DISCOVER, wait),
-            hosts=hosts,
-            driver=driver,
-            setup=bool(setup),
+        order = Order(caller, operation, DISCOVER, wait)
+        return wire.dump(
+            self._cases.discovery_api.discover(order, hosts=hosts, driver=driver, setup=bool(setup))
         )
-        return wire.dump(begun)
 
     @_request
     def install_driver(
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         driver: str,
         hosts: Sequence[str] | None,
         options: Mapping[str, str] | None,
         wait: bool,
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, INSTALL, wait)
+        order = Order(caller, operation, INSTALL, wait)
         return wire.dump(self._cases.drivers.install(order, driver, hosts=hosts, options=options))
 
     @_request
@@ -363,29 +359,30 @@ class Endpoint:
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         driver: str,
         options: Mapping[str, str | None] | None,
         enabled: bool | None,
         wait: bool,
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, UPDATE, wait)
-        begun = self._cases.drivers.update(order, driver, options=options, enabled=enabled)
-        return wire.dump(begun)
+        order = Order(caller, operation, UPDATE, wait)
+        return wire.dump(
+            self._cases.drivers.update(order, driver, options=options, enabled=enabled)
+        )
 
     @_request
     def uninstall_driver(
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         driver: str,
         drain: bool,
         wait: bool,
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, UNINSTALL, wait)
+        order = Order(caller, operation, UNINSTALL, wait)
         return wire.dump(self._cases.drivers.uninstall(order, driver, drain=drain))
 
     @_request
@@ -393,23 +390,20 @@ class Endpoint:
         self,
         context: Context,
         *,
-        caller: Any,
+        caller: Caller,
         operation: str,
         uuid: str,
         disabled: bool,
         reason: str | None,
     ) -> None:
-        self._cases.processes.set_status(
-            wire.load(Caller, caller), operation, uuid, reason, disabled=disabled
-        )
+        self._cases.processes.set_status(caller, operation, uuid, reason, disabled=disabled)
 
     @_request
-    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
-        return wire.dump(
-            self._cases.processes.request_removal(wire.load(Caller, caller), operation, uuid)
-        )
+    def forget_service(self, context: Context, *, caller: Caller, operation: str, uuid: str) -> Any:
+        return wire.dump(self._cases.processes.request_removal(caller, operation, uuid))
 
-    @_request
+    @_answered
+    @_sender_required
     def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
         self._cases.heartbeats.api_alive(host, version, endpoint)
 

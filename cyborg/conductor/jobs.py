@@ -2,20 +2,22 @@
 """The periodic jobs of a conductor, and the settings of the jobs and the use cases."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cyborg.clients.nova import Nova
+from cyborg import exception
+from cyborg.clients.nova import Nova, ServerInfo
 from cyborg.clients.placement_sync import Publisher
 from cyborg.conductor.audit.auditor import Auditor
 from cyborg.conductor.audit.repairs import AuditJob, Repairs
 from cyborg.conductor.hosts.agent_failover import AgentFailover
 from cyborg.conductor.hosts.lost_devices import LostDevices
-from cyborg.conductor.instance_info import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
-from cyborg.db import history
-from cyborg.db.engine import Database
+from cyborg.db import history, instances
+from cyborg.db.base import Record
+from cyborg.db.engine import Database, retried
 from cyborg.db.history import Purge
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.service import PeriodicTask
@@ -24,9 +26,13 @@ LOG = logging.getLogger(__name__)
 
 #: A pass deletes at most ten thousand rows of a kind, which is more than a busy cloud adds between
 #: two passes.
-_PASS = Purge(batch=500, batches=20)
+_PURGE = Purge(batch=500, batches=20)
 #: Seconds between checks for agents that have been silent for too long.
 _AGENTS_INTERVAL: Final = 60.0
+#: Maximum number of instances that a pass reads.
+_INSTANCES = 20
+#: Milliseconds until an instance that is changing, or could not be read, is read again.
+_INSTANCE_RETRY_MS = 30_000
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Settings:
     auto_enable: frozenset[str] = frozenset()
     #: 0: names and states of instances are not read from Nova.
     instance_refresh: float = 0.0
-    instance_turn: float = 10.0
+    instance_interval: float = 10.0
 
     @property
     def down_after(self) -> dict[str, int]:
@@ -74,6 +80,7 @@ class Settings:
         return int(self.agent_down_after * 1000)
 
 
+@dataclass(frozen=True, kw_only=True)
 class RetentionJob:
     """Remove lost devices and history past their retention.
 
@@ -82,87 +89,127 @@ class RetentionJob:
     ``history_retention`` is in milliseconds; 0 keeps the history for ever.
     """
 
-    def __init__(
-        self,
-        *,
-        db: Database,
-        lease: ConductorLease,
-        lost_devices: LostDevices,
-        lease_ms: int,
-        history_retention: int,
-    ) -> None:
-        self._db = db
-        self._lease = lease
-        self._lost_devices = lost_devices
-        self._lease_ms = lease_ms
-        self._history_retention = history_retention
+    db: Database
+    lease: ConductorLease
+    lost_devices: LostDevices
+    lease_ms: int
+    history_retention: int
 
     def run_once(self) -> None:
         """Do one pass; raises exception.Unavailable."""
-        if not self._lease.comes_first(self._lease_ms):
+        if not self.lease.is_oldest(self.lease_ms):
             return
-        self._lost_devices.expire()
-        if self._history_retention:
-            before = history.cutoff(self._db, self._history_retention)
-            deleted = history.purge(self._db, before, _PASS)
+        self.lost_devices.expire()
+        if self.history_retention:
+            before = history.cutoff(self.db, self.history_retention)
+            deleted = history.purge(self.db, before, _PURGE)
             counts = [f"{count} {kept.value}" for kept, count in deleted.items() if count]
             if counts:
                 LOG.info("Deleted history past its retention: %s", ", ".join(counts))
 
 
-def audit(
-    settings: Settings, lease: ConductorLease, auditor: Callable[[], Auditor], repairs: Repairs
-) -> PeriodicTask:
-    """Return the job that compares the database, Placement and Nova, and repairs differences."""
-    job = AuditJob(
+@dataclass(frozen=True, kw_only=True)
+class InstanceInfoSync:
+    """Store what Nova says about instances.
+
+    Every conductor has the job, and the one that has been up for the longest time does it. Two may
+    do it at the same time: an answer is only stored while the row is unchanged since it was read.
+    ``refresh`` is the age of an answer, in milliseconds, at which it is read again. ``lease_ms`` is
+    the time in milliseconds after which a silent conductor is down. A pass sends no further request
+    after ``time_limit`` seconds.
+    """
+
+    db: Database
+    lease: ConductorLease
+    nova: Nova
+    refresh: int
+    lease_ms: int
+    time_limit: float
+    clock: Callable[[], float] = time.monotonic
+
+    def run_once(self) -> None:
+        """Do one pass: read the instances that are due.
+
+        Raises exception.Unavailable as soon as Nova does not answer. The next pass begins with
+        another instance then, because Nova may fail for this instance only.
+        """
+        if not self.lease.is_oldest(self.lease_ms):
+            return
+        soon = min(self.refresh, _INSTANCE_RETRY_MS)
+        end = self.clock() + self.time_limit
+        with self.db.reader() as tx:
+            due = instances.due(tx, self.db.now, _INSTANCES)
+        for row in due:
+            if self.clock() > end:
+                break
+            try:
+                info = self.nova.server_info(row.uuid)
+            except exception.Unavailable:
+                self._store(row, None, soon)
+                raise
+            try:
+                self._store(row, info, soon if info and info.moving else self.refresh)
+            except exception.Invalid:
+                LOG.warning("Name of instance %s not stored: the database cannot hold it", row.uuid)
+                self._store(row, None, self.refresh)
+
+    @retried
+    def _store(self, row: Record, info: ServerInfo | None, after_ms: int) -> None:
+        """Store the info, if any, and read the instance again after ``after_ms``."""
+        values = None if info is None else {"name": info.name, "status": info.status}
+        with self.db.writer() as tx:
+            instances.set_server_info(tx, self.db.now, row, after_ms=after_ms, answer=values)
+
+
+def periodic_jobs(
+    settings: Settings,
+    *,
+    db: Database,
+    lease: ConductorLease,
+    nova: Nova,
+    auditor: Callable[[], Auditor],
+    publisher: Callable[[], Publisher],
+    repairs: Repairs,
+    lost_devices: LostDevices,
+) -> list[PeriodicTask]:
+    """Return the jobs that only one conductor of a cloud runs at a time."""
+    lease_ms = int(settings.lease * 1000)
+    audit = AuditJob(
         lease=lease,
         auditor=auditor,
         repairs=repairs,
-        lease_ms=int(settings.lease * 1000),
+        lease_ms=lease_ms,
         limit=settings.audit_changes,
     )
-    return PeriodicTask("audit", job.run_once, interval=settings.audit_interval)
-
-
-def housekeeping(
-    settings: Settings, db: Database, lease: ConductorLease, lost_devices: LostDevices
-) -> PeriodicTask:
-    """Return the job that removes lost devices and history past their retention."""
-    job = RetentionJob(
+    retention = RetentionJob(
         db=db,
         lease=lease,
         lost_devices=lost_devices,
-        lease_ms=int(settings.lease * 1000),
+        lease_ms=lease_ms,
         history_retention=int(settings.history_retention * 1000),
     )
-    return PeriodicTask("housekeeping", job.run_once, interval=settings.housekeeping_interval)
-
-
-def agent_failover(
-    settings: Settings, db: Database, lease: ConductorLease, publisher: Callable[[], Publisher]
-) -> PeriodicTask:
-    """Return the job that reserves the units of agents that are down in Placement."""
-    job = AgentFailover(
-        db=db,
-        lease=lease,
-        publisher=publisher,
-        grace=int(settings.agent_grace * 1000),
-        lease_ms=int(settings.lease * 1000),
-    )
-    interval = min(_AGENTS_INTERVAL, settings.agent_grace)
-    return PeriodicTask("agents", job.run_once, interval=interval)
-
-
-def instance_info(
-    settings: Settings, db: Database, lease: ConductorLease, nova: Nova
-) -> PeriodicTask:
-    """Return the job that reads the names and states of instances from Nova."""
-    job = InstanceInfoSync(
-        db=db,
-        lease=lease,
-        nova=nova,
-        refresh=int(settings.instance_refresh * 1000),
-        lease_ms=int(settings.lease * 1000),
-        patience=settings.instance_turn,
-    )
-    return PeriodicTask("instances", job.run_once, interval=settings.instance_turn)
+    jobs = [
+        PeriodicTask("audit", audit.run_once, interval=settings.audit_interval),
+        PeriodicTask("housekeeping", retention.run_once, interval=settings.housekeeping_interval),
+    ]
+    if settings.instance_refresh:
+        sync = InstanceInfoSync(
+            db=db,
+            lease=lease,
+            nova=nova,
+            refresh=int(settings.instance_refresh * 1000),
+            lease_ms=lease_ms,
+            time_limit=settings.instance_interval,
+        )
+        jobs.append(PeriodicTask("instances", sync.run_once, interval=settings.instance_interval))
+    if settings.agent_grace:
+        failover = AgentFailover(
+            db=db,
+            lease=lease,
+            publisher=publisher,
+            grace=int(settings.agent_grace * 1000),
+            lease_ms=lease_ms,
+        )
+        interval = min(_AGENTS_INTERVAL, settings.agent_grace)
+        jobs.append(PeriodicTask("agents", failover.run_once, interval=interval))
+    return jobs

@@ -34,24 +34,20 @@ class ConductorLease:
     def __init__(self, *, db: Database, process: Process) -> None:
         self._db = db
         self._process = process
-        self._owner: tuple[int, int] | None = None
+        #: (services id, epoch); None before the first renewal succeeded.
+        self.owner: tuple[int, int] | None = None
 
-    @property
-    def owner(self) -> tuple[int, int] | None:
-        """(services id, epoch); None before the first renewal succeeded."""
-        return self._owner
-
-    def comes_first(self, lease_ms: int) -> bool:
+    def is_oldest(self, lease_ms: int) -> bool:
         """Return whether this conductor has existed longest of all that are alive now.
 
-        It runs the jobs that only one conductor should run. Two conductors may both be first for a
-        moment, so such a job must tolerate that. A conductor counts as alive for ``lease_ms``
+        It runs the jobs that only one conductor should run. For a moment, two conductors may both
+        get True, so such a job must tolerate that. A conductor counts as alive for ``lease_ms``
         milliseconds after its last heartbeat.
         """
-        if self._owner is None:
+        if self.owner is None:
             return False
         with self._db.reader() as tx:
-            return services.first_alive(tx, self._db.now, CONDUCTOR, lease_ms) == self._owner[0]
+            return services.first_alive(tx, self._db.now, CONDUCTOR, lease_ms) == self.owner[0]
 
     @retried
     def renew(self, bus_error: str = "") -> None:
@@ -60,11 +56,11 @@ class ConductorLease:
         ``bus_error`` says why this conductor receives no requests; it is empty while it does.
         """
         with self._db.writer() as tx:
-            if self._owner is not None and services.heartbeat(
+            if self.owner is not None and services.heartbeat(
                 tx,
                 self._db.now,
                 self._process,
-                epoch=self._owner[1],
+                epoch=self.owner[1],
                 status=DriverState.READY.value,
                 bus_error=bus_error,
             ):
@@ -73,7 +69,7 @@ class ConductorLease:
                 tx, self._db.now, self._process, DriverState.READY.value, bus_error=bus_error
             )
             services.remove_silent(tx, self._db.now, self._process, silent_ms=_REMOVE_AFTER_MS)
-        self._owner = owner
+        self.owner = owner
 
     def end(self) -> None:
         """Remove the row of this conductor, which stops in an orderly way.
@@ -82,14 +78,14 @@ class ConductorLease:
         once. When the database is not available the row stays; it is removed a day after another
         conductor has started on this host.
         """
-        if self._owner is None:
+        if self.owner is None:
             return
         try:
             with self._db.writer() as tx:
-                services.deregister(tx, self._process, epoch=self._owner[1])
+                services.deregister(tx, self._process, epoch=self.owner[1])
         except exception.CyborgError as error:
             LOG.warning(
                 "%s on host %s could not remove its row when it stopped, and will show as down: %s",
                 *(CONDUCTOR, self._process.host, error),
             )
-        self._owner = None
+        self.owner = None

@@ -7,7 +7,7 @@ While the database is away or slow the counts are left out, and a metric says so
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Final
@@ -31,15 +31,15 @@ from cyborg.model.work import WorkKind
 from cyborg.rpc.transport import in_thread
 
 #: Seconds that the database may take to answer; Prometheus waits for ten.
-_PATIENCE: Final = 5.0
-#: Labels that have the value 0 when the database has no such row.
-_ARQS: Final = [(state.value,) for state in State]
-_HANDLES: Final = [*((state.value,) for state in HandleState), (LOST,)]
-_OPERATIONS: Final = [(state.value,) for state in OperationState]
+_TIMEOUT: Final = 5.0
+#: States that are shown with 0 when the database has no such row.
+_ARQS: Final[Counts] = {(state.value,): 0 for state in State}
+_HANDLES: Final[Counts] = {(str(state),): 0 for state in (*HandleState, LOST)}
+_OPERATIONS: Final[Counts] = {(state.value,): 0 for state in OperationState}
 #: The kinds of work, without the kind that never ends: it does not wait.
 _WORK: Final = [(kind.value,) for kind in WorkKind if kind is not WorkKind.PUBLISH_NOTIFICATIONS]
 #: Seconds after which readings that were not renewed are dropped.
-_KEPT: Final = 3600.0
+_READINGS_TTL: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Readings:
 
     def latest(self) -> list[DeviceReading]:
         """Return the readings of all hosts that are at most an hour old."""
-        oldest = self._clock() - _KEPT
+        oldest = self._clock() - _READINGS_TTL
         with self._lock:
             self._hosts = {
                 host: readings
@@ -115,7 +115,7 @@ class CloudCollector(Collector):
     """Read the metrics for each scrape.
 
     ``down_after`` maps a binary to the milliseconds of silence after which a process of it is down.
-    The database has ``patience`` seconds to answer.
+    The database has ``timeout`` seconds to answer.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class CloudCollector(Collector):
         db: Reader,
         readings: Readings,
         down_after: Mapping[str, int],
-        patience: float = _PATIENCE,
+        timeout: float = _TIMEOUT,
     ) -> None:
         self._db = db
         self._readings = readings
         self._down_after = down_after
-        self._patience = patience
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._query: Future[Totals] | None = None
 
@@ -138,21 +138,38 @@ class CloudCollector(Collector):
         totals = self._totals()
         yield _filled(catalogue.DATABASE_UP, {(): 0 if totals is None else 1})
         if totals is not None:
-            yield _filled(catalogue.ARQS, _with_zeros(totals.arqs, _ARQS))
-            yield _filled(catalogue.HANDLES, _with_zeros(_by_state(totals.units), _HANDLES))
-            yield _filled(catalogue.UNITS, _with_zeros(totals.units, _unit_labels(totals.units)))
+            handles: Counter[tuple[str, ...]] = Counter(_HANDLES)
+            units = dict(totals.units)
+            for (host, resource_class, state), count in totals.units.items():
+                handles[state,] += count
+                for usual in (HandleState.FREE.value, HandleState.HELD.value):
+                    units.setdefault((host, resource_class, usual), 0)
+            services: dict[tuple[str, ...], int] = {
+                (binary, state): 0 for binary in self._down_after for state in ("up", "down")
+            }
+            for (binary, *_), ms in totals.silence.items():
+                if binary in self._down_after:
+                    services[binary, "up" if ms <= self._down_after[binary] else "down"] += 1
+            yield _filled(catalogue.ARQS, {**_ARQS, **totals.arqs})
+            yield _filled(catalogue.HANDLES, handles)
+            yield _filled(catalogue.UNITS, units)
             yield _filled(catalogue.UNITS_LEAKED, {(): totals.leaked})
             yield _filled(catalogue.DEVICES, totals.devices)
             yield _filled(catalogue.DEVICE_HEALTHY, totals.healthy)
             yield _filled(catalogue.DRIVERS, totals.drivers)
             yield _filled(catalogue.WORK, _waiting(totals.work))
-            yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(totals.ages)))
+            yield _filled(catalogue.WORK_OLDEST, _waiting(totals.ages), scale=1000)
             yield _filled(catalogue.WORK_FAILING, _waiting(totals.failing))
-            yield _filled(catalogue.OPERATIONS, _with_zeros(totals.operations, _OPERATIONS))
-            yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.untold / 1000})
-            yield _filled(catalogue.SERVICES, self._services(totals.silence))
-            yield _filled(catalogue.HEARTBEAT_AGE, _seconds(totals.silence))
-        yield from self._reading_families()
+            yield _filled(catalogue.OPERATIONS, {**_OPERATIONS, **totals.operations})
+            yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.untold}, scale=1000)
+            yield _filled(catalogue.SERVICES, services)
+            yield _filled(catalogue.HEARTBEAT_AGE, totals.silence, scale=1000)
+        families = {name: metric.family() for name, metric in catalogue.DEVICE_STATS.items()}
+        for reading in self._readings.latest():
+            for name, value in reading.figures.items():
+                labels = (reading.host, reading.driver, reading.type, reading.uuid)
+                families[name].add_metric(labels, value, timestamp=reading.at)
+        yield from families.values()
 
     def _totals(self) -> Totals | None:
         """Return the counts, None while the database does not answer.
@@ -163,7 +180,7 @@ class CloudCollector(Collector):
             if self._query is None or self._query.done():
                 self._query = in_thread(self._read, name="metrics")
             query = self._query
-        wait((query,), self._patience)
+        wait((query,), self._timeout)
         if not query.done():
             return None
         try:
@@ -175,53 +192,16 @@ class CloudCollector(Collector):
         with self._db.reader() as tx:
             return metrics_db.totals(tx, self._db.now)
 
-    def _services(self, silence: Counts) -> Counts:
-        """Count services by binary and state; ``silence`` is in milliseconds."""
-        counts: dict[tuple[str, ...], int] = {
-            (binary, state): 0 for binary in self._down_after for state in ("up", "down")
-        }
-        for (binary, *_), ms in silence.items():
-            if binary in self._down_after:
-                counts[binary, "up" if ms <= self._down_after[binary] else "down"] += 1
-        return counts
 
-    def _reading_families(self) -> Iterable[GaugeMetricFamily]:
-        families = {name: metric.family() for name, metric in catalogue.DEVICE_STATS.items()}
-        for reading in self._readings.latest():
-            for name, value in reading.figures.items():
-                labels = (reading.host, reading.driver, reading.type, reading.uuid)
-                families[name].add_metric(labels, value, timestamp=reading.at)
-        return families.values()
-
-
-def _filled(metric: Metric, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
+def _filled(
+    metric: Metric, values: Mapping[tuple[str, ...], float], *, scale: int = 1
+) -> GaugeMetricFamily:
+    """Return a metric with these values, divided by ``scale``."""
     family = metric.family()
     for labels, value in sorted(values.items()):
-        family.add_metric(labels, value)
+        family.add_metric(labels, value / scale)
     return family
-
-
-def _with_zeros(counts: Counts, labels: Iterable[tuple[str, ...]]) -> Counts:
-    return {**dict.fromkeys(labels, 0), **counts}
-
-
-def _by_state(units: Counts) -> Counts:
-    """Return the sums over all hosts and resource classes."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    for (_, _, state), count in units.items():
-        counts[state,] += count
-    return counts
-
-
-def _unit_labels(units: Counts) -> Iterable[tuple[str, ...]]:
-    """Return the labels of free and held units of each host and resource class."""
-    states = (HandleState.FREE.value, HandleState.HELD.value)
-    return [(host, kind, state) for host, kind, _ in units for state in states]
 
 
 def _waiting(counts: Counts) -> Counts:
     return {kind: counts.get(kind, 0) for kind in _WORK}
-
-
-def _seconds(counts: Counts) -> Mapping[tuple[str, ...], float]:
-    return {labels: ms / 1000 for labels, ms in counts.items()}

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from cyborg import exception
@@ -23,25 +23,13 @@ from cyborg.db.notifications import Position
 from cyborg.model import notification
 from cyborg.model.notification import Notification
 from cyborg.rpc.notifications import Notifier
-from cyborg.service import PeriodicTask
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds between two reads of the history.
 _PAUSE: Final = 1.0
-#: Seconds between checks that the work row exists.
-_INTERVAL: Final = 60.0
-#: So many lines of the history are sent before the position is stored.
+#: Maximum number of history entries that are sent before the position is stored.
 _LIMIT: Final = 200
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The messages to send, the position after them, and whether there are more at once."""
-
-    messages: list[Notification]
-    position: Position
-    more: bool
 
 
 class NotificationPublisher:
@@ -69,13 +57,9 @@ class NotificationPublisher:
         # Silent services → (time of the last heartbeat, time when the silence was first seen), ms.
         self._suspects: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def job(self) -> PeriodicTask:
-        """Return the job that adds the work row, so that messages begin at the present time."""
-        return PeriodicTask("notifications", self.begin, interval=_INTERVAL)
-
     @retried
     def begin(self) -> None:
-        """Add the work row unless it exists."""
+        """Add the work row unless it exists; messages begin at the present time."""
         with self._db.reader() as tx:
             if notifications.is_enabled(tx):
                 return
@@ -100,8 +84,12 @@ class NotificationPublisher:
         while not self._stopped.is_set():
             more = False
             try:
-                position, more = self._send_batch(row, position)
-                logged = ""
+                messages, after, unread = self._read(row, position)
+                # No transaction is open while this waits for the message bus.
+                self._notifier.send(messages)
+                if after != position:
+                    self._store(row, after)
+                position, more, logged = after, unread, ""
             except exception.CyborgError as error:
                 # No service is known to be silent: the database may have been away for all.
                 self._suspects = {}
@@ -117,40 +105,32 @@ class NotificationPublisher:
         self._stopped.set()
         self._notifier.close()
 
-    def _send_batch(self, row: Record, position: Position) -> tuple[Position, bool]:
-        """Send the next messages; return the position after them, and whether there are more."""
-        batch = self._read(row, position)
-        # No transaction is open while this waits for the message bus.
-        self._notifier.send(batch.messages)
-        if batch.position != position:
-            self._store(row, batch.position)
-        return batch.position, batch.more
-
     @retried
     def _store(self, row: Record, position: Position) -> None:
         with self._queue.checkpoint([row]) as tx:
             work.set_spec(tx, row, position.dump())
 
-    def _read(self, row: Record, position: Position) -> _Batch:
+    def _read(self, row: Record, position: Position) -> tuple[list[Notification], Position, bool]:
+        """Return the messages to send, the position after them, and whether there are more."""
         with self._db.reader() as tx:
             now_ms = notifications.owned_now(tx, self._db.now, row)
             if now_ms is None:
                 raise Fenced
-            happenings, more = notifications.next_events(tx, position, _LIMIT)
-            arqs = {happening.uuid for happening in happenings if happening.noun == "arq"}
-            devices = {happening.uuid for happening in happenings if happening.noun == "device"}
+            entries, more = notifications.next_events(tx, position, _LIMIT)
+            arqs = {entry.uuid for entry in entries if entry.noun == "arq"}
+            devices = {entry.uuid for entry in entries if entry.noun == "device"}
             owners = notifications.arq_projects(tx, arqs)
             facts = notifications.devices(tx, devices)
             silent = notifications.down_services(tx, self._db.now, self._down_after)
             back = notifications.last_heartbeats(tx, position.down - silent.keys())
         messages: list[Notification | None] = []
-        for happening in happenings:
-            uuid = happening.uuid
-            if happening.noun == "arq":
-                messages.append(notification.arq_state(happening, owners.get(uuid)))
-            elif happening.noun == "device":
-                messages.append(notification.device_state(happening, facts.get(uuid)))
-                messages.append(notification.device_health(happening, facts.get(uuid)))
+        for entry in entries:
+            uuid = entry.uuid
+            if entry.noun == "arq":
+                messages.append(notification.arq_state(entry, owners.get(uuid)))
+            elif entry.noun == "device":
+                messages.append(notification.device_state(entry, facts.get(uuid)))
+                messages.append(notification.device_health(entry, facts.get(uuid)))
         for (binary, host), seen_ms in sorted(back.items()):
             messages.append(
                 notification.service(binary, host, up=True, at_ms=now_ms, seen_ms=seen_ms)
@@ -162,8 +142,8 @@ class NotificationPublisher:
             messages.append(
                 notification.service(binary, host, up=False, at_ms=now_ms, seen_ms=seen_ms)
             )
-        after = replace(position.after(happenings, now_ms), down=still_down | newly_down)
-        return _Batch([message for message in messages if message is not None], after, more)
+        after = replace(position.after(entries, now_ms), down=still_down | newly_down)
+        return [message for message in messages if message is not None], after, more
 
     def _down(self, silent: Mapping[tuple[str, str], int], now_ms: int) -> set[tuple[str, str]]:
         """Return the services that are certainly down.

@@ -290,27 +290,13 @@ def _claim(
     requested = {uuid: images.requested_image(row.group_spec) for uuid, row in rows.items()}
     # ARQs that request no image come last, so that their work waits for the image.
     bindings = sorted(bindings, key=lambda binding: requested[binding.arq_uuid] is None)
-    by_id = sorted(providers.values(), key=lambda deployable: int(deployable.id))
-    bindings_of = {
-        deployable.id: [
-            binding for binding in bindings if binding.device_rp_uuid == deployable.rp_uuid
-        ]
-        for deployable in by_id
-    }
-    loading = {
-        deployable.id: images.admit(
-            tx,
-            deployable,
-            {
-                binding.arq_uuid: requested[binding.arq_uuid]
-                for binding in bindings_of[deployable.id]
-            },
-        )
-        for deployable in by_id
-    }
+    groups = []
+    for deployable in sorted(providers.values(), key=lambda deployable: int(deployable.id)):
+        group = [binding for binding in bindings if binding.device_rp_uuid == deployable.rp_uuid]
+        images_by_arq = {binding.arq_uuid: requested[binding.arq_uuid] for binding in group}
+        groups.append((deployable, group, images.admit(tx, deployable, images_by_arq)))
     claims: list[_Claim] = []
-    for deployable in by_id:
-        group = bindings_of[deployable.id]
+    for deployable, group, loads in groups:
         # Placement has allocated these units, so a handle that is still being released counts too.
         handles = attach_handles.claim(tx, deployable.id, len(group), wait=wait)
         if len(handles) < len(group):
@@ -318,7 +304,7 @@ def _claim(
                 raise _TooFewHandles
             raise exception.NoFreeHandle(provider=deployable.rp_uuid, wanted=len(group))
         for binding, handle in zip(group, handles, strict=True):
-            agent_works = handle.waits or loading[deployable.id] or deployable.prepare
+            agent_works = handle.waits or loads or deployable.prepare
             state = MOVES[Event.START if agent_works else Event.BIND].target
             row = rows[binding.arq_uuid]
             claims.append(_Claim(row, binding, deployable, handle.id, handle.waits, state))
@@ -363,17 +349,6 @@ def resolve(
         if row.instance_uuid is not None and not row.hidden
     ]
     work.add(tx, now, notifications)
-    entries = [
-        events.Entry(
-            "arq",
-            row.uuid,
-            MOVES[event].target.value,
-            instance_uuid=row.instance_uuid,
-            hostname=row.hostname,
-            reason=fault,
-            device_uuid=row.device_uuid,
-        )
-        for row in started
-    ]
+    entries = [release.arq_entry(row, MOVES[event].target.value, reason=fault) for row in started]
     events.record(tx, now, entries, operation=request_key, ordered_by=ordered_by)
     return True

@@ -26,11 +26,15 @@ class Profiles:
 
     db: Database
 
+    @retried
     def create(self, caller: Caller, request_key: str, profile: DeviceProfile) -> DeviceProfile:
         """Store a profile and return it as stored; raises Duplicate with the field in conflict."""
         new = replace(profile, created_at=datetime.now(UTC).replace(tzinfo=None, microsecond=0))
         try:
-            self._store(caller, request_key, new)
+            with self.db.writer() as tx:
+                device_profiles.insert(tx, new)
+                entry = events.Entry(_NOUN, new.uuid, _CREATED)
+                events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)
             return new
         except exception.Conflict:
             with self.db.reader() as tx:
@@ -90,10 +94,3 @@ class Profiles:
             device_profiles.remove(tx, [row.id for row in rows])
             entries = [events.Entry(_NOUN, row.uuid, _DELETED) for row in rows]
             events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
-
-    @retried
-    def _store(self, caller: Caller, request_key: str, profile: DeviceProfile) -> None:
-        with self.db.writer() as tx:
-            device_profiles.insert(tx, profile)
-            entry = events.Entry(_NOUN, profile.uuid, _CREATED)
-            events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)

@@ -154,7 +154,7 @@ def _is_loading(row: Record) -> bool:
 
 
 def _parsed(spec: Mapping[str, str]) -> RequestedImage | None:
-    """Return the image that a stored row requests; None for a request that is no longer valid."""
+    """Return the image that a stored row requests; None when the request is no longer valid."""
     try:
         return parse_image(spec)
     except exception.Invalid:

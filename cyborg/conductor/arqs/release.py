@@ -51,7 +51,8 @@ class ArqReleaser:
             bound = {row.uuid for row in rows if row.instance_uuid and not caller.service}
             deletable = [row for row in rows if row.uuid not in bound]
             waiting = self._delete(tx, caller, request_key, deletable)
-            instances.release(tx, self.db.now, _instances(deletable))
+            instance_uuids = {row.instance_uuid for row in deletable if row.instance_uuid}
+            instances.release(tx, self.db.now, instance_uuids)
         if waiting:
             self.wake()
         if bound:
@@ -101,7 +102,7 @@ class ArqReleaser:
             return False
         cancel_and_release(tx, self.db.now, rows, request_key=request_key)
         arqs.remove(tx, [row.id for row in rows])
-        entries = [_entry(row, _DELETED) for row in rows]
+        entries = [arq_entry(row, _DELETED) for row in rows]
         events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
         return any(row.prepared for row in rows)
 
@@ -130,8 +131,8 @@ def unbind(
         arqs.check(row, Event.UNBIND)
     cancel_and_release(tx, now, rows, request_key=request_key)
     arqs.unbind(tx, [row.id for row in rows])
-    instances.release(tx, now, _instances(rows))
-    entries = [_entry(row, State.UNBOUND.value) for row in rows]
+    instances.release(tx, now, {row.instance_uuid for row in rows if row.instance_uuid})
+    entries = [arq_entry(row, State.UNBOUND.value) for row in rows]
     events.record(tx, now, entries, caller=caller, operation=request_key)
 
 
@@ -197,16 +198,14 @@ def _lock(tx: sa.Connection, caller: Caller, uuids: Sequence[str]) -> Sequence[R
     return arqs.lock(tx, Arq.uuid.in_(uuids), *arqs.of_caller(caller))
 
 
-def _instances(rows: Sequence[Record]) -> set[str]:
-    return {row.instance_uuid for row in rows if row.instance_uuid}
-
-
-def _entry(row: Record, action: str) -> events.Entry:
+def arq_entry(row: Record, action: str, *, reason: str | None = None) -> events.Entry:
+    """Return the history entry of an ARQ; ``row`` holds its instance, host and device."""
     return events.Entry(
         "arq",
         row.uuid,
         action,
         instance_uuid=row.instance_uuid,
         hostname=row.hostname,
+        reason=reason,
         device_uuid=row.device_uuid,
     )

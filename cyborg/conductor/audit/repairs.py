@@ -324,7 +324,7 @@ class AuditJob:
 
         Raises exception.Unavailable, without a repair, when Placement or Nova does not answer.
         """
-        if not self._lease.comes_first(self._lease_ms):
+        if not self._lease.is_oldest(self._lease_ms):
             # What an earlier turn of this conductor remembers is too old for its next turn.
             self._auditor, self._logged = None, set()
             return

@@ -57,7 +57,7 @@ class AgentFailover:
         conductors come back after an outage, every agent seems silent until its next heartbeat.
         Raises exception.Unavailable while Placement does not answer; the next pass tries again.
         """
-        if not self._lease.comes_first(self._lease_ms):
+        if not self._lease.is_oldest(self._lease_ms):
             self._silent, self._reserved = {}, {}
             return
         absences: dict[int, _Absence] = {}

@@ -7,7 +7,7 @@ import logging
 import sqlalchemy as sa
 
 from cyborg import exception
-from cyborg.conductor.reports.driver_inventory import introduce
+from cyborg.conductor.reports.driver_inventory import register_drivers
 from cyborg.db import deployables, hosts, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
@@ -55,7 +55,7 @@ class Heartbeats:
                 host = hosts.of_agent(tx, hello.host)
             if hello.epoch is None and host.digest is not None:
                 # A new host needs none of this: its first report follows.
-                introduce(tx, host.id, hello.drivers)
+                register_drivers(tx, host.id, hello.drivers)
                 deployables.clear_unused_images(tx, host.id)
         return Welcome(epoch, host.digest, host.desired_generation)
 

@@ -4,6 +4,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -138,8 +139,10 @@ class ReportApplier:
             elif row is not None:
                 diff.compare_device(row, driver, device, stored)
             elif not device.made:
-                uuid = inventory.uuid_for(driver, device.key, taken_uuids)
-                diff.add_device(driver, device, uuid)
+                # The device keeps the uuid that it had as hardware.
+                entry = inventory.hardware.get((driver, device.key))
+                kept_uuid = entry.uuid if entry and entry.uuid not in taken_uuids else None
+                diff.add_device(driver, device, kept_uuid or str(uuid4()))
             elif (order := ordered.get((driver, device.key))) is not None:
                 diff.add_device(driver, device, order.uuid, order.labels)
             # Otherwise an operator has deleted the device, and its agent does not know it yet.

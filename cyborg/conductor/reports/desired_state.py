@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-import sqlalchemy as sa
-
 from cyborg.conductor.leases import check_epoch
 from cyborg.db import created_accelerators, drivers, host_inventory, hosts, lost_devices
 from cyborg.db.base import Record
@@ -60,7 +58,15 @@ class DesiredStates:
             attributes = host_inventory.attributes(tx, host.id)
             driver_rows = drivers.of_host(tx, host.id)
             ordered = created_accelerators.requests(tx, host.id)
-            removed = self._removed(tx, host.id, devices.values(), deployables)
+            # Ids of the deployables to be removed, alone or with their devices.
+            removed: set[int] = set()
+            if any(row.lost_ms is not None for row in devices.values()):
+                due = lost_devices.due_devices(tx, self.db.now, host.id, self.lost_retention)
+                device_ids = {row.id for row in due}
+                removed |= {row.id for row in deployables if row.device_id in device_ids}
+            if any(row.lost_ms is not None for row in deployables):
+                due = lost_devices.due_deployables(tx, self.db.now, host.id, self.lost_retention)
+                removed |= {row.id for row in due}
         # Deployable id → its handles, and its traits.
         handles = defaultdict(list)
         for handle in handle_rows:
@@ -103,24 +109,6 @@ class DesiredStates:
             _requested_drivers(driver_rows.values()),
             made=tuple(sorted(created, key=lambda item: (item.driver, item.device.key))),
         )
-
-    def _removed(
-        self,
-        tx: sa.Connection,
-        host_id: int,
-        devices: Iterable[Record],
-        deployables: Iterable[Record],
-    ) -> set[int]:
-        """Return the ids of the deployables to be removed, alone or with their devices."""
-        removed: set[int] = set()
-        if any(row.lost_ms is not None for row in devices):
-            due = lost_devices.due_devices(tx, self.db.now, host_id, self.lost_retention)
-            device_ids = {row.id for row in due}
-            removed |= {row.id for row in deployables if row.device_id in device_ids}
-        if any(row.lost_ms is not None for row in deployables):
-            due = lost_devices.due_deployables(tx, self.db.now, host_id, self.lost_retention)
-            removed |= {row.id for row in due}
-        return removed
 
 
 def _facts(

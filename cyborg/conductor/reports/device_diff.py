@@ -36,7 +36,7 @@ class StoredDevices:
 
     @classmethod
     def read(cls, tx: sa.Connection, host_id: int) -> "StoredDevices":
-        """Read them: one statement for a host without devices, four for any other."""
+        """Read the rows: one statement for a host without devices, four for any other."""
         devices = host_inventory.devices(tx, host_id)
         if not devices:
             return cls()
@@ -86,7 +86,7 @@ class DeviceDiff:
 
     @property
     def waiting(self) -> int:
-        """How many of the new devices wait to be enabled."""
+        """Number of new devices that wait to be enabled."""
         return sum(row["status"] == DeviceStatus.INACTIVE.value for row in self.devices)
 
     def uuids(self, stored: StoredDevices) -> dict[tuple[str, str], str]:

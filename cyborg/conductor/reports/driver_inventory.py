@@ -8,7 +8,7 @@ of the device.
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,7 @@ from cyborg.db import base, host_inventory
 from cyborg.db import drivers as drivers_db
 from cyborg.db.base import Record
 from cyborg.db.models import Backend, Driver, Hardware
-from cyborg.model.report import DriverHello, DriverReport, DriverState, Report
+from cyborg.model.report import DriverHello, DriverState, Report
 
 LOG = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class DriverInventory:
 
     @classmethod
     def read(cls, tx: sa.Connection, host_id: int) -> "DriverInventory":
-        """Read them with two statements."""
+        """Read the rows of a host with two statements."""
         inventory = cls(host_id)
         for row in drivers_db.with_backends(tx, host_id):
             inventory.drivers[row.name] = row
@@ -56,28 +56,39 @@ class DriverInventory:
         added: list[Row] = []
         for driver in report.drivers:
             old = self.drivers.get(driver.driver)
+            columns: Row = {
+                "state": driver.state.value,
+                "error": driver.error,
+                "version": driver.version,
+                "device_type": driver.type,
+                "endpoint": driver.endpoint,
+                "accepts": [asdict(option) for option in driver.accepts],
+            }
+            if old is None or old.wanted is None:
+                # The host decides until an operator has enabled or disabled the driver.
+                columns["enabled"] = driver.state is not DriverState.STOPPED
             if old is None:
-                enabled = driver.state is not DriverState.STOPPED
-                columns = {**_driver_columns(driver), "enabled": enabled}
                 added.append({"uuid": str(uuid4()), "name": driver.driver, **columns})
                 # After an upgrade a driver without a row may have devices.
                 changed |= driver.state is not DriverState.READY
             else:
-                _change(tx, Driver, old, _driver_columns(driver) | _enabled(old, driver.state))
+                _change(tx, Driver, old, columns)
                 changed |= old.state != driver.state.value
         for name in self.drivers.keys() - {driver.driver for driver in report.drivers}:
             row = self.drivers[name]
-            stopped = {"state": DriverState.STOPPED.value, **_enabled(row, DriverState.STOPPED)}
+            stopped: Row = {"state": DriverState.STOPPED.value}
+            if row.wanted is None:
+                stopped["enabled"] = False
             _change(tx, Driver, row, stopped)
         common = {"host_id": self.host_id, "discovered_ms": now}
         added_ids = base.insert_ids(tx, Driver, added, common)
         ids = {row.name: row.id for row in self.drivers.values()}
-        seen = [
+        ready_ids = [
             ids[driver.driver]
             for driver in report.drivers
             if driver.state is DriverState.READY and driver.driver in ids
         ]
-        drivers_db.set_discovered(tx, Driver, seen, now)
+        drivers_db.set_discovered(tx, Driver, ready_ids, now)
         ids |= {row["name"]: added_ids[row["uuid"]] for row in added}
         self._note_backends(tx, now, report, ids)
         return changed
@@ -95,7 +106,7 @@ class DriverInventory:
         reported.
         """
         silent = {driver.driver for driver in report.drivers if driver.hardware is None}
-        left = {key: row for key, row in self.hardware.items() if key[0] not in silent}
+        remaining = {key: row for key, row in self.hardware.items() if key[0] not in silent}
         taken = set(devices.values())
         added: list[Row] = []
         changes: list[tuple[Record, Row]] = []
@@ -108,7 +119,7 @@ class DriverInventory:
             ).items()
         }
         for key, entry in entries.items():
-            old = left.pop(key, None)
+            old = remaining.pop(key, None)
             uuid = devices.get(key)
             if uuid is None:
                 keeps = old is not None and old.uuid not in taken
@@ -138,17 +149,12 @@ class DriverInventory:
                 added.append({"driver": key[0], "hardware_key": key[1], **columns})
             else:
                 changes.append((old, columns))
-        drivers_db.remove(tx, Hardware, [row.id for row in left.values()])
+        drivers_db.remove(tx, Hardware, [row.id for row in remaining.values()])
         # A row that gives up a device's uuid is changed before the row that gets it.
         for old, columns in sorted(changes, key=lambda change: change[1]["uuid"] in taken):
             _change(tx, Hardware, old, columns)
         base.insert(tx, Hardware, added, {"host_id": self.host_id, "seen_ms": now})
         return unready
-
-    def uuid_for(self, driver: str, key: str, taken: Iterable[str]) -> str:
-        """Return the uuid for a new device: the one that it had as hardware, else a new one."""
-        row = self.hardware.get((driver, key))
-        return str(uuid4()) if row is None or row.uuid in taken else str(row.uuid)
 
     def _note_backends(
         self,
@@ -158,18 +164,18 @@ class DriverInventory:
         driver_ids: Mapping[str, int],
     ) -> None:
         """Store the backends; ``driver_ids`` are the ids of all drivers of the report by name."""
-        gone = [
+        removed_ids = [
             row.backend_id
             for name in self.drivers.keys() - {driver.driver for driver in report.drivers}
             for row in self.backends[self.drivers[name].id].values()
         ]
         added: list[Row] = []
-        seen = []
+        seen_ids = []
         for driver in report.drivers:
             if driver.backends is None:
                 continue
             driver_id = driver_ids[driver.driver]
-            left = dict(self.backends[driver_id])
+            remaining = dict(self.backends[driver_id])
             backends = _valid(driver.driver, "Backend", driver.backends, "name")
             for name, backend in backends.items():
                 services = sorted(backend.services, key=lambda service: service.name)
@@ -181,13 +187,13 @@ class DriverInventory:
                     "capabilities": backend.capabilities,
                     "creates": None if backend.creates is None else backend.creates.value,
                 }
-                old = left.pop(name, None)
+                old = remaining.pop(name, None)
                 if old is None:
                     added.append(
                         {"uuid": str(uuid4()), "driver_id": driver_id, "name": name, **columns}
                     )
                     continue
-                seen.append(old.backend_id)
+                seen_ids.append(old.backend_id)
                 before = {
                     "state": old.backend_state,
                     "services": old.services,
@@ -196,13 +202,13 @@ class DriverInventory:
                 }
                 if before != columns:
                     host_inventory.change(tx, Backend, old.backend_id, columns)
-            gone += [row.backend_id for row in left.values()]
-        drivers_db.remove(tx, Backend, gone)
-        drivers_db.set_discovered(tx, Backend, seen, now)
+            removed_ids += [row.backend_id for row in remaining.values()]
+        drivers_db.remove(tx, Backend, removed_ids)
+        drivers_db.set_discovered(tx, Backend, seen_ids, now)
         base.insert(tx, Backend, added, {"discovered_ms": now})
 
 
-def introduce(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) -> None:
+def register_drivers(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) -> None:
     """Store the drivers that an agent names in a hello; its report will tell their state.
 
     One statement where nothing has changed.
@@ -247,19 +253,3 @@ def _change(tx: sa.Connection, model: Any, row: Record, columns: Row) -> None:
     changed = {name: value for name, value in columns.items() if getattr(row, name) != value}
     if changed:
         host_inventory.change(tx, model, row.id, changed)
-
-
-def _driver_columns(driver: DriverReport) -> Row:
-    return {
-        "state": driver.state.value,
-        "error": driver.error,
-        "version": driver.version,
-        "device_type": driver.type,
-        "endpoint": driver.endpoint,
-        "accepts": [asdict(option) for option in driver.accepts],
-    }
-
-
-def _enabled(row: Record, state: DriverState) -> Row:
-    """Return the column that follows the host until an operator has enabled or disabled it."""
-    return {} if row.wanted is not None else {"enabled": state is not DriverState.STOPPED}

@@ -33,7 +33,7 @@ Handler = Callable[[Sequence[Record]], None]
 
 _FIRST_PAUSE_MS = 500
 _LONGEST_PAUSE_MS = 30_000
-#: How many rows the worker claims at once.
+#: Maximum number of rows that the worker claims at once.
 _BATCH = 50
 #: Seconds after which a job that calls nothing but the database counts as stuck. When a database
 #: server disappears silently, the kernel notices after about fifteen minutes; a restart is faster.
@@ -172,29 +172,27 @@ class Worker:
 
     def _run(self, rows: Sequence[Record]) -> None:
         """Run the handler with the request ids of the first row's origin."""
+        uuid, kind = rows[0].uuid, WorkKind(rows[0].kind)
         origin = work.origin(rows[0])
-        with working_for(origin), tracing.span(f"work {rows[0].kind}", origin=origin):
-            kind = WorkKind(rows[0].kind)
+        with working_for(origin), tracing.span(f"work {kind.value}", origin=origin):
             try:
                 self._handlers[kind](rows)
+                return
             except Fenced:
-                LOG.info("Another conductor has taken over work %s (%s)", rows[0].uuid, kind.value)
+                LOG.info("Another conductor has taken over work %s (%s)", uuid, kind.value)
+                return
             except exception.CyborgError as error:
-                self._reschedule(rows, error)
+                reason = str(error)
             except Exception as error:
                 # An error in our code must not lose the row: it is tried again, and stays visible.
-                LOG.exception(
-                    "Work %s (%s) failed with an unexpected error", rows[0].uuid, kind.value
+                LOG.exception("Work %s (%s) failed with an unexpected error", uuid, kind.value)
+                reason = str(error)
+            try:
+                self._queue.reschedule(rows, reason)
+            except exception.CyborgError as error:
+                # No other conductor claims it while this one is alive, so it is kept here.
+                LOG.warning(
+                    "Work %s (%s) cannot be rescheduled yet, and will be: %s",
+                    *(uuid, kind.value, error),
                 )
-                self._reschedule(rows, error)
-
-    def _reschedule(self, rows: Sequence[Record], error: Exception) -> None:
-        try:
-            self._queue.reschedule(rows, str(error))
-        except exception.CyborgError as fault:
-            # No other conductor claims it while this one is alive, so it is kept here.
-            LOG.warning(
-                "Work %s (%s) cannot be rescheduled yet, and will be: %s",
-                *(rows[0].uuid, rows[0].kind, fault),
-            )
-            self._unreturned.append((rows, str(error)))
+                self._unreturned.append((rows, reason))

@@ -33,7 +33,7 @@ _DEADLINE_MS = 60 * 60 * 1000
 _ARQ_POLL_MS = 5000
 #: Key in the ``spec`` of work that waits until its device has no ARQs.
 _AGAIN = "again"
-#: How many ARQs a reason names.
+#: Maximum number of ARQs that a reason names.
 _NAMED = 10
 _TIMED_OUT = "the host did not finish the set-up in time"
 
@@ -70,14 +70,14 @@ def begin(
 def repeat(
     tx: sa.Connection,
     now: sa.ColumnElement[int],
-    which: sa.ColumnElement[bool],
+    condition: sa.ColumnElement[bool],
     request_key: str | None,
 ) -> list[str]:
-    """Begin to set up those of these devices that are enabled and need it; return their uuids.
+    """Begin the set-up of the enabled devices that match and need it; return their uuids.
 
     The caller holds the lock of their host.
     """
-    unready = devices.needing_set_up(tx, which)
+    unready = devices.needing_set_up(tx, condition)
     if unready:
         devices.move_all(tx, [row.id for row in unready], DeviceEvent.REINSTALL)
         begin(tx, now, unready, request_key, wait=True)

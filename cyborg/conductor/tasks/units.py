@@ -29,39 +29,35 @@ from cyborg.rpc.agent import AgentClient
 
 LOG = logging.getLogger(__name__)
 
-#: How often a host may refuse a release before the handle goes into quarantine. These attempts
-#: take about a minute; a fault that ends by itself (a busy card, an instance that is just being
-#: deleted) has ended by then.
+#: Number of refused releases after which a handle goes into quarantine. These attempts take about
+#: a minute; a fault that ends by itself (a busy card, an instance that is just being deleted) has
+#: ended by then.
 _MAX_REFUSALS = 8
 #: Key in the ``spec`` of release work that counts the refusals.
 _REFUSALS = "refusals"
 _TIMED_OUT = "the host did not finish the preparation in time"
 
 
-def ignore(outcome: State, seconds: float) -> None:
-    """Do not record the durations of binds."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class UnitTasks:
     """The handlers of ``prepare``, ``release`` and ``program`` work.
 
-    They call ``bound`` with the result of each bind and its duration in seconds, and ``wake``
-    after each commit that may have made work due.
+    They call ``record_bind``, if any, with the result of each bind and its duration in seconds, and
+    ``wake`` after each commit that may have made work due.
     """
 
     db: Database
     queue: WorkQueue
     agents: AgentClient
     wake: Callable[[], None]
-    bound: Callable[[State, float], None] = ignore
+    record_bind: Callable[[State, float], None] | None = None
 
     def prepare(self, rows: Sequence[Record]) -> None:
         """Bring a started bind to Bound, or to BindFailed at its deadline or on a fault."""
         (row,) = rows
         begun = time.monotonic() - row.age_ms / 1000
         if row.overdue:
-            # The last error of the work is the better answer, if there is one.
+            # The last error of the work, if there is one, says more.
             self._fail(row, f"{_TIMED_OUT}: {row.error}" if row.error else _TIMED_OUT, begun)
             return
         with self.db.reader() as tx:
@@ -102,7 +98,8 @@ class UnitTasks:
                 self._fail(row, outcome.fault, begun)
                 return
         self._resolve(row, Event.FINISH, None, image=outcome.image, clean=not handle.prepare)
-        self.bound(State.BOUND, time.monotonic() - begun)
+        if self.record_bind is not None:
+            self.record_bind(State.BOUND, time.monotonic() - begun)
 
     @retried
     def _decide(self, row: Record, handle: Record) -> images.ImageDecision:
@@ -123,7 +120,8 @@ class UnitTasks:
             "Bind of ARQ %s to instance %s failed: %s", row.arq_uuid, row.instance_uuid, fault
         )
         self._resolve(row, Event.FAIL, fault)
-        self.bound(State.BIND_FAILED, time.monotonic() - begun)
+        if self.record_bind is not None:
+            self.record_bind(State.BIND_FAILED, time.monotonic() - begun)
 
     @retried
     def _resolve(
@@ -170,7 +168,7 @@ class UnitTasks:
         self.wake()
 
     def release(self, rows: Sequence[Record]) -> None:
-        """Have the agent clean up a unit; then its handle is free, or its next ARQ's.
+        """Have the agent clean up a unit; then its handle is free, or the next ARQ has it.
 
         A handle that the host refuses to release goes into quarantine; the work is tried again.
         """

@@ -23,7 +23,7 @@ from cyborg.clients.nova import Nova
 from cyborg.clients.placement import Allocations, Placement
 from cyborg.conductor import app as conductor_app
 from cyborg.conductor.endpoint import Endpoint as ConductorEndpoint
-from cyborg.conductor.instance_info import InstanceInfoSync
+from cyborg.conductor.jobs import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.engine import Reader
 from cyborg.db.services import Process
@@ -149,7 +149,7 @@ class _Control:
             nova=nova,
             refresh=1,
             lease_ms=int(LEASE * 1000),
-            patience=_PATIENCE,
+            time_limit=_PATIENCE,
         )
 
     def work(self) -> None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg import exception
 from cyborg.clients.nova import Nova, ServerInfo
-from cyborg.conductor.instance_info import InstanceInfoSync
+from cyborg.conductor.jobs import InstanceInfoSync
 from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
@@ -56,7 +56,7 @@ def inquirer(cloud: Cloud, **changes: Any) -> InstanceInfoSync:
         "nova": Nova(cloud.nova.adapter()),
         "refresh": _DAY,
         "lease_ms": _DAY,
-        "patience": 60.0,
+        "time_limit": 60.0,
     }
     return InstanceInfoSync(**given | changes)
 
@@ -100,7 +100,7 @@ def test_instances_without_info_come_first(quiet: Cloud) -> None:
 def test_run_ends_after_its_time_limit(quiet: Cloud) -> None:
     for _ in range(5):
         quiet.boot("blue")
-    inquirer(quiet, patience=2.5, clock=Clock(1.0)).run_once()
+    inquirer(quiet, time_limit=2.5, clock=Clock(1.0)).run_once()
     assert len(quiet.nova.shows.asked) == 2
 
 

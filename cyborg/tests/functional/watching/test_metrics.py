@@ -151,7 +151,7 @@ class StuckReader(Reader):
 
 def test_scrape_does_not_wait_for_database(tmp_path: Path):
     db = StuckReader(f"sqlite:///{tmp_path}/cyborg.sqlite")
-    cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1}, patience=0.01)
+    cloud = CloudCollector(db=db, readings=Readings(db=db), down_after={AGENT: 1}, timeout=0.01)
     for _ in range(3):
         up, *_rest = cloud.collect()
         assert [sample.value for sample in up.samples] == [0]
