@@ -188,7 +188,7 @@ DEFECTS = (
         "unretired-siblings-go",
         "a lost device goes when all of its providers are gone, and not before",
         "cyborg/conductor/hosts/lost_devices.py",
-        "row.device_id not in shown if row.whole else row.name in names",
+        "row.device_id not in published if row.whole else row.name in names",
         "row.whole or row.name in names",
         (f"{_UNIT}/conductor/test_lost_devices.py",),
     ),

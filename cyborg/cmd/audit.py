@@ -22,7 +22,7 @@ from cyborg import exception
 from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.conductor.audit.auditor import Auditor, Verdict
+from cyborg.conductor.audit.auditor import Auditor, AuditResult
 from cyborg.conductor.audit.repairs import Repaired, Repairs
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
@@ -116,7 +116,7 @@ def make_auditor(conf: cfg.ConfigOpts, db: Reader) -> Auditor:
 class Report:
     """The findings of an audit, and the results of their repairs."""
 
-    verdict: Verdict
+    verdict: AuditResult
     repairs: tuple[Repaired, ...] = ()
 
     @property
