@@ -27,39 +27,6 @@ PATH: Final = "/healthcheck"
 _FRESH: Final = 5.0
 
 
-class DatabaseCheck:
-    """Checks that the database answers."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    def healthcheck(self, _server_port: int) -> HealthcheckResult:
-        """Run one statement on a connection of the pool."""
-        try:
-            with self._reader.reader() as tx:
-                tx.execute(sa.select(sa.literal(1)))
-        except exception.CyborgError as error:
-            return HealthcheckResult(available=False, reason=error.public, details=str(error))
-        return HealthcheckResult(available=True, reason="The database answers.")
-
-
-class BusCheck:
-    """Checks that a conductor answers over the message bus."""
-
-    def __init__(self, conductor: ConductorClient) -> None:
-        self._conductor = conductor
-
-    def healthcheck(self, _server_port: int) -> HealthcheckResult:
-        """Return the state of the connection, which retries by itself until a conductor answers.
-
-        Right after the connection starts, this waits a moment for an answer, as a request does.
-        """
-        if self._conductor.reached():
-            return HealthcheckResult(available=True, reason="A conductor answers.")
-        reason = "No conductor answers yet."
-        return HealthcheckResult(available=False, reason=reason, details=self._conductor.trouble)
-
-
 class Health:
     """Answers the health page; passes every other path to the application."""
 
@@ -67,7 +34,9 @@ class Health:
         self, app: WsgiApp, conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient
     ) -> None:
         self._app = app
-        checks = DatabaseCheck(reader), BusCheck(conductor)
+        self._reader = reader
+        self._conductor = conductor
+        checks = self._check_database, self._check_bus
         self._page = HealthPage(app, conf, checks, self._components)
         self._observer = Observer(conf, reader=reader, conductor=conductor)
         self._observing = threading.Lock()
@@ -80,6 +49,25 @@ class Health:
         own = environ.get("PATH_INFO", "").rstrip("/") == PATH
         app: WsgiApp = self._page if own else self._app
         return app(environ, start_response)
+
+    def _check_database(self, _server_port: int) -> HealthcheckResult:
+        """Run one statement on a connection of the pool."""
+        try:
+            with self._reader.reader() as tx:
+                tx.execute(sa.select(sa.literal(1)))
+        except exception.CyborgError as error:
+            return HealthcheckResult(available=False, reason=error.public, details=str(error))
+        return HealthcheckResult(available=True, reason="The database answers.")
+
+    def _check_bus(self, _server_port: int) -> HealthcheckResult:
+        """Return the state of the connection, which retries by itself until a conductor answers.
+
+        Right after the connection starts, this waits a moment for an answer, as a request does.
+        """
+        if self._conductor.reached():
+            return HealthcheckResult(available=True, reason="A conductor answers.")
+        reason = "No conductor answers yet."
+        return HealthcheckResult(available=False, reason=reason, details=self._conductor.trouble)
 
     def _components(self) -> list[Component]:
         """Return the health view, at most ``_FRESH`` seconds old, as monitoring may poll often."""

@@ -186,12 +186,6 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
         conf.register_opts(options, group=group)
 
 
-def service_roles(conf: cfg.ConfigOpts) -> frozenset[str]:
-    """Return the roles that make a token a service token."""
-    register_opts(conf)
-    return frozenset(conf.keystone_authtoken.service_token_roles)
-
-
 def _plain(path: str) -> str:
     return path.rstrip("/").removesuffix(".json").rstrip("/")
 
