@@ -30,11 +30,10 @@ from cyborg.api.controllers.v2.services import Services
 from cyborg.api.controllers.v2.usage import Usage
 from cyborg.api.expose import Controller, Settings
 from cyborg.api.framework import Application, WsgiApp
-from cyborg.api.health import Health
+from cyborg.api.health import Health, down_after
 from cyborg.api.middleware import auth_token
 from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.api.middleware.metering import Metering, MetricsEndpoint
-from cyborg.api.observing import down_after
 from cyborg.db.cached_clock import CachedClock
 from cyborg.db.engine import Reader
 from cyborg.model.device_profile import Limits

@@ -45,8 +45,8 @@ class Call:
     links: Links
     #: The project whose objects the caller reaches; None: those of all projects.
     scope: str | None
-    #: The caller may use only the devices that requests of its own project hold.
-    own: bool = False
+    #: If set, the caller may use only the devices that ARQs of this project hold.
+    own: str | None
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _fault(status: int, sentence: str) -> webob.Response:
 def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long: bool) -> Call:
     context = req.identity()
     minor = microversion.BASE if req.minor is None else req.minor
-    limited = False
+    own_project = None
     try:
         everywhere = settings.policy.authorize(context, rule)
     except exception.Forbidden:
@@ -192,7 +192,7 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
             raise exception.Forbidden(
                 reason=f"Policy does not allow {rule} to be performed, nor {own}."
             ) from None
-        everywhere, limited = False, True
+        everywhere, own_project = False, context.project_id
     caller = Caller(
         project_id=context.project_id,
         user_id=context.user_id,
@@ -206,7 +206,7 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
     )
     links = Links.of(req, settings.public_endpoint)
     scope = None if everywhere else caller.project_id
-    return Call(caller, request_key, minor, links, scope, limited)
+    return Call(caller, request_key, minor, links, scope, own_project)
 
 
 def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:

@@ -93,7 +93,8 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
         except webob.exc.HTTPUnauthorized as refusal:
             body = refusal.json
             refusal.json = {**body, "error_message": body["error"]["message"]}
-            return _stamped(refusal)
+            microversion.stamp(refusal.headers, None)
+            return refusal
         except webob.exc.HTTPServiceUnavailable as fault:
             cause: BaseException = fault
             while (earlier := cause.__cause__ or cause.__context__) is not None:
@@ -106,7 +107,9 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
                 else "the identity service cannot check the token"
             )
             error = exception.Unavailable(peer=KEYSTONE, reason=reason)
-            return _stamped(expose.fault(error, ""))
+            response = expose.fault(error, "")
+            microversion.stamp(response.headers, None)
+            return response
         return None
 
 
@@ -188,8 +191,3 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 def _plain(path: str) -> str:
     return path.rstrip("/").removesuffix(".json").rstrip("/")
-
-
-def _stamped(response: webob.Response) -> webob.Response:
-    microversion.stamp(response.headers, None)
-    return response
