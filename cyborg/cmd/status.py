@@ -22,7 +22,7 @@ from oslo_upgradecheck import upgradecheck
 
 from cyborg import conf as configuration
 from cyborg import exception
-from cyborg.api.observing import Observer
+from cyborg.api.health import Observer
 from cyborg.cmd import peer_checks, site_checks
 from cyborg.cmd.site_checks import Deployment
 from cyborg.db.engine import Reader
