@@ -8,7 +8,6 @@ from typing import Annotated, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.schema import SchemaItem
 
 
 def _zeroed(constraint: sa.UniqueConstraint, table: sa.Table) -> str:
@@ -58,11 +57,6 @@ class Base(DeclarativeBase):
 
     metadata = sa.MetaData(naming_convention=NAMING)
     __table_args__: Any = {**MYSQL, "sqlite_autoincrement": True}  # noqa: RUF012 - read by SQLAlchemy
-
-
-def keys(*items: SchemaItem) -> Any:
-    """Return the ``__table_args__`` of a table with these constraints."""
-    return (*items, Base.__table_args__)
 
 
 class Dated:

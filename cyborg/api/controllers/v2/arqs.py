@@ -85,7 +85,7 @@ class Arqs(Noun):
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
         with self._reader.reader() as tx:
-            row = (arqs.show_with_fault if explain else arqs.show)(tx, uuid, project)
+            row = arqs.show(tx, uuid, project, fault=explain)
             if explain and row is not None:
                 history = events.of_subject(tx, "arq", uuid)
         if row is None:
