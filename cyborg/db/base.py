@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define the declarative base of all tables: names, character set, types, bulk inserts."""
+"""Define the declarative base of all tables: names, character set, types, bulk changes."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
@@ -101,3 +101,9 @@ def insert_ids(
         sa.select(model.uuid, model.id).where(model.uuid.in_([row["uuid"] for row in values]))
     )
     return {row.uuid: row.id for row in inserted}
+
+
+def remove(tx: sa.Connection, model: Any, ids: Collection[int]) -> None:
+    """Delete rows by their ids; do nothing without ids."""
+    if ids:
+        tx.execute(sa.delete(model).where(model.id.in_(sorted(ids))))

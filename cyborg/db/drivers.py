@@ -242,12 +242,6 @@ def set_discovered(
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(discovered_ms=now))
 
 
-def remove(tx: sa.Connection, model: Any, ids: Collection[int]) -> None:
-    """Delete backends or hardware that the host no longer has."""
-    if ids:
-        tx.execute(sa.delete(model).where(model.id.in_(sorted(ids))))
-
-
 def _devices(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
     return tx.execute(
         sa.select(Device.uuid, Device.hostname).where(*terms).order_by(Device.id)

@@ -121,7 +121,7 @@ class DriverInventory:
                 added.append({"driver": key[0], "hardware_key": key[1], **columns})
             else:
                 changes.append((old, columns))
-        drivers_db.remove(tx, Hardware, [row.id for row in left.values()])
+        base.remove(tx, Hardware, [row.id for row in left.values()])
         # A row that gives up a device's uuid is changed before the row that gets it.
         for old, columns in sorted(changes, key=lambda change: change[1]["uuid"] in taken):
             _change(tx, Hardware, old, columns)
@@ -172,7 +172,7 @@ class DriverInventory:
                 if before != columns:
                     host_inventory.change(tx, Backend, old.backend_id, columns)
             gone += [row.backend_id for row in left.values()]
-        drivers_db.remove(tx, Backend, gone)
+        base.remove(tx, Backend, gone)
         drivers_db.set_discovered(tx, Backend, seen, now)
         base.insert(tx, Backend, added, {"discovered_ms": now})
 
