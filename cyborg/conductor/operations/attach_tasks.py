@@ -67,7 +67,7 @@ class InstanceAllocation:
             if consumer is None:
                 raise exception.NotFound(noun="Allocation of instance", key=instance)
             with self._db.reader() as tx:
-                bound = attaching.units(tx, instance)
+                bound = attachments.units(tx, instance)
             units = {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
             for uuid, resource_class in providers.items():
                 classes = units.setdefault(uuid, {})
@@ -87,7 +87,7 @@ class InstanceAllocation:
             if consumer is None:
                 return
             with self._db.reader() as tx:
-                bound = attaching.units(tx, instance)
+                bound = attachments.units(tx, instance)
             units = {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
             for uuid, resource_class in providers.items():
                 classes = units.get(uuid, {})

@@ -134,7 +134,7 @@ class Arqs(Controller):
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
         with self.reader.reader() as tx:
-            row = (arqs.show_with_fault if explain else arqs.show)(tx, uuid, call.scope)
+            row = arqs.show(tx, uuid, call.scope, fault=explain)
             if explain and row is not None:
                 history = events.of_subject(tx, "arq", uuid)
         if row is None:
