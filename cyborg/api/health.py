@@ -33,7 +33,7 @@ from cyborg.db import schema, services
 from cyborg.db.engine import Reader
 from cyborg.model import health_view
 from cyborg.model.health_view import DATABASE, Component, Look
-from cyborg.model.names import AGENT, API, CONDUCTOR
+from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import in_thread
 

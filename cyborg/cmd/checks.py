@@ -21,8 +21,8 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from cyborg import exception, version
 from cyborg.api.middleware import heartbeat
-from cyborg.clients import permissions as rights
-from cyborg.clients.keystone import Sessions
+from cyborg.clients import permissions
+from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.permissions import Answer, Permission
 from cyborg.cmd.audit import audit_ages
@@ -277,7 +277,8 @@ def nova_account(deployment: Deployment) -> Result:
     adapter = _adapter(deployment.sessions.nova)
     if isinstance(adapter, Result):
         return adapter
-    send_events, list_servers = rights.telling(adapter), rights.listing(adapter)
+    send_events = permissions.to_send_events(adapter)
+    list_servers = permissions.to_list_servers(adapter)
     if send_events.answer is Answer.REFUSED:
         return failure(
             f"The account of [nova]{_roles(send_events)} may not send server external events, so "
@@ -303,7 +304,7 @@ def placement_account(deployment: Deployment) -> Result:
     adapter = _adapter(deployment.sessions.placement)
     if isinstance(adapter, Result):
         return adapter
-    write_providers = rights.publishing(adapter)
+    write_providers = permissions.to_write_providers(adapter)
     if write_providers.answer is Answer.REFUSED:
         return failure(
             f"The account of [placement]{_roles(write_providers)} may not write resource "
@@ -313,7 +314,7 @@ def placement_account(deployment: Deployment) -> Result:
     return _warn_if_unknown("[placement]", write_providers)
 
 
-def _process_rows(deployment: Deployment, db: Reader) -> list[services.Seen]:
+def _process_rows(deployment: Deployment, db: Reader) -> list[services.ProcessStatus]:
     ages = audit_ages(deployment.conf)
     down_after = {
         AGENT: ages.agent_silence,
@@ -321,7 +322,7 @@ def _process_rows(deployment: Deployment, db: Reader) -> list[services.Seen]:
         CONDUCTOR: ages.conductor_silence,
     }
     with db.reader() as tx:
-        return services.listed(tx, db.now, down_after)
+        return services.statuses(tx, db.now, down_after)
 
 
 def _adapter(make: Callable[[], Adapter]) -> Adapter | Result:
@@ -352,7 +353,7 @@ def _grant(role: str) -> str:
     return f"Run 'openstack role add --user USER --project PROJECT {role}' for it"
 
 
-def _name(row: services.Seen) -> str:
+def _name(row: services.ProcessStatus) -> str:
     return f"{row.process.binary} on {row.process.host}"
 
 
