@@ -25,8 +25,7 @@ from cyborg.api.framework import HealthPage, WsgiApp
 from cyborg.api.middleware import auth_token
 from cyborg.api.middleware.heartbeat import INTERVAL
 from cyborg.clients import http
-from cyborg.clients.http import KEYSTONE
-from cyborg.clients.keystone import Sessions
+from cyborg.clients.http import KEYSTONE, Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
 from cyborg.db import schema, services
