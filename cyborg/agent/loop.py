@@ -219,7 +219,7 @@ class AgentLoop:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of this agent; None until the conductor has answered its first hello."""
+        """Return the epoch of this agent; None until the conductor has answered its first hello."""
         return self._epoch
 
     def devices(self) -> list[tuple[str, Device]]:

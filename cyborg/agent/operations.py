@@ -80,7 +80,8 @@ class Operations:
         self._repairs: dict[Unit, Future[None]] = {}
         #: Order and time of issue (ms) of the last task of each unit.
         self._orders: dict[Unit, tuple[int, int]] = {}
-        self._change_count = 0
+        #: How many times a unit has changed in this process; see ``repair``.
+        self.change_count = 0
         #: The change count after the last change of each unit.
         self._changed_at: dict[Unit, int] = {}
 
@@ -145,11 +146,6 @@ class Operations:
                 self._request_scan()
 
         return self._run(task, "install", run)
-
-    @property
-    def change_count(self) -> int:
-        """How many times a unit has changed in this process; see ``repair``."""
-        return self._change_count
 
     def repair(self, verb: WorkKind, task: HandleTask, *, since: int) -> None:
         """Start to prepare or release a unit that is not in its required state; return at once.
@@ -226,8 +222,8 @@ class Operations:
 
     def _count_change(self, unit: Unit) -> None:
         with self._lock:
-            self._change_count += 1
-            self._changed_at[unit] = self._change_count
+            self.change_count += 1
+            self._changed_at[unit] = self.change_count
 
     def _repair(
         self, verb: WorkKind, task: HandleTask, since: int, call: Callable[[HandleTask], None]

@@ -101,7 +101,24 @@ class Readings:
         been superseded sends nothing.
         """
         devices = self._devices()
-        readings = self._poll(devices)
+        keys: dict[str, list[str]] = {}
+        for name, device in devices:
+            keys.setdefault(name, []).append(device.key)
+        drivers = dict(self._drivers)
+        polls = {}
+        for name in sorted(keys.keys() & drivers.keys()):
+            previous = self._polls.get(name)
+            if previous is not None and previous.thread.is_alive():
+                self._log_fault(f"driver {name}", "it has not answered the previous poll yet")
+                continue
+            self._faults.pop(f"driver {name}", None)
+            polls[name] = _Poll(drivers[name], keys[name], self._driver_calls, self._log_fault)
+        self._polls |= polls
+        deadline = time.monotonic() + self._timeout
+        readings = []
+        for poll in polls.values():
+            poll.thread.join(max(0.0, deadline - time.monotonic()))
+            readings += list(poll.readings)
         if not readings:
             return
         conductor_error: exception.CyborgError | None = None
@@ -124,27 +141,6 @@ class Readings:
             )
         if conductor_error is not None:
             raise conductor_error
-
-    def _poll(self, devices: Sequence[tuple[str, Device]]) -> list[Reading]:
-        keys: dict[str, list[str]] = {}
-        for name, device in devices:
-            keys.setdefault(name, []).append(device.key)
-        drivers = dict(self._drivers)
-        polls = {}
-        for name in sorted(keys.keys() & drivers.keys()):
-            previous = self._polls.get(name)
-            if previous is not None and previous.thread.is_alive():
-                self._log_fault(f"driver {name}", "it has not answered the previous poll yet")
-                continue
-            self._faults.pop(f"driver {name}", None)
-            polls[name] = _Poll(drivers[name], keys[name], self._driver_calls, self._log_fault)
-        self._polls |= polls
-        deadline = time.monotonic() + self._timeout
-        readings = []
-        for poll in polls.values():
-            poll.thread.join(max(0.0, deadline - time.monotonic()))
-            readings += list(poll.readings)
-        return readings
 
     def _log_fault(self, source: str, reason: str) -> None:
         """Log, once for each reason, why a driver or device has no reading."""

@@ -189,12 +189,12 @@ class OperationJournal:
 
     @property
     def has_interrupted(self) -> bool:
-        """Whether there are interrupted operations whose units are not repaired yet."""
+        """Return whether interrupted operations exist whose units are not repaired yet."""
         return bool(self._interrupted)
 
     @property
     def interrupted_units(self) -> frozenset[Unit]:
-        """The units of interrupted operations; their state on the host is not certain."""
+        """Return the units of interrupted operations; their state on the host is not certain."""
         with self._lock:
             records = list(self._interrupted.values())
         return frozenset(

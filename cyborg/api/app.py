@@ -6,8 +6,8 @@ as pre-forking servers need.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 from urllib.parse import unquote
 
 from oslo_config import cfg
@@ -28,13 +28,12 @@ from cyborg.api.controllers.v2.instances import Instances
 from cyborg.api.controllers.v2.operations import Operations
 from cyborg.api.controllers.v2.services import Services
 from cyborg.api.controllers.v2.usage import Usage
-from cyborg.api.expose import Rules
+from cyborg.api.expose import Controller, Settings
 from cyborg.api.framework import Application, WsgiApp
-from cyborg.api.health import Health
+from cyborg.api.health import Health, down_after
 from cyborg.api.middleware import auth_token
 from cyborg.api.middleware.heartbeat import Heartbeat
 from cyborg.api.middleware.metering import Metering, MetricsEndpoint
-from cyborg.api.observing import down_after
 from cyborg.db.clock import CachedClock
 from cyborg.db.engine import Reader
 from cyborg.model.device_profile import Limits
@@ -44,6 +43,22 @@ from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import Bus
 
 LOG = logging.getLogger(__name__)
+
+_NOUNS: Final[Sequence[type[Controller]]] = (
+    Arqs,
+    Attributes,
+    Backends,
+    Deployables,
+    DeviceProfiles,
+    Devices,
+    Drivers,
+    Events,
+    Hardware,
+    Instances,
+    Operations,
+    Services,
+    Usage,
+)
 
 
 def load(conf: cfg.ConfigOpts) -> WsgiApp:
@@ -88,29 +103,16 @@ def app_factory(global_conf: dict[str, Any], **local_conf: Any) -> WsgiApp:
 
 def core(conf: cfg.ConfigOpts, *, reader: Reader, conductor: ConductorClient) -> WsgiApp:
     """Return the API with its health check and metrics endpoint, without filters."""
-    rules = Rules(
+    auth_token.register_opts(conf)
+    settings = Settings(
         policy=Policy(conf),
-        service_roles=auth_token.service_roles(conf),
+        service_roles=frozenset(conf.keystone_authtoken.service_token_roles),
         public_endpoint=conf.api.public_endpoint,
+        limits=Limits(groups=conf.api.max_groups, units=conf.api.max_units_per_group),
+        down_after=down_after(conf),
     )
-    limits = Limits(groups=conf.api.max_groups, units=conf.api.max_units_per_group)
-    parts = rules, reader, conductor
-    nouns = (
-        Arqs(*parts),
-        Attributes(*parts),
-        Backends(*parts),
-        Deployables(*parts),
-        DeviceProfiles(*parts, limits=limits),
-        Devices(*parts),
-        Drivers(*parts),
-        Events(*parts),
-        Hardware(*parts),
-        Instances(*parts),
-        Operations(*parts),
-        Services(*parts, down_after=down_after(conf)),
-        Usage(*parts),
-    )
-    root = Root({noun.collection: noun for noun in nouns}, rules.public_endpoint)
+    nouns = {noun.collection: noun(settings, reader, conductor) for noun in _NOUNS}
+    root = Root(nouns, settings.public_endpoint)
     app: WsgiApp = Application(root, expose.fault)
     whole: WsgiApp = Health(app, conf, reader=reader, conductor=conductor)
     return MetricsEndpoint(whole) if conf.api.metrics else whole

@@ -7,7 +7,7 @@ decodes the string a second time and shows ``faultstring``.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -21,6 +21,7 @@ from cyborg.api.framework import JSON, Noun, Request, handler
 from cyborg.api.rendering import Links
 from cyborg.db.engine import Reader
 from cyborg.model.caller import Caller
+from cyborg.model.device_profile import Limits
 from cyborg.policy import Policy
 from cyborg.rpc.conductor import ConductorClient
 
@@ -42,17 +43,24 @@ class Call:
     request_key: str
     minor: int
     links: Links
-    #: The caller may use only the devices that requests of its own project hold.
-    own: bool = False
+    #: The project whose objects the caller reaches; None: those of all projects.
+    scope: str | None
+    #: If set, the caller may use only the devices that ARQs of this project hold.
+    own: str | None
 
 
 @dataclass(frozen=True)
-class Rules:
-    """Settings that apply to every request; created once per process."""
+class Settings:
+    """The settings of the API; read once per process.
+
+    ``down_after`` has for each binary the milliseconds without a heartbeat after which it is down.
+    """
 
     policy: Policy
     service_roles: frozenset[str]
     public_endpoint: str | None
+    limits: Limits
+    down_after: Mapping[str, int]
 
 
 class Controller(Noun):
@@ -61,8 +69,8 @@ class Controller(Noun):
     #: The first part of the path below /v2; also the name of the list in answers.
     collection: ClassVar[str]
 
-    def __init__(self, rules: Rules, reader: Reader, conductor: ConductorClient) -> None:
-        self.rules = rules
+    def __init__(self, settings: Settings, reader: Reader, conductor: ConductorClient) -> None:
+        self.settings = settings
         self.reader = reader
         self.conductor = conductor
 
@@ -101,7 +109,7 @@ def expose(
                 raise webob.exc.HTTPNotFound(
                     f"There is no such resource below microversion 2.{since}."
                 )
-            call = _call(self.rules, req, rule, own, long=long)
+            call = _call(self.settings, req, rule, own, long=long)
             arguments = [
                 _checked(kind.read, segment, "uuid")
                 for kind, segment in zip(path, segments, strict=False)
@@ -169,34 +177,36 @@ def _fault(status: int, sentence: str) -> webob.Response:
     return answer(status, {"error_message": json.dumps(detail)})
 
 
-def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool) -> Call:
+def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long: bool) -> Call:
     context = req.identity()
     minor = microversion.BASE if req.minor is None else req.minor
-    limited = False
+    own_project = None
     try:
-        everywhere = rules.policy.authorize(context, rule)
+        everywhere = settings.policy.authorize(context, rule)
     except exception.Forbidden:
         if own is None or minor < microversion.OPERATORS:
             raise
         try:
-            rules.policy.authorize(context, own)
+            settings.policy.authorize(context, own)
         except exception.Forbidden:
             raise exception.Forbidden(
                 reason=f"Policy does not allow {rule} to be performed, nor {own}."
             ) from None
-        everywhere, limited = False, True
+        everywhere, own_project = False, context.project_id
     caller = Caller(
         project_id=context.project_id,
         user_id=context.user_id,
         request_id=req.request_id,
         everywhere=everywhere,
-        service=context.is_service(rules.service_roles),
+        service=context.is_service(settings.service_roles),
     )
     key = req.headers.get(IDEMPOTENCY_KEY) if long else None
     request_key = (
         str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
     )
-    return Call(caller, request_key, minor, Links.of(req, rules.public_endpoint), limited)
+    links = Links.of(req, settings.public_endpoint)
+    scope = None if everywhere else caller.project_id
+    return Call(caller, request_key, minor, links, scope, own_project)
 
 
 def _checked(reader: Callable[[Any], Any], value: Any, field: str = "body") -> Any:

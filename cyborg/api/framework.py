@@ -28,7 +28,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final, NoReturn, Protocol
+from typing import Any, ClassVar, Final, NoReturn
 
 import pecan
 import webob
@@ -108,13 +108,6 @@ class Request(pecan.Request):
         return RequestContext.from_environ(self.environ, request_id=self.request_id)
 
 
-class Routed(Protocol):
-    """A controller that finds the handler of a path."""
-
-    def route(self, parts: Sequence[str], request: Request) -> tuple[Any, list[str]]:
-        """Return the handler and the parts of the path that it takes as arguments."""
-
-
 class Noun:
     """One resource; ``routes`` maps paths below it to the handler's name for each method.
 
@@ -160,7 +153,7 @@ class Application(ExplicitPecan):
     Every answer has the headers of the request id and, below /v2, of the microversion.
     """
 
-    def __init__(self, root: Routed, fault: Callable[[Exception, str], webob.Response]) -> None:
+    def __init__(self, root: Noun, fault: Callable[[Exception, str], webob.Response]) -> None:
         super().__init__(
             root,
             hooks=[_AnswerHook(fault)],
@@ -169,7 +162,7 @@ class Application(ExplicitPecan):
             guess_content_type_from_ext=False,
         )
 
-    def route(self, req: Request, node: Routed, path: str) -> tuple[Any, list[str]]:
+    def route(self, req: Request, node: Noun, path: str) -> tuple[Any, list[str]]:
         """Return the handler and the parts of the path that it takes as arguments."""
         return node.route([part for part in path.split("/")[1:] if part], req)
 
@@ -196,29 +189,26 @@ def set_order(declared: type, names: Iterable[str]) -> None:
     declared._wsme_attr_order = list(names)  # type: ignore[attr-defined]
 
 
-class Check(Protocol):
-    """One check of the health page."""
-
-    def healthcheck(self, server_port: int, /) -> HealthcheckResult:
-        """Return the result of the check."""
-
-
 class HealthPage(healthcheck.Healthcheck):
     """oslo.middleware's health check: ``[healthcheck] backends`` and ``checks``.
 
-    A detailed answer also has the ``components``.
+    Each check gets the port of the server. A detailed answer also has the ``components``.
     """
 
     def __init__(
         self,
         app: WsgiApp,
         conf: cfg.ConfigOpts,
-        checks: Iterable[Check],
+        checks: Iterable[Callable[[int], HealthcheckResult]],
         components: Callable[[], Sequence[Component]],
     ) -> None:
         super().__init__(app, conf)
         self._components = components
-        self._backends: Any = [*self._backends, *(SimpleNamespace(obj=check) for check in checks)]
+        plugins = [SimpleNamespace(healthcheck=check) for check in checks]
+        self._backends: Any = [
+            *self._backends,
+            *(SimpleNamespace(obj=plugin) for plugin in plugins),
+        ]
 
     def _make_json_response(
         self, results: list[HealthcheckResult], healthy: bool

@@ -197,12 +197,13 @@ class Commas(Strict):
 
 @dataclass(eq=False)
 class Items(Strict):
-    """A JSON list of ``minimum`` to ``maximum`` items."""
+    """A JSON list of ``minimum`` to ``maximum`` items; with ``unique``, repetitions are dropped."""
 
     name = "array"
     item: Strict
     minimum: int = 0
     maximum: int = MAX_INT
+    unique: bool = False
 
     def read(self, value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -211,17 +212,11 @@ class Items(Strict):
             few = len(value) < self.minimum
             bound = f"at least {self.minimum}" if few else f"at most {self.maximum}"
             raise ValidationError(f"a list of {bound} is needed")
-        return [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
+        items = [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
+        return list(dict.fromkeys(items)) if self.unique else items
 
     def at(self, minor: int) -> Self:
         return replace(self, item=self.item.at(minor))
-
-
-class Names(Items):
-    """A JSON list; repeated items are dropped."""
-
-    def read(self, value: Any) -> list[Any]:
-        return list(dict.fromkeys(super().read(value)))
 
 
 @dataclass(eq=False)
@@ -387,7 +382,7 @@ NAME = Text(255)
 MEMBER = Member()
 ANYTHING = Anything()
 #: Names of compute hosts, without repetitions.
-HOSTS = Names(Text(255, minimum=1), minimum=1, maximum=1000)
+HOSTS = Items(Text(255, minimum=1), minimum=1, maximum=1000, unique=True)
 
 
 class Listing(Declared):

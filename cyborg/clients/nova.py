@@ -112,14 +112,7 @@ class Nova:
                 for event in events
             ]
         }
-        answer = http.ask(
-            _PEER,
-            self._adapter,
-            "POST",
-            "/os-server-external-events",
-            json=body,
-            microversion=MICROVERSION,
-        )
+        answer = self._ask("POST", "/os-server-external-events", json=body)
         if answer.status_code == 429:
             raise exception.Unavailable(peer=_PEER, reason="it is busy (429)", http=429)
         if answer.status_code != 207:
@@ -184,7 +177,7 @@ class Nova:
         """
         path = f"/servers/{quote(instance_uuid, safe='')}/action"
         body = {"reboot": {"type": "HARD"}}
-        answer = http.ask(_PEER, self._adapter, "POST", path, json=body, microversion=MICROVERSION)
+        answer = self._ask("POST", path, json=body)
         if answer.status_code not in (202, 404, 409):
             raise exception.Unavailable(
                 peer=_PEER, reason=f"POST {path} was answered {answer.status_code}"
@@ -204,7 +197,7 @@ class Nova:
     def _get(self, instance_uuid: str) -> requests.Response | None:
         """Return Nova's response for a server; None if it does not exist."""
         path = f"/servers/{quote(instance_uuid, safe='')}"
-        answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
+        answer = self._ask("GET", path)
         if answer.status_code == 404:
             return None
         if answer.status_code != 200:
@@ -213,16 +206,15 @@ class Nova:
             )
         return answer
 
+    def _ask(self, method: str, path: str, **arguments: object) -> requests.Response:
+        return http.ask(_PEER, self._adapter, method, path, microversion=MICROVERSION, **arguments)
 
-class Servers:
-    """List Nova's servers through a keystoneauth adapter for the service type ``compute``.
 
-    The account must see the servers of all projects, as with the role ``admin``.
+class Servers(Nova):
+    """Look up the servers of all projects.
+
+    The account must see all of them, as with the role ``admin``.
     """
-
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter = adapter
-        self._nova = Nova(adapter)
 
     def vanished(self, uuids: Collection[str]) -> frozenset[str]:
         """Return those of ``uuids`` that are not a server of any project, in any state.
@@ -237,8 +229,7 @@ class Servers:
         missing = set(uuids)
         query = {"all_tenants": "True", "limit": str(_PAGE if uuids else 1)}
         while True:
-            path = f"/servers?{urlencode(query)}"
-            answer = http.ask(_PEER, self._adapter, "GET", path, microversion=MICROVERSION)
+            answer = self._ask("GET", f"/servers?{urlencode(query)}")
             if answer.status_code != 200:
                 raise exception.Unavailable(
                     peer=_PEER, reason=f"GET /servers was answered {answer.status_code}"
@@ -248,4 +239,4 @@ class Servers:
             if not missing or not page:
                 break
             query["marker"] = page[-1]
-        return frozenset(uuid for uuid in missing if self._nova.server_project(uuid) is None)
+        return frozenset(uuid for uuid in missing if self.server_project(uuid) is None)

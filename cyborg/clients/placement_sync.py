@@ -345,8 +345,9 @@ class Survey:
             self._names.create_all(
                 provider for provider in tree.providers if provider.validate() is None
             )
-        reason = self._names.missing(desired)
-        if reason is not None:
+        unknown = ", ".join(sorted(desired.traits - self._names.traits))
+        if unknown:
+            reason = f"this Placement does not know the standard traits {unknown}"
             raise exception.Conflict(reason=reason, final=True)
 
     def find_or_create(self, desired: Provider, tree: ProviderTree) -> Actual:
@@ -403,7 +404,8 @@ class CustomNames:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._classes: frozenset[str] = frozenset()
-        self._traits: frozenset[str] = frozenset()
+        #: The traits that Placement has.
+        self.traits: frozenset[str] = frozenset()
 
     def create_all(self, providers: Iterable[Provider]) -> None:
         """Create the custom traits and classes of all these providers that do not exist.
@@ -415,13 +417,13 @@ class CustomNames:
         desired = tuple(providers)
         traits = {trait for provider in desired for trait in provider.traits}
         lacking: set[str] = set()
-        unchecked = traits - self._traits
+        unchecked = traits - self.traits
         if unchecked:
             existing = self._placement.known_traits(unchecked)
             lacking = {name for name in unchecked - existing if is_custom(name)}
             for name in sorted(lacking):
                 self._placement.create_trait(name)
-            self._traits |= existing | lacking
+            self.traits |= existing | lacking
         if lacking or not any(is_custom(trait) for trait in traits):
             for name in sorted({provider.resource_class for provider in desired}):
                 self.make_class(name)
@@ -434,13 +436,6 @@ class CustomNames:
         self._classes |= {name}
         return True
 
-    def missing(self, provider: Provider) -> str | None:
-        """Return a sentence that names the traits that Placement lacks; None if it has all."""
-        unknown = provider.traits - self._traits
-        if unknown:
-            return f"this Placement does not know the standard traits {', '.join(sorted(unknown))}"
-        return None
-
     def forget(self) -> None:
         """Forget all names: somebody may have deleted one."""
-        self._classes = self._traits = frozenset()
+        self._classes = self.traits = frozenset()

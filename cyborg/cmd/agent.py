@@ -13,7 +13,7 @@ from cyborg.clients.glance import Glance
 from cyborg.clients.http import Sessions
 from cyborg.clients.placement import Placement
 from cyborg.drivers import loader
-from cyborg.drivers.host import Host, LocalHost
+from cyborg.drivers.host import LocalHost
 from cyborg.metrics.meters import Meters
 from cyborg.model.process import AGENT
 from cyborg.rpc.notifications import Notifier
@@ -37,12 +37,6 @@ def settings(conf: cfg.ConfigOpts) -> app.Settings:
     )
 
 
-def _load_drivers(conf: cfg.ConfigOpts, host: Host) -> list[loader.LoadResult]:
-    """Return the enabled drivers and the other installed drivers; raises ConfigError."""
-    enabled = loader.load(conf.agent.enabled_drivers, host, conf)
-    return enabled + loader.load_others([driver.name for driver in enabled], host, conf)
-
-
 def main() -> int:
     """Run until the process receives a signal to stop; return the exit status."""
     conf = cfg.CONF
@@ -54,10 +48,12 @@ def main() -> int:
             tracing.start(conf, AGENT)
             meters = Meters(AGENT, version.installed(), address=conf.agent.metrics_listen)
             placement = meters.adapter("placement", sessions.placement())
+            enabled = loader.load(conf.agent.enabled_drivers, machine, conf)
+            others = loader.load_others([driver.name for driver in enabled], machine, conf)
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf),
-                loaded=_load_drivers(conf, machine),
+                loaded=enabled + others,
                 placement=Placement(placement),
                 load=lambda name, options: loader.load_with(name, machine, conf, options=options),
                 glance=lambda: Glance(

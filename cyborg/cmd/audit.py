@@ -22,7 +22,7 @@ from cyborg import exception
 from cyborg.clients.http import Sessions
 from cyborg.clients.nova import Servers
 from cyborg.clients.placement import Placement
-from cyborg.conductor.audit.auditor import Auditor, Verdict
+from cyborg.conductor.audit.auditor import Auditor, AuditResult
 from cyborg.conductor.audit.repairs import Repaired, Repairs
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
@@ -116,17 +116,17 @@ def make_auditor(conf: cfg.ConfigOpts, db: Reader) -> Auditor:
 class Report:
     """The findings of an audit, and the results of their repairs."""
 
-    verdict: Verdict
+    verdict: AuditResult
     repairs: tuple[Repaired, ...] = ()
 
     @property
     def repaired_findings(self) -> set[Finding]:
-        """Findings that were repaired."""
+        """Return the findings that were repaired."""
         return {repair.finding for repair in self.repairs if not repair.reason}
 
     @property
     def status(self) -> int:
-        """The exit status."""
+        """Return the exit status."""
         if self.verdict.unasked:
             return INCOMPLETE
         remaining = set(self.verdict.findings) - self.repaired_findings
@@ -176,7 +176,19 @@ def print_table(report: Report, out: TextIO) -> None:
     """Print a line for each finding, in colours on a terminal unless NO_COLOR is set."""
     findings = report.verdict.findings
     if findings:
-        rows = [_HEADER, *(_row(report, finding) for finding in findings)]
+        rows = [_HEADER]
+        rows.extend(
+            (
+                finding.severity.name.lower(),
+                finding.invariant.value,
+                finding.host or "-",
+                f"{finding.noun} {finding.key}",
+                finding.kind.value,
+                finding.cause,
+                report.outcome(finding) or finding.remedy,
+            )
+            for finding in findings
+        )
         # The last column has no fixed width.
         widths = [max(len(row[index]) for row in rows) for index in range(len(_HEADER) - 1)]
         use_colours = out.isatty() and not os.environ.get("NO_COLOR")
@@ -189,18 +201,6 @@ def print_table(report: Report, out: TextIO) -> None:
                 first = f"\033[{colour}m{first}\033[0m"
             print("  ".join([first, *cells]).rstrip(), file=out)
     print(_summary(report), file=out)
-
-
-def _row(report: Report, finding: Finding) -> tuple[str, ...]:
-    return (
-        finding.severity.name.lower(),
-        finding.invariant.value,
-        finding.host or "-",
-        f"{finding.noun} {finding.key}",
-        finding.kind.value,
-        finding.cause,
-        report.outcome(finding) or finding.remedy,
-    )
 
 
 def _summary(report: Report) -> str:

@@ -22,9 +22,9 @@ from oslo_upgradecheck import upgradecheck
 
 from cyborg import conf as configuration
 from cyborg import exception
-from cyborg.api.observing import Observer
-from cyborg.cmd import peer_checks, site_checks
-from cyborg.cmd.site_checks import Deployment
+from cyborg.api.health import Observer
+from cyborg.cmd import checks
+from cyborg.cmd.checks import Deployment
 from cyborg.db.engine import Reader
 from cyborg.model.health_view import Component, Level, worst
 from cyborg.rpc.conductor import ConductorClient
@@ -41,17 +41,17 @@ _SUMMARIES: Final = {Level.OK: "All well.", Level.WARNING: "Warnings.", Level.FA
 
 #: All checks in the order of the steps of an upgrade. Scripts use these names.
 CHECKS: Final[tuple[tuple[str, Callable[[Deployment], upgradecheck.Result]], ...]] = (
-    ("Policy File JSON to YAML Migration", site_checks.policy_file),
-    ("Policy rules", site_checks.policy_rules),
-    ("Duplicate rows", site_checks.duplicates),
-    ("Schema at head", site_checks.schema_at_head),
-    ("Device state backfill", site_checks.device_states),
-    ("Devices that wait", site_checks.waiting_devices),
-    ("Services of one release", site_checks.releases),
-    ("Services that are silent", site_checks.silent_services),
-    ("Orphaned accelerator requests", peer_checks.orphans),
-    ("Account at Nova", peer_checks.nova_account),
-    ("Account at Placement", peer_checks.placement_account),
+    ("Policy File JSON to YAML Migration", checks.policy_file),
+    ("Policy rules", checks.policy_rules),
+    ("Duplicate rows", checks.duplicates),
+    ("Schema at head", checks.schema_at_head),
+    ("Device state backfill", checks.device_states),
+    ("Devices that wait", checks.waiting_devices),
+    ("Services of one release", checks.releases),
+    ("Services that are silent", checks.silent_services),
+    ("Orphaned accelerator requests", checks.orphans),
+    ("Account at Nova", checks.nova_account),
+    ("Account at Placement", checks.placement_account),
 )
 
 
@@ -64,7 +64,7 @@ class Checks(Deployment):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     conf = cfg.ConfigOpts()
-    checks = Checks(conf)
+    upgrade_checks = Checks(conf)
 
     def add_commands(subparsers: Subparsers) -> None:
         check = subparsers.add_parser(
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         upgrade.add_argument(
             "--json", action="store_true", help="Print the results as JSON. Use it in scripts."
         )
-        upgrade.set_defaults(action_fn=checks.check)
+        upgrade.set_defaults(action_fn=upgrade_checks.check)
 
     command = cfg.SubCommandOpt("command", title="commands", handler=add_commands)
     conf.register_cli_opt(command)
@@ -94,25 +94,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         configuration.prepare(sys.argv[1:] if argv is None else argv, prog=PROG, conf=conf)
         # Most checks need the database; report here if its configuration cannot be used.
-        _ = checks.db
+        _ = upgrade_checks.db
         if conf.command.name == "check":
-            return print_health(_read_into_global(conf), conf.command.format)
+            # Read the same files into the global object, the only one that oslo.messaging can use.
+            files = [f"--config-file={name}" for name in conf.config_file or ()]
+            directories = [f"--config-dir={name}" for name in conf.config_dir or ()]
+            cfg.CONF.clear()
+            log.register_options(cfg.CONF)
+            cfg.CONF.set_default("use_stderr", True)
+            configuration.prepare([*files, *directories], prog=PROG)
+            return print_health(cfg.CONF, conf.command.format)
     except exception.ConfigError as error:
         print(f"{PROG}: {configuration.explained(error, conf)}", file=sys.stderr)
         return _UNUSABLE
     # oslo.upgradecheck's own main() would set this; its run() reads --json there.
     upgradecheck.CONF = conf
     return int(upgradecheck.run(conf))
-
-
-def _read_into_global(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """Read the same files into the global object, the only one that oslo.messaging can use."""
-    files = [f"--config-file={name}" for name in conf.config_file or ()]
-    directories = [f"--config-dir={name}" for name in conf.config_dir or ()]
-    cfg.CONF.clear()
-    log.register_options(cfg.CONF)
-    cfg.CONF.set_default("use_stderr", True)
-    return configuration.prepare([*files, *directories], prog=PROG)
 
 
 def print_health(conf: cfg.ConfigOpts, output_format: str) -> int:

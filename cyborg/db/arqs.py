@@ -43,8 +43,8 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = (
 # Built once: SQLAlchemy takes longer to build them than the database to execute them.
 _SHOW = _VISIBLE.where(_R.uuid == sa.bindparam("uuid"))
 _SHOW_OF_PROJECT = _SHOW.where(_R.project_id == sa.bindparam("project_id"))
-_EXPLAINED = _SHOW.add_columns(_R.fault)
-_EXPLAINED_OF_PROJECT = _SHOW_OF_PROJECT.add_columns(_R.fault)
+_SHOW_WITH_FAULT = _SHOW.add_columns(_R.fault)
+_SHOW_OF_PROJECT_WITH_FAULT = _SHOW_OF_PROJECT.add_columns(_R.fault)
 
 
 #: The columns, besides the state, that a change of state may set.
@@ -67,43 +67,36 @@ FILTERS: Mapping[str, sa.ColumnElement[Any]] = {
     "device_profile_name": _P.name,
     "project_id": _R.project_id,
 }
-SORTABLE = listing.Sortable(
-    id=_R.id,
-    uuid=_R.uuid,
-    columns={
-        "id": _R.id,
-        "device_profile_name": _P.name,
-        **{
-            name: _R[name]
-            for name in (
-                "uuid",
-                "state",
-                "device_profile_group_id",
-                "hostname",
-                "device_rp_uuid",
-                "instance_uuid",
-                "project_id",
-                "created_at",
-                "updated_at",
-            )
-        },
-    },
+SORTABLE = listing.sortable(
+    models.Arq,
+    "id",
+    "uuid",
+    "state",
+    "device_profile_group_id",
+    "hostname",
+    "device_rp_uuid",
+    "instance_uuid",
+    "project_id",
+    "created_at",
+    "updated_at",
+    device_profile_name=_P.name,
 )
-
-
 #: The values of ``cyborg.model.arq.Arq`` in its order; the last one is the JSON of the handle (None
 #: without a handle).
 Row = sa.Row[*tuple[Any, ...]]
 
 
-def show(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
-    """Return the ARQ with this uuid if this project owns it (None: any project)."""
-    return _first(tx, (_SHOW, _SHOW_OF_PROJECT), uuid, project_id)
+def show(
+    tx: sa.Connection, uuid: str, project_id: str | None, *, fault: bool = False
+) -> Row | None:
+    """Return the ARQ with this uuid if this project owns it (None: any project).
 
-
-def show_with_fault(tx: sa.Connection, uuid: str, project_id: str | None) -> Row | None:
-    """Return what ``show`` returns, followed by the reason why the bind failed (None: none)."""
-    return _first(tx, (_EXPLAINED, _EXPLAINED_OF_PROJECT), uuid, project_id)
+    With ``fault``, the reason why the bind failed is the last value (None: it did not fail).
+    """
+    if project_id is None:
+        return tx.execute(_SHOW_WITH_FAULT if fault else _SHOW, {"uuid": uuid}).first()
+    query = _SHOW_OF_PROJECT_WITH_FAULT if fault else _SHOW_OF_PROJECT
+    return tx.execute(query, {"uuid": uuid, "project_id": project_id}).first()
 
 
 def page(
@@ -118,7 +111,8 @@ def page(
 
     ``equal`` maps names of ``FILTERS`` to values. ``resolved`` keeps the ARQs whose state is final.
     """
-    query = listing.paged(tx, _visible(project_id), SORTABLE, page)
+    visible = _VISIBLE if project_id is None else _VISIBLE.where(_R.project_id == project_id)
+    query = listing.paged(tx, visible, SORTABLE, page)
     query = query.where(*(FILTERS[name] == value for name, value in equal.items()))
     if "instance" in equal:
         # Nova attaches every listed ARQ to the guest. Leave out those that are not ready yet or
@@ -135,8 +129,9 @@ def all_resolved(tx: sa.Connection, instance_uuid: str, project_id: str | None) 
         _R.instance_uuid == instance_uuid,
         ~_R.hidden,
         _R.state.not_in(_RESOLVED),
-        *_of(project_id),
     )
+    if project_id is not None:
+        query = query.where(_R.project_id == project_id)
     return tx.execute(query.limit(1)).first() is None
 
 
@@ -181,9 +176,7 @@ def move(tx: sa.Connection, event: Event, ids: Sequence[int], *, fault: str | No
 
     Raises BadState when the state of a row no longer allows the event.
     """
-    _update(
-        tx, ids, set(MOVES[event].sources), {"state": MOVES[event].target.value, "fault": fault}
-    )
+    _update(tx, event, ids, {"fault": fault})
 
 
 def move_each(
@@ -206,8 +199,7 @@ def move_each(
 def unbind(tx: sa.Connection, ids: Sequence[int]) -> None:
     """Set ARQs to UNBOUND and clear all values of the bind; their project stays."""
     cleared = {name: None for name in _BOUND_COLUMNS if name not in ("project_id", "prepared")}
-    values = {"state": State.UNBOUND.value, "prepared": False, "fault": None, **cleared}
-    _update(tx, ids, set(MOVES[Event.UNBIND].sources), values)
+    _update(tx, Event.UNBIND, ids, {"prepared": False, "fault": None, **cleared})
 
 
 def remove(tx: sa.Connection, ids: Sequence[int]) -> None:
@@ -243,31 +235,9 @@ def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
     return [] if caller.everywhere else [Arq.project_id == caller.project_id]
 
 
-def _first(
-    tx: sa.Connection,
-    queries: tuple[sa.Select[*tuple[Any, ...]], sa.Select[*tuple[Any, ...]]],
-    uuid: str,
-    project_id: str | None,
-) -> Row | None:
-    of_all, of_project = queries
-    if project_id is None:
-        return tx.execute(of_all, {"uuid": uuid}).first()
-    return tx.execute(of_project, {"uuid": uuid, "project_id": project_id}).first()
-
-
-def _visible(project_id: str | None) -> sa.Select[*tuple[Any, ...]]:
-    return _VISIBLE.where(*_of(project_id))
-
-
-def _of(project_id: str | None) -> list[sa.ColumnElement[bool]]:
-    return [] if project_id is None else [_R.project_id == project_id]
-
-
-def _update(
-    tx: sa.Connection, ids: Sequence[int], sources: set[State], values: Mapping[str, Any]
-) -> None:
-    statement = _MOVABLE.values(**values)
-    where = {"ids": ids, "sources": sorted(state.value for state in sources)}
+def _update(tx: sa.Connection, event: Event, ids: Sequence[int], values: Mapping[str, Any]) -> None:
+    statement = _MOVABLE.values(state=MOVES[event].target.value, **values)
+    where = {"ids": ids, "sources": sorted(state.value for state in MOVES[event].sources)}
     _check_moved(ids, tx.execute(statement, where))
 
 

@@ -77,16 +77,6 @@ def units(tx: sa.Connection, instance_uuid: str) -> Counter[str]:
     return Counter({row.device_rp_uuid: int(row.units) for row in rows})
 
 
-def made_by_attach(tx: sa.Connection, instance_uuid: str) -> list[Record]:
-    """Return (uuid, hidden) of the ARQs that attach has added to an instance, oldest first."""
-    rows = tx.execute(
-        sa.select(Arq.uuid, Arq.hidden)
-        .where(Arq.instance_uuid == instance_uuid, Arq.origin == ATTACHED)
-        .order_by(Arq.id)
-    )
-    return list(rows)
-
-
 def providers(tx: sa.Connection, arq_uuids: Collection[str]) -> dict[str, str]:
     """Return provider uuid → resource class of bound ARQs."""
     rows = tx.execute(

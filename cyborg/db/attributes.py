@@ -17,16 +17,8 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
 )
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
 _SHOW = _VISIBLE.where(_A.uuid == sa.bindparam("uuid"))
-SORTABLE = listing.Sortable(
-    id=_A.id,
-    uuid=_A.uuid,
-    columns={
-        "id": _A.id,
-        "uuid": _A.uuid,
-        "deployable_id": _A.deployable_id,
-        "created_at": _A.created_at,
-        "updated_at": _A.updated_at,
-    },
+SORTABLE = listing.sortable(
+    models.Attribute, "id", "uuid", "deployable_id", "created_at", "updated_at"
 )
 
 

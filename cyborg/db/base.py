@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define the declarative base of all tables: names, character set, types, bulk inserts."""
+"""Define the declarative base of all tables: names, character set, types, bulk changes."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.schema import SchemaItem
 
 
 def _zeroed(constraint: sa.UniqueConstraint, table: sa.Table) -> str:
@@ -60,11 +59,6 @@ class Base(DeclarativeBase):
     __table_args__: Any = {**MYSQL, "sqlite_autoincrement": True}  # noqa: RUF012 - read by SQLAlchemy
 
 
-def keys(*items: SchemaItem) -> Any:
-    """Return the ``__table_args__`` of a table with these constraints."""
-    return (*items, Base.__table_args__)
-
-
 class Dated:
     """The two columns that every table of the existing service has."""
 
@@ -107,3 +101,9 @@ def insert_ids(
         sa.select(model.uuid, model.id).where(model.uuid.in_([row["uuid"] for row in values]))
     )
     return {row.uuid: row.id for row in inserted}
+
+
+def remove(tx: sa.Connection, model: Any, ids: Collection[int]) -> None:
+    """Delete rows by their ids; do nothing without ids."""
+    if ids:
+        tx.execute(sa.delete(model).where(model.id.in_(sorted(ids))))

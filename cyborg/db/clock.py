@@ -71,24 +71,24 @@ class CachedClock:
         self._seconds = seconds
         self._reading: tuple[float, int] | None = None
 
-    def set(self) -> None:
-        """Read the database's clock now, in one statement; raises Unavailable."""
-        self._read()
-
     def now_ms(self) -> int:
         """Return a time, in milliseconds, that the database's clock has reached.
 
         Reads the database's clock when the last reading is older than two minutes; raises
         Unavailable.
         """
-        read_at, ms = self._reading or self._read()
+        read_at, ms = self._reading or self.set()
         passed = self._seconds() - read_at
         if not 0 <= passed <= _MAX_AGE:
-            read_at, ms = self._read()
+            read_at, ms = self.set()
             passed = self._seconds() - read_at
         return ms + int(passed * 1000)
 
-    def _read(self) -> tuple[float, int]:
+    def set(self) -> tuple[float, int]:
+        """Read the database's clock now, in one statement; return the reading, in s and ms.
+
+        Raises Unavailable.
+        """
         with self._db.reader() as tx:
             now = int(tx.execute(sa.select(self._db.now)).scalar_one())
         # The age counts from the answer: the database read its clock before it answered.

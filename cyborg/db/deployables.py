@@ -31,22 +31,16 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _D.created_at,
     _D.updated_at,
 )
-SORTABLE = listing.Sortable(
-    id=_D.id,
-    uuid=_D.uuid,
-    columns={
-        name: _D[name]
-        for name in (
-            "id",
-            "uuid",
-            "name",
-            "num_accelerators",
-            "device_id",
-            "driver_name",
-            "created_at",
-            "updated_at",
-        )
-    },
+SORTABLE = listing.sortable(
+    models.Deployable,
+    "id",
+    "uuid",
+    "name",
+    "num_accelerators",
+    "device_id",
+    "driver_name",
+    "created_at",
+    "updated_at",
 )
 
 

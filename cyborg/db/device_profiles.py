@@ -17,17 +17,7 @@ _P = models.DeviceProfile.__table__.c
 _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
     _P.uuid, _P.name, _P.description, _P.profile_json, _P.created_at, _P.updated_at
 )
-SORTABLE = listing.Sortable(
-    id=_P.id,
-    uuid=_P.uuid,
-    columns={
-        "id": _P.id,
-        "uuid": _P.uuid,
-        "name": _P.name,
-        "created_at": _P.created_at,
-        "updated_at": _P.updated_at,
-    },
-)
+SORTABLE = listing.sortable(models.DeviceProfile, "id", "uuid", "name", "created_at", "updated_at")
 
 
 def show(tx: sa.Connection, uuid: str | None, name: str) -> DeviceProfile | None:

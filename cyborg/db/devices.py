@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read, lock and change devices in SQL."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,23 +47,17 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
 )
 # Built once: SQLAlchemy takes longer to build it than the database to execute it.
 _SHOW = _VISIBLE.where(_D.uuid == sa.bindparam("uuid"))
-SORTABLE = listing.Sortable(
-    id=_D.id,
-    uuid=_D.uuid,
-    columns={
-        name: _D[name]
-        for name in (
-            "id",
-            "uuid",
-            "type",
-            "vendor",
-            "model",
-            "hostname",
-            "status",
-            "created_at",
-            "updated_at",
-        )
-    },
+SORTABLE = listing.sortable(
+    models.Device,
+    "id",
+    "uuid",
+    "type",
+    "vendor",
+    "model",
+    "hostname",
+    "status",
+    "created_at",
+    "updated_at",
 )
 
 
@@ -102,7 +96,27 @@ def page(
 ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """Return a page of the devices that match the filters."""
     query = listing.paged(tx, _VISIBLE, SORTABLE, page)
-    return tx.execute(query.where(*_terms(filters))).all()
+    query = query.where(*(_D[name] == value for name, value in filters.equal.items()))
+    if filters.in_service is not None:
+        query = query.where(_IN_SERVICE if filters.in_service else sa.not_(_IN_SERVICE))
+    if filters.status == LOST:
+        query = query.where(_D.lost_ms.is_not(None))
+    elif filters.status is not None:
+        query = query.where(sa.and_(_D.status == filters.status, _D.lost_ms.is_(None)))
+    if filters.in_use is not None:
+        query = query.where(_held() if filters.in_use else sa.not_(_held()))
+    # One ARQ has to match both: the users of a device must not learn who else uses it.
+    holder: list[sa.ColumnElement[bool]] = []
+    if filters.instance is not None:
+        holder += [_R.instance_uuid == filters.instance, ~_R.hidden]
+    if filters.project_id is not None:
+        holder.append(_R.project_id == filters.project_id)
+    if holder:
+        query = query.where(_held(*holder))
+    query = query.where(
+        *(_D.labels[key].as_string() == value for key, value in filters.labels.items())
+    )
+    return tx.execute(query).all()
 
 
 @dataclass(frozen=True)
@@ -130,7 +144,16 @@ def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
     if not ids:
         return {}
     traits: dict[str, set[str]] = {}
-    for row in tx.execute(_traits(ids)):
+    for row in tx.execute(
+        sa.select(_U.uuid, models.Attribute.value)
+        .select_from(models.Attribute)
+        .join(models.Deployable, _U.id == models.Attribute.deployable_id)
+        .where(
+            _U.device_id.in_(ids),
+            models.Attribute.key.startswith("trait"),
+            models.Attribute.origin == Origin.DISCOVERED.value,
+        )
+    ):
         traits.setdefault(row.uuid, set()).add(row.value)
     by_uuid: dict[str, list[units.Row]] = {}
     for row in units.of_devices(tx, ids):
@@ -154,20 +177,6 @@ def parts(tx: sa.Connection, ids: Sequence[int]) -> dict[int, list[Part]]:
         )
         result.setdefault(rows[0].device_id, []).append(part)
     return result
-
-
-def _traits(ids: Sequence[int]) -> sa.Select[*tuple[Any, ...]]:
-    """Select (deployable uuid, trait) of the traits that providers of devices have in Placement."""
-    return (
-        sa.select(_U.uuid, models.Attribute.value)
-        .select_from(models.Attribute)
-        .join(models.Deployable, _U.id == models.Attribute.deployable_id)
-        .where(
-            _U.device_id.in_(ids),
-            models.Attribute.key.startswith("trait"),
-            models.Attribute.origin == Origin.DISCOVERED.value,
-        )
-    )
 
 
 @dataclass(frozen=True)
@@ -214,31 +223,6 @@ def holders(
         user = None if row.shown is None else User(row.shown, row.name, row.status, row.seen_ms)
         result.setdefault(row.device_id, []).append(Holder(row.uuid, row.project_id, user))
     return result
-
-
-def _terms(filters: Filters) -> Iterator[sa.ColumnElement[bool]]:
-    yield from (_D[name] == value for name, value in filters.equal.items())
-    if filters.in_service is not None:
-        yield _IN_SERVICE if filters.in_service else sa.not_(_IN_SERVICE)
-    if filters.status == LOST:
-        yield _D.lost_ms.is_not(None)
-    elif filters.status is not None:
-        yield sa.and_(_D.status == filters.status, _D.lost_ms.is_(None))
-    if filters.in_use is not None:
-        yield _held() if filters.in_use else sa.not_(_held())
-    if filters.instance is not None or filters.project_id is not None:
-        # One ARQ has to match both: the users of a device must not learn who else uses it.
-        yield _held(*_of(filters))
-    for key, value in filters.labels.items():
-        yield _D.labels[key].as_string() == value
-
-
-def _of(filters: Filters) -> Iterator[sa.ColumnElement[bool]]:
-    if filters.instance is not None:
-        yield _R.instance_uuid == filters.instance
-        yield ~_R.hidden
-    if filters.project_id is not None:
-        yield _R.project_id == filters.project_id
 
 
 def _held(*terms: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

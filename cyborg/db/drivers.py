@@ -242,12 +242,6 @@ def set_discovered(
         tx.execute(sa.update(model).where(model.id.in_(sorted(ids))).values(discovered_ms=now))
 
 
-def remove(tx: sa.Connection, model: Any, ids: Collection[int]) -> None:
-    """Delete backends or hardware that the host no longer has."""
-    if ids:
-        tx.execute(sa.delete(model).where(model.id.in_(sorted(ids))))
-
-
 def _devices(tx: sa.Connection, *terms: sa.ColumnElement[bool]) -> Sequence[Record]:
     return tx.execute(
         sa.select(Device.uuid, Device.hostname).where(*terms).order_by(Device.id)
@@ -334,14 +328,6 @@ def _backend_has_capability(name: str) -> sa.ColumnElement[bool]:
     return member.is_not(None)
 
 
-def _sortable(model: Any, **columns: sa.SQLColumnExpression[Any]) -> listing.Sortable:
-    return listing.Sortable(
-        id=model.id,
-        uuid=model.uuid,
-        columns={"id": model.id, "uuid": model.uuid, "host": Host.name, **columns},
-    )
-
-
 DRIVERS = Kind(
     sa.select(
         Driver.uuid,
@@ -366,7 +352,7 @@ DRIVERS = Kind(
         ).label("offered"),
         _count(*_OF_DRIVER, _USED).label("in_use"),
     ).join(Host, Host.id == Driver.host_id),
-    _sortable(Driver, name=Driver.name, state=Driver.state),
+    listing.sortable(Driver, "id", "uuid", "name", "state", host=Host.name),
     {"name": Driver.name, "state": Driver.state},
 )
 BACKENDS = Kind(
@@ -383,7 +369,7 @@ BACKENDS = Kind(
     )
     .join(Driver, Driver.id == Backend.driver_id)
     .join(Host, Host.id == Driver.host_id),
-    _sortable(Backend, driver=Driver.name, name=Backend.name, state=Backend.state),
+    listing.sortable(Backend, "id", "uuid", "name", "state", driver=Driver.name, host=Host.name),
     {"driver": Driver.name, "name": Backend.name},
     {"capability": _backend_has_capability},
 )
@@ -397,11 +383,14 @@ HARDWARE = Kind(
         Hardware.acc_specs,
         Hardware.acc_status,
     ).join(Host, Host.id == Hardware.host_id),
-    _sortable(
+    listing.sortable(
         Hardware,
-        driver=Hardware.driver,
+        "id",
+        "uuid",
+        "driver",
+        "setup_required",
         type=Hardware.device_type,
-        setup_required=Hardware.setup_required,
+        host=Host.name,
     ),
     {
         "driver": Hardware.driver,

@@ -105,10 +105,10 @@ def record(
     rows = [{**entry.columns(ids), **common} for entry in entries]
     expires = caller.expires_ms if caller else None
     if rows and expires is not None:
-        tx.execute(_insert_in_time(now), [{**row, "expires": expires} for row in rows])
+        tx.execute(_insert(now, expires=True), [{**row, "expires": expires} for row in rows])
         engine.set_expiry(expires)
     elif rows:
-        tx.execute(_insert(now), rows)
+        tx.execute(_insert(now, expires=False), rows)
 
 
 def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
@@ -120,17 +120,14 @@ def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 @cache
-def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
-    return sa.insert(Event).values(at_ms=now)
+def _insert(now: sa.ColumnElement[int], *, expires: bool) -> sa.Insert:
+    """Return the INSERT; with ``expires``, it fails when the request has expired.
 
-
-@cache
-def _insert_in_time(now: sa.ColumnElement[int]) -> sa.Insert:
-    """Return the INSERT that fails when the request has expired, because ``at_ms`` is then NULL.
-
-    The check needs no further statement, and the database reads its clock after all other work of
-    the transaction.
+    ``at_ms`` is then NULL. The check needs no further statement, and the database reads its clock
+    after all other work of the transaction.
     """
+    if not expires:
+        return sa.insert(Event).values(at_ms=now)
     late = now >= sa.bindparam("expires", type_=sa.BigInteger)
     return sa.insert(Event).values(at_ms=sa.case((late, sa.null()), else_=now))
 

@@ -27,7 +27,6 @@ _POSTGRESQL_BROKEN = ("53", "58")
 #: The sentence for callers of the API. Only the log and operators see host names and accounts.
 PUBLIC = "The database is not available. Repeating the request later is safe."
 
-
 #: Reason for which a request is rejected when its caller no longer waits.
 EXPIRED = "the request expired before it was processed; nothing was changed"
 
@@ -87,15 +86,20 @@ def translated(place: str, *, writes: bool = False) -> Iterator[None]:
             "row. Read the current state before you repeat the request."
         ) from error
     except db_exc.DBInvalidUnicodeParameter as error:
-        raise _unfit() from error
+        raise _invalid() from error
     except (db_exc.DBError, sa.exc.SQLAlchemyError) as error:
         no_connection = is_transient(error) or isinstance(error, sa.exc.TimeoutError)
         if no_connection or _is_broken(error, writes):
-            raise _away(error, place) from error
-        if _is_too_late(error):
+            raise _unavailable(error, place) from error
+        inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
+        # The history entry of an expired request sets at_ms, which must not be NULL, to NULL.
+        if isinstance(inner, sa.exc.IntegrityError) and "at_ms" in str(inner.orig):
             raise exception.Unavailable(peer="The conductor", reason=EXPIRED) from error
-        if _is_data_error(error):
-            raise _unfit() from error
+        # Drivers raise plain Python errors for values that they cannot send: psycopg2 ValueError
+        # for a NUL in a string, sqlite3 OverflowError for an integer of more than 64 bits.
+        data_errors = db_exc.DBDataError, sa.exc.DataError, ValueError, OverflowError
+        if isinstance(error, data_errors) or isinstance(inner, data_errors):
+            raise _invalid() from error
         raise
 
 
@@ -105,34 +109,16 @@ def connecting(place: str) -> Iterator[None]:
     try:
         yield
     except db_exc.DBInvalidUnicodeParameter as error:
-        raise _unfit() from error
+        raise _invalid() from error
     except (db_exc.DBError, sa.exc.DBAPIError) as error:
-        raise _away(error, place) from error
+        raise _unavailable(error, place) from error
 
 
-def _unfit() -> exception.Invalid:
+def _invalid() -> exception.Invalid:
     return exception.Invalid(
         field="request",
         reason="a value is too long, out of range, or text that the database cannot store",
     )
-
-
-def _is_too_late(error: Exception) -> bool:
-    """Return whether a history entry was rejected because its request has expired.
-
-    The statement of such an entry sets ``at_ms``, which must not be NULL, to NULL.
-    """
-    inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
-    return isinstance(inner, sa.exc.IntegrityError) and "at_ms" in str(inner.orig)
-
-
-def _is_data_error(error: Exception) -> bool:
-    # Drivers raise plain Python errors for values that they cannot send: psycopg2 ValueError for a
-    # NUL in a string, sqlite3 OverflowError for an integer of more than 64 bits.
-    if isinstance(error, db_exc.DBDataError):
-        return True
-    inner = error.inner_exception if isinstance(error, db_exc.DBError) else error
-    return isinstance(inner, sa.exc.DataError | ValueError | OverflowError)
 
 
 def _is_broken(error: Exception, writes: bool) -> bool:
@@ -149,7 +135,7 @@ def _is_broken(error: Exception, writes: bool) -> bool:
     )
 
 
-def _away(error: Exception, place: str) -> exception.Unavailable:
+def _unavailable(error: Exception, place: str) -> exception.Unavailable:
     return exception.Unavailable(peer="The database", reason=reason(error, place), public=PUBLIC)
 
 
@@ -171,8 +157,9 @@ def reason(error: Exception, place: str) -> str:
     if len(orig.args) == 2 and isinstance(orig.args[0], int):
         code, text = orig.args
         # ProxySQL and MaxScale answer in the same form.
-        return f"{_first_line(text)} ({code})"
-    text = _first_line(orig)
+        line = str(text).strip().partition("\n")[0]
+        return f"{line} ({code})"
+    text = str(orig).strip().partition("\n")[0]
     if _sqlite_code(orig) == _SQLITE_CANTOPEN:
         return (
             f"SQLite cannot open the file {place}; set [database] connection, or create the file "
@@ -186,10 +173,6 @@ def reason(error: Exception, place: str) -> str:
         return refusal[1]
     attempt = re.search(r"connection to server .* failed: (.*)", text)
     return f"{_lower(attempt[1] if attempt else text)} at {place}"
-
-
-def _first_line(text: object) -> str:
-    return str(text).strip().partition("\n")[0]
 
 
 def _lower(text: str) -> str:

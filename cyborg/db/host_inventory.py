@@ -178,12 +178,6 @@ def change(tx: sa.Connection, model: Any, id_: int, values: dict[str, Any]) -> N
     tx.execute(sa.update(model).where(model.id == id_).values(**values))
 
 
-def remove_attributes(tx: sa.Connection, ids: Collection[int]) -> None:
-    """Delete discovered attributes that the host no longer reports."""
-    if ids:
-        tx.execute(sa.delete(Attribute).where(Attribute.id.in_(sorted(ids))))
-
-
 def board_text(info: dict[str, str | None]) -> str | None:
     """Return the JSON text of board information, as stored and shown; None when it is empty."""
     return json.dumps(info) if info else None

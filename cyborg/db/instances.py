@@ -67,10 +67,8 @@ def release(
     """
     if not uuids:
         return 0
-    statement = _release(now)
-    if removing is None:
-        statement = _release_without_arqs(now)
-    elif removing:
+    statement = _release(now, unheld=removing is None)
+    if removing:
         staying = sa.not_(sa.func.coalesce(sa.and_(*removing), False))
         statement = statement.where(~_HELD.where(staying))
     return int(tx.execute(statement, {"uuids": sorted(set(uuids))}).rowcount)
@@ -136,11 +134,7 @@ def _insert(now: sa.ColumnElement[int]) -> sa.Insert:
 
 
 @cache
-def _release(now: sa.ColumnElement[int]) -> sa.Update:
+def _release(now: sa.ColumnElement[int], *, unheld: bool) -> sa.Update:
     values = {"bound": False, "operation_id": None, "updated_ms": now, **_NEVER_SEEN}
-    return sa.update(Instance).where(Instance.uuid.in_(_UUIDS)).values(**values)
-
-
-@cache
-def _release_without_arqs(now: sa.ColumnElement[int]) -> sa.Update:
-    return _release(now).where(~_HELD)
+    statement = sa.update(Instance).where(Instance.uuid.in_(_UUIDS)).values(**values)
+    return statement.where(~_HELD) if unheld else statement

@@ -12,6 +12,7 @@ from typing import Any, TypeVarTuple
 import sqlalchemy as sa
 
 from cyborg import exception
+from cyborg.db.base import Base
 
 Ts = TypeVarTuple("Ts")
 
@@ -40,6 +41,17 @@ class Sortable:
     columns: Mapping[str, sa.SQLColumnExpression[Any]]
 
 
+def sortable(
+    model: type[Base],
+    *names: str,
+    **others: sa.SQLColumnExpression[Any],
+) -> Sortable:
+    """Return the sort keys that are columns of a model with these names, and others."""
+    table = model.__table__.c
+    columns = {name: table[name] for name in names}
+    return Sortable(id=table.id, uuid=table.uuid, columns={**columns, **others})
+
+
 def paged(
     tx: sa.Connection, visible: sa.Select[*Ts], sortable: Sortable, page: Page
 ) -> sa.Select[*Ts]:
@@ -52,9 +64,15 @@ def paged(
     Rows without a value come last when ascending and first when descending, on every database.
     Raises Invalid with the field ``sort_key``, ``sort_dir``, ``limit`` or ``marker``.
     """
-    column = _column(sortable, page)
-    descending = _descending(page)
-    nullable = _nullable(column)
+    if page.sort_key is not None and page.sort_key not in sortable.columns:
+        names = ", ".join(sorted(sortable.columns))
+        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {names}")
+    if page.sort_dir not in (None, "asc", "desc"):
+        raise exception.Invalid(field="sort_dir", reason="it is asc or desc")
+    column = sortable.id if page.sort_key is None else sortable.columns[page.sort_key]
+    descending = page.sort_dir == "desc"
+    # An expression counts as nullable; a column has the attribute.
+    nullable = bool(getattr(column, "nullable", True))
     order = [sortable.id] if column is sortable.id else [column, sortable.id]
     if nullable:
         order.insert(0, sa.case((column.is_(None), 1), else_=0))
@@ -74,24 +92,28 @@ def paged(
         raise exception.Invalid(field="marker", reason=f"there is no {page.marker}")
     if column is sortable.id:
         return query.where(_beyond(sortable.id, marker.id, descending))
-    return query.where(_after(column, sortable.id, (marker.value, marker.id), descending))
+    return query.where(
+        _after(column, sortable.id, marker, nullable=nullable, descending=descending)
+    )
 
 
 def _after(
     column: sa.SQLColumnExpression[Any],
     id_: sa.SQLColumnExpression[int],
-    marker: tuple[Any, int],
+    marker: Any,
+    *,
+    nullable: bool,
     descending: bool,
 ) -> sa.ColumnElement[bool]:
-    value, row_id = marker
-    beyond_id = _beyond(id_, row_id, descending)
+    beyond_id = _beyond(id_, marker.id, descending)
+    value = marker.value
     if value is None:
         same = sa.and_(column.is_(None), beyond_id)
         return sa.or_(column.is_not(None), same) if descending else same
     # ``further`` alone is sufficient; databases use no index for its OR, so the plain comparison
     # below is added for the index.
     further = sa.or_(_beyond(column, value, descending), sa.and_(column == value, beyond_id))
-    if _nullable(column) and not descending:
+    if nullable and not descending:
         return sa.or_(further, column.is_(None))
     return sa.and_(column <= value if descending else column >= value, further)
 
@@ -101,23 +123,3 @@ def _beyond(
 ) -> sa.ColumnElement[bool]:
     beyond: sa.ColumnElement[bool] = column < value if descending else column > value
     return beyond
-
-
-def _column(sortable: Sortable, page: Page) -> sa.SQLColumnExpression[Any]:
-    if page.sort_key is None:
-        return sortable.id
-    if page.sort_key not in sortable.columns:
-        names = ", ".join(sorted(sortable.columns))
-        raise exception.Invalid(field="sort_key", reason=f"{page.sort_key!r} is none of {names}")
-    return sortable.columns[page.sort_key]
-
-
-def _descending(page: Page) -> bool:
-    if page.sort_dir not in (None, "asc", "desc"):
-        raise exception.Invalid(field="sort_dir", reason="it is asc or desc")
-    return page.sort_dir == "desc"
-
-
-def _nullable(column: sa.SQLColumnExpression[Any]) -> bool:
-    # An expression counts as nullable; a column has the attribute.
-    return bool(getattr(column, "nullable", True))

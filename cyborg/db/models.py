@@ -21,7 +21,6 @@ from cyborg.db.base import (
     UniqueUuid,
     Uuid,
     Word,
-    keys,
 )
 
 
@@ -73,7 +72,7 @@ class Service(Base):
     """A process, its lease, and the status that it last reported."""
 
     __tablename__ = "services"
-    __table_args__ = keys(sa.UniqueConstraint("host", "binary", "process"))
+    __table_args__ = (sa.UniqueConstraint("host", "binary", "process"), Base.__table_args__)
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     host: Mapped[String255]
@@ -97,7 +96,7 @@ class Device(Dated, Base):
     """A device of a host: a card or a PCI function."""
 
     __tablename__ = "devices"
-    __table_args__ = keys(sa.UniqueConstraint("host_id", "driver", "device_key"))
+    __table_args__ = (sa.UniqueConstraint("host_id", "driver", "device_key"), Base.__table_args__)
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id"))
@@ -179,7 +178,7 @@ class AttachHandle(Dated, Base):
     """A unit that a guest gets; the unique reference of an ARQ tells which ARQ has it."""
 
     __tablename__ = "attach_handles"
-    __table_args__ = keys(sa.UniqueConstraint("deployable_id", "handle_key"))
+    __table_args__ = (sa.UniqueConstraint("deployable_id", "handle_key"), Base.__table_args__)
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     deployable_id: Mapped[int] = mapped_column(sa.ForeignKey("deployables.id"))
@@ -329,7 +328,7 @@ class Driver(Base):
     """A driver on a host, as its agent last reported it and as the operator requests it."""
 
     __tablename__ = "drivers"
-    __table_args__ = keys(sa.UniqueConstraint("host_id", "name"))
+    __table_args__ = (sa.UniqueConstraint("host_id", "name"), Base.__table_args__)
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id"))
@@ -352,7 +351,7 @@ class Backend(Base):
     """A backend of a driver."""
 
     __tablename__ = "backends"
-    __table_args__ = keys(sa.UniqueConstraint("driver_id", "name"))
+    __table_args__ = (sa.UniqueConstraint("driver_id", "name"), Base.__table_args__)
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     driver_id: Mapped[int] = mapped_column(sa.ForeignKey("drivers.id"))
@@ -369,7 +368,7 @@ class Hardware(Base):
     """A physical device of a host, with ``offered`` and the reason when it is not."""
 
     __tablename__ = "hardware"
-    __table_args__ = keys(sa.UniqueConstraint("host_id", "driver", "hardware_key"))
+    __table_args__ = (sa.UniqueConstraint("host_id", "driver", "hardware_key"), Base.__table_args__)
     id: Mapped[Id]
     uuid: Mapped[UniqueUuid]
     host_id: Mapped[int] = mapped_column(sa.ForeignKey("hosts.id"))
@@ -408,7 +407,7 @@ class OperationResult(Base):
     """The result of an operation on one host."""
 
     __tablename__ = "operation_results"
-    __table_args__ = keys(sa.UniqueConstraint("operation_id", "host"))
+    __table_args__ = (sa.UniqueConstraint("operation_id", "host"), Base.__table_args__)
     id: Mapped[Id]
     operation_id: Mapped[int] = mapped_column(sa.ForeignKey("operations.id", ondelete="CASCADE"))
     host: Mapped[String255]

@@ -141,8 +141,22 @@ def next_events(
             missed = sorted(ids - position.published.keys())[:limit]
             late = list(tx.execute(query.where(Event.id.in_(missed))).all())
     new = tx.execute(query.where(Event.id > position.newest).limit(limit)).all()
-    happenings = [_happening(row) for row in (*late, *new)]
-    return happenings, len(new) == limit or len(late) == limit
+    events = [
+        HistoryEvent(
+            row.id,
+            row.at_ms,
+            row.noun,
+            row.subject_uuid,
+            row.action,
+            row.instance_uuid,
+            row.hostname,
+            row.reason,
+            row.request_id,
+            (row.detail or {}).get("state"),
+        )
+        for row in (*late, *new)
+    ]
+    return events, len(new) == limit or len(late) == limit
 
 
 def arq_projects(tx: sa.Connection, uuids: Collection[str]) -> dict[str, str | None]:
@@ -168,21 +182,13 @@ def devices(tx: sa.Connection, uuids: Collection[str]) -> dict[str, DeviceFacts]
     ):
         users.setdefault(row.uuid, []).append((row.arq, row.instance_uuid, row.project_id))
     rows = tx.execute(
-        sa.select(
-            Device.uuid,
-            Device.type,
-            Device.driver,
-            Device.vendor,
-            Device.model,
-        ).where(Device.uuid.in_(uuids))
+        sa.select(Device.uuid, Device.type, Device.driver, Device.vendor, Device.model).where(
+            Device.uuid.in_(uuids)
+        )
     )
     return {
         row.uuid: DeviceFacts(
-            row.type,
-            row.driver,
-            row.vendor,
-            row.model,
-            tuple(users.get(row.uuid, ())),
+            row.type, row.driver, row.vendor, row.model, tuple(users.get(row.uuid, ()))
         )
         for row in rows
     }
@@ -224,18 +230,3 @@ def last_heartbeats(
     )
     seen = {(row.binary, row.host): int(row.seen) for row in rows}
     return {service: seen[service] for service in down if service in seen}
-
-
-def _happening(row: Record) -> HistoryEvent:
-    return HistoryEvent(
-        row.id,
-        row.at_ms,
-        row.noun,
-        row.subject_uuid,
-        row.action,
-        row.instance_uuid,
-        row.hostname,
-        row.reason,
-        row.request_id,
-        (row.detail or {}).get("state"),
-    )

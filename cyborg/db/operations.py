@@ -42,16 +42,8 @@ _VISIBLE: sa.Select[*tuple[Any, ...]] = sa.select(
 )
 _OPEN = sorted(state.value for state in OPEN)
 _OF_INSTANCES = [WorkKind.ATTACH.value, WorkKind.DETACH.value]
-SORTABLE = listing.Sortable(
-    id=_O.id,
-    uuid=_O.uuid,
-    columns={
-        "uuid": _O.uuid,
-        "verb": _O.verb,
-        "state": _O.state,
-        "created_at": _O.created_ms,
-        "finished_at": _O.finished_ms,
-    },
+SORTABLE = listing.sortable(
+    models.Operation, "uuid", "verb", "state", created_at=_O.created_ms, finished_at=_O.finished_ms
 )
 
 

@@ -56,7 +56,30 @@ def upgrade(db: Database, revision: str = "head") -> None:
     Raises SchemaError, before any change, for a schema that cannot be upgraded, and with a list of
     all rows that violate the new unique keys.
     """
-    _check_start(db)
+    current = version(db)
+    if current in TOO_OLD:
+        raise exception.SchemaError(
+            reason=f"The database is at revision {current} of the existing service. First run "
+            f"'cyborg-dbsync upgrade' of that service (release 17.0.0), to reach {EXISTING}."
+        )
+    revisions = ScriptDirectory.from_config(_config()).walk_revisions()
+    if current is not None and all(script.revision != current for script in revisions):
+        raise exception.SchemaError(
+            reason=f"The database is at revision {current}, which this release does not know. A "
+            "newer release or another service created it. Check [database] connection."
+        )
+    if current is None:
+        with db.reader() as connection:
+            existing = set(sa.inspect(connection).get_table_names())
+        tables = sorted(existing & METADATA.tables.keys())
+        # An interrupted first upgrade leaves alembic's table behind, and so does a removed record.
+        if tables and "alembic_version" not in existing:
+            raise exception.SchemaError(
+                reason=f"The database has the tables {', '.join(tables)}, but records no revision, "
+                "so their origin is unknown. Check [database] connection. If the existing service, "
+                "release 17.0.0, created them, first run 'cyborg-dbsync stamp --revision "
+                f"{EXISTING}'."
+            )
     with _alembic(db) as config:
         command.upgrade(config, revision)
 
@@ -141,45 +164,6 @@ def same_type(  # noqa: PLR0917 - alembic's signature
     return None
 
 
-def _check_start(db: Reader) -> None:
-    """Raise SchemaError if no revision of this service upgrades the database."""
-    current = version(db)
-    if current in TOO_OLD:
-        raise exception.SchemaError(
-            reason=f"The database is at revision {current} of the existing service. First run "
-            f"'cyborg-dbsync upgrade' of that service (release 17.0.0), to reach {EXISTING}."
-        )
-    if current is not None and not _is_known(current):
-        raise exception.SchemaError(
-            reason=f"The database is at revision {current}, which this release does not know. A "
-            "newer release or another service created it. Check [database] connection."
-        )
-    if current is None and (tables := _unversioned(db)):
-        raise exception.SchemaError(
-            reason=f"The database has the tables {', '.join(tables)}, but records no revision, so "
-            "their origin is unknown. Check [database] connection. If the existing service, "
-            "release 17.0.0, created them, first run 'cyborg-dbsync stamp --revision "
-            f"{EXISTING}'."
-        )
-
-
-def _unversioned(db: Reader) -> list[str]:
-    """Return the tables with names of this service in a database without alembic's table.
-
-    An interrupted first upgrade leaves alembic's table behind, and so does a removed record.
-    """
-    with db.reader() as connection:
-        existing = set(sa.inspect(connection).get_table_names())
-    return [] if "alembic_version" in existing else sorted(existing & METADATA.tables.keys())
-
-
-def _is_known(name: str) -> bool:
-    return any(
-        script.revision == name
-        for script in ScriptDirectory.from_config(_config()).walk_revisions()
-    )
-
-
 def _config() -> Config:
     return Config(str(Path(__file__).with_name("alembic.ini")))
 
@@ -190,7 +174,18 @@ def _alembic(db: Database) -> Iterator[Config]:
     with faults.connecting(db.place):
         connection = db.engine.connect().execution_options(**{WRITES: True})
     with connection:
-        _prepare(connection)
+        if connection.dialect.name == "sqlite":
+            # Revisions rebuild tables. The pragma has no effect within a transaction.
+            raw: Any = connection.connection.dbapi_connection
+            raw.execute("PRAGMA foreign_keys = OFF")
+        else:
+            # If two upgrades start at the same time, as containers do, the second one waits for
+            # the first one and then has nothing left to do.
+            lock = "SELECT pg_advisory_lock(hashtext('cyborg-dbsync'))"
+            if connection.dialect.name == "mysql":
+                lock = "SELECT GET_LOCK(LEFT(CONCAT('cyborg-dbsync.', DATABASE()), 64), 86400)"
+            with connection.begin():
+                connection.exec_driver_sql(lock)
         config.attributes["connection"] = connection
         try:
             yield config
@@ -200,19 +195,3 @@ def _alembic(db: Database) -> Iterator[Config]:
             # Close the connection permanently: the pool must not hand out a connection that holds
             # the lock or has foreign keys off.
             connection.invalidate()
-
-
-def _prepare(connection: sa.Connection) -> None:
-    if connection.dialect.name == "sqlite":
-        # Revisions rebuild tables. The pragma has no effect within a transaction.
-        raw: Any = connection.connection.dbapi_connection
-        raw.execute("PRAGMA foreign_keys = OFF")
-        return
-    # If two upgrades start at the same time, as containers do, the second one waits for the first
-    # one and then has nothing left to do.
-    with connection.begin():
-        if connection.dialect.name == "mysql":
-            lock = "SELECT GET_LOCK(LEFT(CONCAT('cyborg-dbsync.', DATABASE()), 64), 86400)"
-        else:
-            lock = "SELECT pg_advisory_lock(hashtext('cyborg-dbsync'))"
-        connection.exec_driver_sql(lock)

@@ -38,6 +38,17 @@ from cyborg.model.audit_snapshot import (
 from cyborg.model.health_view import Process
 from cyborg.model.process import AGENT, CONDUCTOR
 
+_DRIVERS = sa.select(Driver.host_id, Driver.name, Driver.state, Driver.error)
+#: The bound instances and those that ARQs name, without the many released ones.
+_INSTANCES = sa.select(Instance.uuid, Instance.bound, Instance.hostname).where(
+    sa.or_(Instance.bound, sa.exists().where(Arq.instance_uuid == Instance.uuid))
+)
+_CONDUCTORS = (
+    sa.select(Service.host, Service.last_seen_ms, Service.bus_error, Service.bus_error_ms)
+    .where(Service.binary == CONDUCTOR)
+    .order_by(Service.id)
+)
+
 
 def take(db: Reader) -> Snapshot:
     """Return all rows that the audit rules check, from one consistent read.
@@ -50,15 +61,15 @@ def take(db: Reader) -> Snapshot:
             # transaction only; SQLite always reads like this.
             tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         now = int(tx.execute(sa.select(db.now)).scalar_one())
-        conductors = _conductors(tx, now)
+        conductors = tuple(_process(CONDUCTOR, row, now) for row in tx.execute(_CONDUCTORS))
         return Snapshot(
             hosts=_hosts(tx, now),
-            drivers=_drivers(tx),
+            drivers=tuple(DriverRow(*row) for row in tx.execute(_DRIVERS)),
             devices=_devices(tx, now),
             deployables=_deployables(tx),
             handles=_handles(tx),
             arqs=_arqs(tx, now),
-            instances=_instances(tx),
+            instances=tuple(InstanceRow(*row) for row in tx.execute(_INSTANCES)),
             work=_work(tx, now),
             conductor_silence=min((conductor.silent_ms for conductor in conductors), default=None),
             taken_ms=now,
@@ -105,11 +116,6 @@ def _hosts(tx: sa.Connection, now: int) -> tuple[HostRow, ...]:
         )
         for row in rows
     )
-
-
-def _drivers(tx: sa.Connection) -> tuple[DriverRow, ...]:
-    rows = tx.execute(sa.select(Driver.host_id, Driver.name, Driver.state, Driver.error))
-    return tuple(DriverRow(row.host_id, row.name, row.state, row.error) for row in rows)
 
 
 def _devices(tx: sa.Connection, now: int) -> tuple[DeviceRow, ...]:
@@ -236,17 +242,6 @@ def _arqs(tx: sa.Connection, now: int) -> tuple[ArqRow, ...]:
     )
 
 
-def _instances(tx: sa.Connection) -> tuple[InstanceRow, ...]:
-    """Return the bound instances and those that ARQs name, without the many released ones."""
-    named = sa.exists().where(Arq.instance_uuid == Instance.uuid)
-    rows = tx.execute(
-        sa.select(Instance.uuid, Instance.bound, Instance.hostname).where(
-            sa.or_(Instance.bound, named)
-        )
-    )
-    return tuple(InstanceRow(row.uuid, row.bound, row.hostname) for row in rows)
-
-
 def _work(tx: sa.Connection, now: int) -> tuple[WorkRow, ...]:
     rows = tx.execute(
         sa.select(
@@ -263,32 +258,22 @@ def _work(tx: sa.Connection, now: int) -> tuple[WorkRow, ...]:
             Work.error,
         ).order_by(Work.id)
     )
-    return tuple(_work_row(row, now) for row in rows)
-
-
-def _work_row(row: Record, now: int) -> WorkRow:
-    return WorkRow(
-        uuid=row.uuid,
-        kind=row.kind,
-        age=now - row.created_ms,
-        waiting=now - row.not_before_ms,
-        arq_uuid=row.arq_uuid,
-        instance_uuid=row.instance_uuid,
-        handle_id=row.attach_handle_id,
-        host_id=row.host_id,
-        overdue=_age(now, row.deadline_ms),
-        attempts=row.attempts,
-        error=row.error,
+    return tuple(
+        WorkRow(
+            uuid=row.uuid,
+            kind=row.kind,
+            age=now - row.created_ms,
+            waiting=now - row.not_before_ms,
+            arq_uuid=row.arq_uuid,
+            instance_uuid=row.instance_uuid,
+            handle_id=row.attach_handle_id,
+            host_id=row.host_id,
+            overdue=_age(now, row.deadline_ms),
+            attempts=row.attempts,
+            error=row.error,
+        )
+        for row in rows
     )
-
-
-def _conductors(tx: sa.Connection, now: int) -> tuple[Process, ...]:
-    rows = tx.execute(
-        sa.select(Service.host, Service.last_seen_ms, Service.bus_error, Service.bus_error_ms)
-        .where(Service.binary == CONDUCTOR)
-        .order_by(Service.id)
-    )
-    return tuple(_process(CONDUCTOR, row, now) for row in rows)
 
 
 def _process(binary: str, row: Record, now: int) -> Process:

@@ -93,7 +93,7 @@ def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
 
     Returns False when another conductor has taken over a row; the caller must then roll back.
     """
-    result = tx.execute(_delete(len(rows)), _fences(rows))
+    result = tx.execute(sa.delete(Work).where(_fenced(len(rows))), _fences(rows))
     return int(result.rowcount) == len(rows)
 
 
@@ -220,29 +220,22 @@ _TAKE = (
 
 @cache
 def _taken(now: sa.ColumnElement[int]) -> sa.Select[Any]:
+    # An event of the request that ordered the work.
+    ordering = (Event.operation_id == Work.operation_id, Event.request_id.is_not(None))
+    request_id = sa.select(Event.request_id).where(*ordering).limit(1).scalar_subquery()
+    detail = sa.select(Event.detail).where(*ordering).limit(1).scalar_subquery()
     return (
         sa.select(
             *_COLUMNS,
             sa.func.coalesce(Work.deadline_ms < now, sa.false()).label("overdue"),
             (Work.deadline_ms - now).label("left_ms"),
             (now - Work.created_ms).label("age_ms"),
-            _ordered(Event.request_id).label("request_id"),
-            _ordered(Event.detail).label("detail"),
+            request_id.label("request_id"),
+            detail.label("detail"),
         )
         .where(Work.id.in_(sa.bindparam("ids", expanding=True)))
         .order_by(Work.not_before_ms, Work.id)
     )
-
-
-def _ordered(column: Any) -> Any:
-    """Return a subquery: the column of the event of the request that ordered the work."""
-    same = Event.operation_id == Work.operation_id
-    return sa.select(column).where(same, Event.request_id.is_not(None)).limit(1).scalar_subquery()
-
-
-@cache
-def _delete(count: int) -> sa.Delete:
-    return sa.delete(Work).where(_fenced(count))
 
 
 @cache

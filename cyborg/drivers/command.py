@@ -56,7 +56,11 @@ def run(
         else:
             return Completed(process.returncode, stdout, stderr)
         finally:
-            _kill(process)
+            # The group leader is not reaped before the signal, so that no other process can have
+            # its id.
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     raise exception.HostError(action=action, reason=reason)
 
 
@@ -102,13 +106,3 @@ def _read_streams(process: subprocess.Popen[bytes], deadline: float, cap: int) -
 
 def _seconds_left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process group of a command that has not ended.
-
-    The group leader is not reaped before the signal, so that no other process can have its id.
-    """
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

@@ -8,7 +8,7 @@ drivers of one vendor.
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oslo_config import cfg
@@ -50,10 +50,21 @@ class GenericDriver(Driver):
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver; runs no command."""
         candidates = self._candidates(context)
-        self._log_refusals(candidates)
+        refused = {
+            (str(candidate.address), candidate.backend.name, candidate.reason)
+            for candidate in candidates
+            if candidate.reason is not None
+        }
+        for key, backend, reason in sorted(refused - self._logged):
+            LOG.warning("Device %s of backend %s is not offered: %s", key, backend, reason)
+        self._logged = refused
         names = self._names(candidates)
         return [
-            self._device(candidate, names) for candidate in candidates if candidate.reason is None
+            candidate.backend.device(self._node, candidate.address, candidate.function, names)
+            if candidate.created is None
+            else candidate.backend.complete(candidate.created, candidate.function, names)
+            for candidate in candidates
+            if candidate.reason is None
         ]
 
     def hardware(self, context: DriverContext = EMPTY_CONTEXT) -> list[Hardware]:
@@ -165,11 +176,16 @@ class GenericDriver(Driver):
         preparing = [backend for backend in self._backends if backend.commands.prepare]
         if not preparing or not all(backend.state_files.prepared for backend in preparing):
             self._cannot("list the prepared units")
-        return [
-            unit
-            for candidate in self._candidates(EMPTY_CONTEXT, managed=True)
-            for unit in self._prepared_units(candidate)
-        ]
+        units = []
+        for candidate in self._candidates(EMPTY_CONTEXT, managed=True):
+            file, address = candidate.backend.state_files.prepared, candidate.address
+            if file is not None and candidate.reason is None:
+                units += [
+                    Unit(deployable_name(self._node, address), handle.key)
+                    for handle in candidate.handles
+                    if file.exists(self.host, placeholder_values(str(address), handle.key))
+                ]
+        return units
 
     def health(self, device_key: str) -> Health:
         """See Driver."""
@@ -200,28 +216,10 @@ class GenericDriver(Driver):
             state = HostState(self._node, snapshot, members, context, managed, created)
         return find_candidates(state, self._backends)
 
-    def _device(self, candidate: Candidate, names: pci_ids.Names) -> Device:
-        backend, function = candidate.backend, candidate.function
-        if candidate.created is not None:
-            vendor, _ = backend.vendor_and_model(function, names)
-            return backend.complete(candidate.created, function, vendor)
-        return backend.device(self._node, candidate.address, function, names)
-
     def _names(self, candidates: Sequence[Candidate]) -> pci_ids.Names:
         functions = [candidate.function for candidate in candidates if candidate.function]
         ids = [(function.vendor, function.product) for function in functions]
         return self._name_cache.lookup(self.host, ids)
-
-    def _log_refusals(self, candidates: Sequence[Candidate]) -> None:
-        """Log once why a device of a backend is not offered."""
-        refused = {
-            (str(candidate.address), candidate.backend.name, candidate.reason)
-            for candidate in candidates
-            if candidate.reason is not None
-        }
-        for key, backend, reason in sorted(refused - self._logged):
-            LOG.warning("Device %s of backend %s is not offered: %s", key, backend, reason)
-        self._logged = refused
 
     def _hardware(
         self, candidate: Candidate, names: pci_ids.Names, failed_checks: dict[str, str]
@@ -299,14 +297,6 @@ class GenericDriver(Driver):
             raise exception.DriverFailed(driver=self.name, verb=verb, reason=reason)
         values = placeholder_values(task.device_key, task.handle_key, task.handle_uuid)
         return candidate.backend, values
-
-    def _prepared_units(self, candidate: Candidate) -> Iterator[Unit]:
-        file, address = candidate.backend.state_files.prepared, candidate.address
-        if file is None or candidate.reason is not None:
-            return
-        for handle in candidate.handles:
-            if file.exists(self.host, placeholder_values(str(address), handle.key)):
-                yield Unit(deployable_name(self._node, address), handle.key)
 
 
 @dataclass(frozen=True)

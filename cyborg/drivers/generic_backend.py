@@ -109,32 +109,8 @@ class GenericBackend:
     ) -> Device:
         """Return a device with one deployable; ``function`` is None for a declared device."""
         vendor, model = self.vendor_and_model(function, names)
-        return Device(
-            key=str(address),
-            type=self.device_type,
-            vendor=vendor,
-            model=model,
-            control_path=address.info(),
-            deployables=(self._deployable(node, address),),
-            backend=self.name,
-            numa_node=function.numa_node if function is not None else None,
-        )
-
-    def complete(self, created: Device, function: PciFunction | None, vendor: str) -> Device:
-        """Return a device that an operator created, with values from configuration and host."""
-        return replace(
-            created,
-            vendor=vendor,
-            numa_node=function.numa_node if function is not None else None,
-            deployables=tuple(
-                replace(deployable, prepare=self.prepares, programmable=self.programs)
-                for deployable in created.deployables
-            ),
-        )
-
-    def _deployable(self, node: str, address: PciAddress) -> Deployable:
         traits = tuple(dict.fromkeys((OWNER, *self.traits)))
-        return Deployable(
+        deployable = Deployable(
             # The pci_driver uses the same name: a function that both could offer has one owner.
             name=deployable_name(node, address),
             resource_class=self.resource_class,
@@ -147,6 +123,28 @@ class GenericBackend:
             ),
             prepare=self.prepares,
             programmable=self.programs,
+        )
+        return Device(
+            key=str(address),
+            type=self.device_type,
+            vendor=vendor,
+            model=model,
+            control_path=address.info(),
+            deployables=(deployable,),
+            backend=self.name,
+            numa_node=function.numa_node if function is not None else None,
+        )
+
+    def complete(self, created: Device, function: PciFunction | None, names: Names) -> Device:
+        """Return a device that an operator created, with values from configuration and host."""
+        return replace(
+            created,
+            vendor=self.vendor_and_model(function, names)[0],
+            numa_node=function.numa_node if function is not None else None,
+            deployables=tuple(
+                replace(deployable, prepare=self.prepares, programmable=self.programs)
+                for deployable in created.deployables
+            ),
         )
 
     def handles(self, address: PciAddress) -> Iterator[AttachHandle]:

@@ -31,16 +31,6 @@ class Selector:
     sysfs_class: str | None = None
     fixed: tuple[PciAddress, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether no field is set."""
-        return self == Selector()
-
-    @property
-    def is_mixed(self) -> bool:
-        """Return whether a fixed list and another field are set."""
-        return bool(self.fixed) and self != Selector(fixed=self.fixed)
-
     def matches(self, function: PciFunction, members: ClassMembers, *, managed: bool) -> bool:
         """Return whether the function belongs to the backend.
 

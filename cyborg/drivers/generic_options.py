@@ -74,23 +74,42 @@ class _Section:
         """Return the backend that the section describes."""
         device_type = self._parse("device_type", _member_of(DeviceType))
         attach_type = self._parse("attach_type", _member_of(AttachType))
-        units = self._units(attach_type)
+        resource_class: str | None = self._value("resource_class")
+        if resource_class is None:
+            reason = f"Option [{self._group}] resource_class must be set."
+            raise exception.ConfigError(reason=reason)
+        if not is_resource_class_name(resource_class):
+            self._invalid("resource_class", "it is not the name of a resource class")
+        units: int = self._value("units")
+        if units > 1 and attach_type is AttachType.PCI:
+            self._invalid("units", "a whole PCI function is one unit")
+        remote_units: int = self._value("remote_units")
+        if remote_units > units:
+            self._invalid("remote_units", f"a device has only {units} unit(s), see option units")
+        mdev_type = self._parse_optional("mdev_type", _parse_mdev_type)
+        if (mdev_type is not None) is not (attach_type is AttachType.MDEV):
+            self._invalid("mdev_type", "it must be set with attach_type MDEV, and only with it")
+        network = self._parse_optional("physical_network", network_name)
+        if network is not None and attach_type is not AttachType.PCI:
+            self._invalid(
+                "physical_network", "only a whole PCI function can be attached to a port of Neutron"
+            )
         return GenericBackend(
             name=self._name,
-            resource_class=self._resource_class(),
+            resource_class=resource_class,
             selector=self._selector(),
             traits=self._parse_list("traits", _parse_trait),
             device_type=device_type,
             kind=self._parse_optional("kind", _parse_kind) or device_type.value,
             attach_type=attach_type,
             units=units,
-            mdev_type=self._mdev_type(attach_type),
-            physical_network=self._physical_network(attach_type),
+            mdev_type=mdev_type,
+            physical_network=network,
             vendor=self._parse_optional("vendor", _parse_text),
             model=self._parse_optional("model", _parse_text),
             services=self._parse("services", _parse_services),
             capabilities=self._parse("capabilities", _parse_json_object),
-            remote_units=self._remote_units(units),
+            remote_units=remote_units,
             commands=self._commands(),
             state_files=self._state_files(units),
         )
@@ -103,47 +122,12 @@ class _Section:
             sysfs_class=self._parse_optional("sysfs_class", generic_match.parse_class_name),
             fixed=self._parse_list("devices", generic_match.parse_address),
         )
-        if selector.is_empty:
+        if selector == Selector():
             reason = f"Section [{self._group}] must set {_SELECTOR_OPTIONS}."
             raise exception.ConfigError(reason=reason)
-        if selector.is_mixed:
+        if selector.fixed and selector != Selector(fixed=selector.fixed):
             self._invalid("devices", "a fixed list excludes the other options that select devices")
         return selector
-
-    def _resource_class(self) -> str:
-        name: str | None = self._value("resource_class")
-        if name is None:
-            reason = f"Option [{self._group}] resource_class must be set."
-            raise exception.ConfigError(reason=reason)
-        if not is_resource_class_name(name):
-            self._invalid("resource_class", "it is not the name of a resource class")
-        return name
-
-    def _units(self, attach_type: AttachType) -> int:
-        units: int = self._value("units")
-        if units > 1 and attach_type is AttachType.PCI:
-            self._invalid("units", "a whole PCI function is one unit")
-        return units
-
-    def _remote_units(self, units: int) -> int:
-        remote: int = self._value("remote_units")
-        if remote > units:
-            self._invalid("remote_units", f"a device has only {units} unit(s), see option units")
-        return remote
-
-    def _mdev_type(self, attach_type: AttachType) -> str | None:
-        name = self._parse_optional("mdev_type", _parse_mdev_type)
-        if (name is not None) is not (attach_type is AttachType.MDEV):
-            self._invalid("mdev_type", "it must be set with attach_type MDEV, and only with it")
-        return name
-
-    def _physical_network(self, attach_type: AttachType) -> str | None:
-        name = self._parse_optional("physical_network", network_name)
-        if name is not None and attach_type is not AttachType.PCI:
-            self._invalid(
-                "physical_network", "only a whole PCI function can be attached to a port of Neutron"
-            )
-        return name
 
     def _commands(self) -> Commands:
         commands = Commands(

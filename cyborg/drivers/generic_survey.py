@@ -61,12 +61,16 @@ class HostState:
 
 def find_candidates(state: HostState, backends: Sequence[GenericBackend]) -> list[Candidate]:
     """Return all devices of the backends, ordered by key."""
+    fixed = [
+        Candidate(address, backend) for backend in backends for address in backend.selector.fixed
+    ]
     candidates: dict[PciAddress, Candidate] = {}
     for candidate in (
         *_created(state, backends),
-        *_declared(backends),
+        *(candidate for candidate in fixed if candidate.backend.is_declared),
         *_present(state, backends),
-        *_absent(backends),
+        # Earlier candidates have precedence: these were not found.
+        *(replace(candidate, reason="it is not on the bus") for candidate in fixed),
     ):
         candidates.setdefault(candidate.address, candidate)
     return sorted(candidates.values(), key=lambda candidate: str(candidate.address))
@@ -105,19 +109,6 @@ def _check_created(state: HostState, candidate: Candidate, raw: RawFunction | No
         function, uses, state.snapshot.open_vfio, state.context, managed=managed
     )
     return replace(candidate, function=function, reason=reason)
-
-
-def _declared(backends: Sequence[GenericBackend]) -> Iterator[Candidate]:
-    for backend in backends:
-        if backend.is_declared:
-            yield from (Candidate(address, backend) for address in backend.selector.fixed)
-
-
-def _absent(backends: Sequence[GenericBackend]) -> Iterator[Candidate]:
-    """Yield every device of a fixed list as absent; earlier candidates have precedence."""
-    for backend in backends:
-        for address in backend.selector.fixed:
-            yield Candidate(address, backend, reason="it is not on the bus")
 
 
 def _present(state: HostState, backends: Sequence[GenericBackend]) -> Iterator[Candidate]:

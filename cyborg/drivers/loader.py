@@ -3,9 +3,9 @@
 
 import importlib
 import importlib.metadata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from oslo_config import cfg
 from stevedore import named
@@ -13,7 +13,6 @@ from stevedore import named
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
-from cyborg.drivers.overlay import Overlay
 from cyborg.model.report import DriverHello, DriverOption, DriverState
 
 #: The entry point group in which packages register their drivers.
@@ -56,6 +55,63 @@ class LoadResult:
             type=None if kind is None else kind[:_TYPE_WIDTH],
             version=self.version,
         )
+
+
+class Overlay:
+    """Replaces ``conf`` while a driver is constructed, which reads its options once.
+
+    A key of ``options`` is ``group.option``, or ``option`` for every group in which the driver
+    reads it; options of [DEFAULT] always come from the host. Values are text as in a configuration
+    file, with the same validation: reading an invalid value raises ConfigError with the option.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, options: Mapping[str, str]) -> None:
+        self._conf = conf
+        self._options = options
+        #: Keys of ``options`` that the driver has read → names of the options.
+        self.read_keys: dict[str, str] = {}
+        #: All options that the driver has read: (group, name) → option.
+        self.accepted: dict[tuple[str, str], cfg.Opt] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._conf, name)
+        return _Group(self, name) if isinstance(value, cfg.ConfigOpts.GroupAttr) else value
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._conf
+
+    def value(self, group: str, name: str) -> Any:
+        """Return the value of an option in a group; the operator's value has precedence."""
+        if name in self._conf[group]:
+            # oslo.config has no public method that returns an option.
+            self.accepted[group, name] = self._conf._get_opt_info(name, group)["opt"]
+        for key in (f"{group}.{name}", name):
+            if key in self._options:
+                self.read_keys[key] = name
+                option, raw = self._conf._get_opt_info(name, group)["opt"], self._options[key]
+                try:
+                    value = option.type(raw)
+                except ValueError as error:
+                    raise exception.ConfigError(reason=f"option {key} = {raw}: {error}") from None
+                return [value] if option.multi else value
+        return self._conf[group][name]
+
+
+class _Group:
+    """The options of one group of an overlay."""
+
+    def __init__(self, overlay: Overlay, name: str) -> None:
+        self._overlay = overlay
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return self._overlay.value(self._name, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._overlay.value(self._name, name)
 
 
 def load(
@@ -117,19 +173,17 @@ def load_with(
     importlib.invalidate_caches()
     overlay = Overlay(conf, options)
     result = _load_with_config_errors(name, host, cast(cfg.ConfigOpts, overlay), namespace)
-    if result.driver is not None:
-        errors = _option_errors(result.driver, overlay, options)
-        result = next((LoadResult(name, error=error) for error in errors), result)
+    driver = result.driver
+    if driver is not None:
+        for key in sorted(options):
+            if key not in overlay.read_keys:
+                result = LoadResult(name, error=f"it has no option {key}")
+                break
+            if overlay.read_keys[key] in driver.local_options:
+                reason = f"option {key} can be set in the host's own files only"
+                result = LoadResult(name, error=reason)
+                break
     return _with_package(result, namespace)
-
-
-def _option_errors(driver: Driver, overlay: Overlay, options: Iterable[str]) -> Iterator[str]:
-    """Yield a clause for each option that a constructed driver does not accept."""
-    for key in sorted(options):
-        if key not in overlay.read_keys:
-            yield f"it has no option {key}"
-        elif overlay.read_keys[key] in driver.local_options:
-            yield f"option {key} can be set in the host's own files only"
 
 
 class _CurrentPackages(named.NamedExtensionManager[Driver]):
@@ -182,12 +236,8 @@ def _load(name: str, host: Host, conf: cfg.ConfigOpts, namespace: str) -> LoadRe
         return LoadResult(name, error=f"{type(driver).__name__} is not a driver of this service")
     if driver.name != name:
         return LoadResult(name, error=f"the installed driver calls itself {driver.name!r}")
-    return LoadResult(name, driver, accepts=_accepts(overlay, driver))
-
-
-def _accepts(overlay: Overlay, driver: Driver) -> tuple[DriverOption, ...]:
-    """Return the options that an operator may set: all that the driver reads, except local ones."""
-    return tuple(
+    # All options that the driver has read, except local ones.
+    accepts = tuple(
         DriverOption(
             name=name,
             group=group,
@@ -198,3 +248,4 @@ def _accepts(overlay: Overlay, driver: Driver) -> tuple[DriverOption, ...]:
         for (group, name), option in sorted(overlay.accepted.items())
         if name not in driver.local_options
     )
+    return LoadResult(name, driver, accepts=accepts)

@@ -57,18 +57,15 @@ def refusal_reason(
         return uses[function.address]
     if function.vfs:
         return f"it has {function.vfs} virtual functions; those can be offered"
-    if not managed and (holder := _holder(function, open_vfio)):
-        return f"held through VFIO by {holder}"
+    if not managed:
+        holders = [open_vfio[node] for node in function.vfio_nodes if node in open_vfio]
+        # Without the permission to see other processes: the VFIO drivers enable a function when its
+        # node is opened and disable it when the node is closed, so "enable" of an idle one is 0.
+        if not holders and function.on_vfio and function.enabled:
+            holders = ["another process"]
+        if holders:
+            return f"held through VFIO by {holders[0]}"
     return context.claims.get(str(function.address))
-
-
-def _holder(function: PciFunction, open_vfio: Mapping[str, str]) -> str | None:
-    for node in function.vfio_nodes:
-        if node in open_vfio:
-            return open_vfio[node]
-    # Without the permission to see other processes: the VFIO drivers enable a function when its
-    # node is opened and disable it when the node is closed, so "enable" of an idle one is 0.
-    return "another process" if function.on_vfio and function.enabled else None
 
 
 def _busy_disks(snapshot: Snapshot) -> dict[str, str]:

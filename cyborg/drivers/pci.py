@@ -88,7 +88,14 @@ class PciDriver(Driver):
         if not self._entries:
             return []
         candidates = self._candidates(context)
-        self._log_refusals(candidates)
+        refused = {
+            (candidate.key, candidate.reason)
+            for candidate in candidates
+            if candidate.whitelisted and candidate.reason
+        }
+        for key, reason in sorted(refused - self._logged):
+            LOG.warning("PCI function %s is on the whitelist but not offered: %s", key, reason)
+        self._logged = refused
         return [
             device(candidate.function, self._node, self._names, candidate.network)
             for candidate in candidates
@@ -129,17 +136,6 @@ class PciDriver(Driver):
         snapshot, entries = pci_scan.read(self.host), whitelist.parse([entry])
         candidates = find_candidates(snapshot, entries, self._node, EMPTY_CONTEXT)
         return any(candidate.whitelisted for candidate in candidates)
-
-    def _log_refusals(self, candidates: Sequence[Candidate]) -> None:
-        """Log once why a function on the whitelist is not offered."""
-        refused = {
-            (candidate.key, candidate.reason)
-            for candidate in candidates
-            if candidate.whitelisted and candidate.reason
-        }
-        for key, reason in sorted(refused - self._logged):
-            LOG.warning("PCI function %s is on the whitelist but not offered: %s", key, reason)
-        self._logged = refused
 
     def _candidates(self, context: DriverContext) -> list[Candidate]:
         snapshot = pci_scan.read(self.host)
@@ -215,22 +211,6 @@ def device(
     address = function.address
     # The rows of the existing service have the keys in this order.
     info = dict(sorted(address.info().items()))
-    return Device(
-        key=str(address),
-        type=device_type(function.class_code),
-        vendor=f"{function.vendor:04x}",
-        model=names.product(function.vendor, function.product),
-        control_path=info,
-        deployables=(_deployable(function, deployable_name(node, address), info, network),),
-        std_board_info={"product_id": f"{function.product:04x}", "controller": None},
-        vendor_board_info="miss_vb_info",
-        numa_node=function.numa_node,
-    )
-
-
-def _deployable(
-    function: PciFunction, name: str, info: dict[str, str], network: str | None
-) -> Deployable:
     vendor = _VENDOR_WORDS.get(function.vendor)
     traits = (
         "OWNER_CYBORG",
@@ -239,17 +219,28 @@ def _deployable(
         *([network_trait(network)] if network else []),
     )
     # Nova needs the network for a port of Neutron, and otherwise ignores it.
-    info = info | {"physical_network": network} if network else info
-    return Deployable(
-        name=name,
+    handle_info = info | {"physical_network": network} if network else info
+    deployable = Deployable(
+        name=deployable_name(node, address),
         resource_class=_RESOURCE_CLASS,
         driver_name=vendor or f"{function.vendor:04X}",
-        handles=(AttachHandle(str(function.address), AttachType.PCI, info),),
+        handles=(AttachHandle(str(address), AttachType.PCI, handle_info),),
         traits=traits,
         attributes=(
             Attribute("rc", _RESOURCE_CLASS),
             *(Attribute(f"trait{i}", trait) for i, trait in enumerate(traits)),
         ),
+    )
+    return Device(
+        key=str(address),
+        type=device_type(function.class_code),
+        vendor=f"{function.vendor:04x}",
+        model=names.product(function.vendor, function.product),
+        control_path=info,
+        deployables=(deployable,),
+        std_board_info={"product_id": f"{function.product:04x}", "controller": None},
+        vendor_board_info="miss_vb_info",
+        numa_node=function.numa_node,
     )
 
 

@@ -59,6 +59,14 @@ def parse_function(raw: RawFunction) -> PciFunction:
     vendor = _parse_hexadecimal(raw.files, "vendor", 4)
     if vendor in _NO_RESPONSE:
         raise ValueError("it does not answer on the bus")
+    # Firmware that does not tell the node shows -1.
+    node_text = raw.files.get("numa_node", "")
+    node = int(node_text) if re.fullmatch(r"[0-9]{1,9}", node_text) else -1
+    # The nodes of the group, of the group without IOMMU, and of the device itself.
+    group = raw.links.get("iommu_group")
+    nodes = [group, f"noiommu-{group}"] if group else []
+    if raw.vfio:
+        nodes.append(f"devices/{raw.vfio}")
     parent = raw.links.get("physfn")
     if parent is not None and parse_name(parent) is None:
         raise ValueError(f"its physfn points to {parent!r}")
@@ -67,12 +75,12 @@ def parse_function(raw: RawFunction) -> PciFunction:
         vendor=vendor,
         product=_parse_hexadecimal(raw.files, "device", 4),
         class_code=_parse_hexadecimal(raw.files, "class", 6),
-        numa_node=_parse_numa_node(raw.files.get("numa_node", "")),
+        numa_node=node if 0 <= node <= _MAX_NODE else None,
         host_driver=raw.links.get("driver"),
         parent=parse_name(parent) if parent is not None else None,
         vfs=_parse_count(raw.files, "sriov_numvfs"),
         enabled=_parse_count(raw.files, "enable") > 0,
-        vfio_nodes=_vfio_nodes(raw),
+        vfio_nodes=tuple(nodes),
     )
 
 
@@ -101,16 +109,3 @@ def _parse_count(files: Mapping[str, str], name: str) -> int:
     if re.fullmatch(r"[0-9]{1,9}", text) is None:
         raise ValueError(f"its {name} reads {text[:40]!r}")
     return int(text)
-
-
-def _parse_numa_node(text: str) -> int | None:
-    """Return the NUMA node, None when the firmware does not tell (the kernel then shows -1)."""
-    node = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
-    return node if 0 <= node <= _MAX_NODE else None
-
-
-def _vfio_nodes(raw: RawFunction) -> tuple[str, ...]:
-    """Return the nodes of the group, of the group without IOMMU, and of the device itself."""
-    group = raw.links.get("iommu_group")
-    groups = (group, f"noiommu-{group}") if group else ()
-    return (*groups, f"devices/{raw.vfio}") if raw.vfio else groups

@@ -97,7 +97,11 @@ def read(host: Host) -> Snapshot:
         disks=tuple(_disks(host)),
         mounts=(*proc_lines(host, "/proc/self/mountinfo"), *_mounts_of_init(host)),
         swaps=tuple(proc_lines(host, "/proc/swaps")),
-        btrfs=tuple(_btrfs(host)),
+        btrfs=tuple(
+            device
+            for name in _names(host, _BTRFS)
+            for device in _names(host, f"{_BTRFS}/{name}/devices")
+        ),
         routes4=tuple(proc_lines(host, "/proc/net/route")),
         routes6=tuple(proc_lines(host, "/proc/net/ipv6_route")),
         addresses6=tuple(proc_lines(host, "/proc/net/if_inet6")),
@@ -193,11 +197,6 @@ def _controllers(host: Host, path: str) -> Iterator[str]:
             controller = read_if_exists(host.realpath, f"{subsystem}/{name}")
             if controller is not None:
                 yield controller
-
-
-def _btrfs(host: Host) -> Iterator[str]:
-    for name in _names(host, _BTRFS):
-        yield from _names(host, f"{_BTRFS}/{name}/devices")
 
 
 def _mounts_of_init(host: Host) -> list[str]:

@@ -201,14 +201,14 @@ def _parse_address(value: Any) -> Glob | Patterns:
             raise ValueError(f"address has no part {name!r}, only {', '.join(names)}")
         if not isinstance(pattern, str):
             raise ValueError(f"{name} of address is not a regular expression")
-    return Patterns(tuple(_compile(name, value.get(name, "")) for name in names))
-
-
-def _compile(name: str, text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{name} {text!r} is not a regular expression ({error})") from None
+    patterns = []
+    for name in names:
+        text = value.get(name, "")
+        try:
+            patterns.append(re.compile(text))
+        except re.error as error:
+            raise ValueError(f"{name} {text!r} is not a regular expression ({error})") from None
+    return Patterns(tuple(patterns))
 
 
 def glob(text: str) -> Glob:

@@ -71,15 +71,12 @@ class Meters:
 
     def __init__(self, binary: str, version: str, *, address: str | None = None) -> None:
         self._address = address
+        #: True if the metrics are exposed.
+        self.enabled = address is not None
         self.registry = CollectorRegistry()
         self.registry.register(BuildInfo(binary, version))
         self._verbs = catalogue.VERB_SECONDS.histogram(self.registry)
         self._peers = catalogue.PEER_FAILURES.counter(self.registry)
-
-    @property
-    def enabled(self) -> bool:
-        """Return whether the metrics are exposed."""
-        return self._address is not None
 
     def listener(self, *collectors: Collector) -> "Listener":
         """Return a server for these metrics and those of ``collectors``; it binds its port here.

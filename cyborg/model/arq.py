@@ -15,7 +15,7 @@ from uuid import UUID, uuid5
 
 
 class State(StrEnum):
-    """The words that clients know, in their exact spelling."""
+    """The states of an ARQ, in the exact spelling that clients know."""
 
     INITIAL = "Initial"
     BIND_STARTED = "BindStarted"
@@ -27,7 +27,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to an ARQ; the value completes the sentence "it cannot …"."""
+    """The events of an ARQ; the value completes the sentence "it cannot …"."""
 
     BIND = "be bound"
     START = "start to be bound"
@@ -111,9 +111,9 @@ class Arq:
 
 
 def arq_uuids(operation_id: str, count: int) -> list[str]:
-    """The uuids of the ARQs that one create operation makes.
+    """Return the uuids of the ARQs of one create request.
 
-    They follow from the operation id (a random uuid of the API), so that a repeated create meets
-    its own rows by their unique key instead of making more.
+    They follow from the operation id (a random uuid of the API), so that a repeated create finds
+    its own rows by their unique key instead of creating more.
     """
     return [str(uuid5(UUID(operation_id), str(index))) for index in range(count)]

@@ -128,7 +128,9 @@ def _difference(desired: Provider, shown: ProviderView, *, withheld: bool) -> st
         if name not in actual:
             parts.append(f"no inventory of {name}")
         elif name not in expected:
-            parts.append(f"an inventory of {name}{_held(shown, name)}")
+            consumers = [uuid for uuid, units in shown.allocations.items() if name in units]
+            held = f" with allocations of {' and '.join(sorted(consumers))}" if consumers else ""
+            parts.append(f"an inventory of {name}{held}")
         else:
             parts += [
                 f"{field} of {name} is {actual[name].get(field)} instead of {value}"
@@ -139,12 +141,6 @@ def _difference(desired: Provider, shown: ProviderView, *, withheld: bool) -> st
     if lacking:
         parts.append(f"without trait {', '.join(sorted(lacking))}")
     return ", ".join(parts)
-
-
-def _held(shown: ProviderView, resource_class: str) -> str:
-    """Return the consumers that keep an inventory from being removed, in words."""
-    consumers = [consumer for consumer, has in shown.allocations.items() if resource_class in has]
-    return f" with allocations of {' and '.join(sorted(consumers))}" if consumers else ""
 
 
 def _excess(cloud: Snapshot, deployable: DeployableRow, shown: ProviderView) -> int:

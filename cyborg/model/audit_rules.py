@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants of this service, written once: what must hold on any snapshot of a cloud.
+"""The invariants of this service, checked on a snapshot of a cloud.
 
-Each check is a generator over one snapshot. What needs Placement or the hosts stands in
+Each check is a generator of findings. The checks that need Placement or the hosts are in
 ``cyborg.model.audit_placement``.
 """
 
@@ -19,7 +19,7 @@ from cyborg.model.report import DriverState
 from cyborg.model.work import WorkKind
 
 _HOUR = 3_600_000
-#: These hold nothing; the states not named here, of an older release, may.
+#: ARQs in these states have no handle; ARQs in obsolete states may have one.
 _HANDLELESS = frozenset({State.INITIAL, State.UNBOUND, State.BIND_FAILED})
 _UNBOUND = frozenset({State.INITIAL, State.UNBOUND})
 _OBSOLETE = frozenset({State.UNBIND_FAILED, State.DELETING})
@@ -27,14 +27,15 @@ _OBSOLETE = frozenset({State.UNBIND_FAILED, State.DELETING})
 
 @dataclass(frozen=True)
 class Ages:
-    """From when on something is no longer on its way; all in milliseconds.
+    """The ages from which the audit reports something as late; all in milliseconds.
 
-    ``settle`` is the time that Placement may lag behind the database (two report intervals),
-    ``agent_silence`` and ``conductor_silence`` that after which such a process counts as down,
-    ``work`` what an owner of work may take beyond its deadline, ``notify`` how long Nova is told
-    (its own waiting time), ``stuck`` how long a host may take to release or program, ``unbound``
-    how long an ARQ may wait to be bound, ``allocation`` how long an allocation may be without
-    ARQ, ``lost`` how long a device may be away.
+    ``settle`` is the time that Placement may lag behind the database (two report intervals).
+    ``agent_silence`` and ``conductor_silence`` are the times without a heartbeat after which such a
+    process counts as down. ``work`` is the time that work may take beyond its deadline, ``notify``
+    the time for which Nova is notified (it waits no longer), ``stuck`` the time that a host may
+    take to release or program a unit. ``unbound`` is the time that an ARQ may wait to be bound,
+    ``allocation`` the time that an allocation may be without an ARQ, ``lost`` the time that a
+    device may be lost.
     """
 
     settle: int = 120_000
@@ -49,7 +50,7 @@ class Ages:
 
 
 def check(cloud: Snapshot, peers: AuditViews, ages: Ages) -> list[Finding]:
-    """Everything that does not hold, the worst first, then by host and name."""
+    """Return all findings, the worst first, then by host and name."""
     findings = [
         *_handles(cloud),
         *_arqs(cloud),
@@ -88,7 +89,7 @@ def _handles(cloud: Snapshot) -> Iterator[Finding]:
 
 
 def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Kind | None, str]:
-    """What is wrong between a handle and who has it; (None, "") when nothing is."""
+    """Return what is wrong between a handle and its holders; (None, "") for nothing."""
     releasing = handle.state == HandleState.RELEASING
     quarantined = handle.state == HandleState.QUARANTINED
     at_work = handle.id in cloud.release_of
@@ -105,12 +106,10 @@ def _flaw(cloud: Snapshot, handle: HandleRow, holders: list[ArqRow]) -> tuple[Ki
     if handle.state in UNRELEASED and not at_work:
         return Kind.STRANDED_RELEASE, "It is to be released, but there is no work for it."
     if quarantined:
-        return Kind.QUARANTINED_HANDLE, _refusals(cloud.release_of[handle.id])
+        work = cloud.release_of[handle.id]
+        cause = f"Its host does not release it; tried for {duration(work.age)}{_because(work)}"
+        return Kind.QUARANTINED_HANDLE, cause
     return None, ""
-
-
-def _refusals(work: WorkRow) -> str:
-    return f"Its host does not release it; tried for {duration(work.age)}{_because(work)}"
 
 
 def _of_handle(cloud: Snapshot, handle: HandleRow, kind: Kind, cause: str) -> Finding:
@@ -158,7 +157,7 @@ def _of_arq(cloud: Snapshot, arq: ArqRow, kind: Kind, cause: str) -> Finding:
 
 
 def _waiting(cloud: Snapshot, peers: AuditViews, ages: Ages) -> Iterator[Finding]:
-    """ARQs that nobody will ever come back for."""
+    """Check for old ARQs that nobody binds, and for ARQs of deleted servers."""
     for arq in cloud.arqs:
         if arq.age is not None and arq.age > ages.unbound and arq.state in _UNBOUND:
             cause = f"It has been {arq.state} for {duration(arq.age)}."
@@ -174,7 +173,7 @@ def _waiting(cloud: Snapshot, peers: AuditViews, ages: Ages) -> Iterator[Finding
 
 
 def _instances(cloud: Snapshot) -> Iterator[Finding]:
-    """The rows that keep an instance from being bound twice."""
+    """Check the rows that prevent a second bind of an instance."""
     named: dict[str, ArqRow] = {}
     for arq in cloud.arqs:
         if arq.instance_uuid is not None:
@@ -202,32 +201,29 @@ def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
             yield Finding(Kind.NO_CONDUCTOR, "cloud", "work", cause)
         return
     judged = _processes(cloud, ages)
-    if judged.deaf:
-        bus = judged.conductors(None)
+    if judged.bus_failure:
+        bus = judged.bus(None)
         yield Finding(Kind.NO_CONDUCTOR, "cloud", "bus", bus.cause, advice=bus.remedy)
     for work in cloud.work:
+        handle = cloud.handle_by_id.get(work.handle_id or 0)
+        # A handle in quarantine has a finding of its own.
+        may_stick = work.kind in (WorkKind.PROGRAM, WorkKind.ATTACH, WorkKind.DETACH) or (
+            work.kind == WorkKind.RELEASE
+            and not (handle is not None and handle.state == HandleState.QUARANTINED)
+        )
         if work.kind == WorkKind.NOTIFY and work.age > ages.notify + ages.work:
             cause = f"Nova could not be told for {duration(work.age)}{_because(work)}"
             yield _of_work(cloud, work, Kind.UNTOLD, cause)
         elif work.kind == WorkKind.PREPARE and (work.overdue or 0) > ages.work:
             cause = f"Its bind is {duration(work.overdue or 0)} past its deadline{_because(work)}"
             yield _of_work(cloud, work, Kind.OVERDUE_BIND, cause)
-        elif _may_stick(cloud, work) and work.age > ages.stuck:
+        elif may_stick and work.age > ages.stuck:
             cause = f"Its {work.kind} has been tried for {duration(work.age)}{_because(work)}"
             yield _of_work(cloud, work, Kind.STUCK_WORK, cause)
 
 
-def _may_stick(cloud: Snapshot, work: WorkRow) -> bool:
-    """Whether it has no deadline of its own, and no finding either: a quarantine is one."""
-    if work.kind in (WorkKind.PROGRAM, WorkKind.ATTACH, WorkKind.DETACH):
-        return True
-    handle = cloud.handle_by_id.get(work.handle_id or 0)
-    quarantined = handle is not None and handle.state == HandleState.QUARANTINED
-    return work.kind == WorkKind.RELEASE and not quarantined
-
-
 def _of_work(cloud: Snapshot, work: WorkRow, kind: Kind, cause: str) -> Finding:
-    """A finding about what the work is for: its ARQ, its handle, or nothing else."""
+    """Return a finding about the object of the work: its ARQ, its handle, or the work itself."""
     arq = cloud.arq_by_uuid.get(work.arq_uuid or "")
     if arq is not None and work.kind != WorkKind.RELEASE:
         return _of_arq(cloud, arq, kind, cause)
@@ -289,10 +285,10 @@ def _not_receiving(judged: health_view.Cloud, process: Process, host: str | None
 
 
 def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
-    """The findings of the second look that the first had as well.
+    """Return the findings of the second check that the first one had as well.
 
-    With the peers asked between the two, what was merely on its way between database and peers
-    is in one of them only.
+    If the peers are queried between the two, a change that was on its way between the database and
+    a peer is in one of them only.
     """
     seen = {finding.identity for finding in first}
     return [finding for finding in second if finding.identity in seen]

@@ -19,11 +19,11 @@ from cyborg.model.work import WorkKind
 
 @dataclass(frozen=True)
 class HostRow:
-    """A compute host; ``changed_age`` counts from the last change of what is desired of it.
+    """A compute host; ``changed_age`` counts from the last change of its desired state.
 
-    ``agent_silence`` is the age of its agent's last hello; None when it never said one. ``agent``
-    is the row of that process, where it is known. A
-    ``disabled`` one is out of service by an operator's word.
+    ``agent_silence`` is the age of its agent's last heartbeat, None if it never sent one. ``agent``
+    is the row of that process, if there is one. ``disabled``: an operator took the host out of
+    service.
     """
 
     id: int
@@ -46,7 +46,7 @@ class DriverRow:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """A device; ``lost_age`` is None while it is there."""
+    """A device; ``lost_age`` is None unless it is lost."""
 
     id: int
     uuid: str
@@ -86,9 +86,9 @@ class HandleRow:
 
 @dataclass(frozen=True)
 class ArqRow:
-    """An accelerator request; ``age`` counts from its last change, None when that is unknown.
+    """An accelerator request; ``age`` counts from its last change, None if it is unknown.
 
-    ``hidden``: an attach or a detach is at it.
+    ``hidden``: an attach or a detach changes it now.
     """
 
     uuid: str
@@ -104,7 +104,7 @@ class ArqRow:
 
     @property
     def binds(self) -> bool:
-        """Whether it has a unit, or is about to."""
+        """Return whether the ARQ has a unit or will get one."""
         return self.state in (State.BOUND, State.BIND_STARTED)
 
 
@@ -119,7 +119,7 @@ class InstanceRow:
 
 @dataclass(frozen=True)
 class WorkRow:
-    """Work that is not done; ``overdue`` counts from its deadline (negative before it)."""
+    """Work in the queue; ``overdue`` counts from its deadline (negative before it)."""
 
     uuid: str
     kind: str
@@ -136,11 +136,11 @@ class WorkRow:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All rows that an invariant speaks of.
+    """All rows that the invariants are about.
 
     ``taken_ms`` is the database's clock at that moment, in milliseconds since the epoch.
-    ``conductor_silence`` is the age of the youngest heartbeat of any conductor; None when there
-    never was one. ``conductors`` are the rows of those processes.
+    ``conductor_silence`` is the age of the latest heartbeat of any conductor, None if there never
+    was one. ``conductors`` are the rows of those processes.
     """
 
     hosts: tuple[HostRow, ...] = ()
@@ -177,7 +177,7 @@ class Snapshot:
 
     @cached_property
     def holders(self) -> dict[int, list[ArqRow]]:
-        """Handle id → the ARQs that refer to it."""
+        """Return the ARQs that refer to a handle, by the id of the handle."""
         arqs: dict[int, list[ArqRow]] = defaultdict(list)
         for arq in self.arqs:
             if arq.handle_id is not None:
@@ -186,7 +186,7 @@ class Snapshot:
 
     @cached_property
     def handles_of(self) -> dict[int, list[HandleRow]]:
-        """Deployable id → its handles."""
+        """Return the handles by the id of their deployable."""
         handles: dict[int, list[HandleRow]] = defaultdict(list)
         for handle in self.handles:
             handles[handle.deployable_id].append(handle)
@@ -194,7 +194,7 @@ class Snapshot:
 
     @cached_property
     def deployables_of(self) -> dict[int, list[DeployableRow]]:
-        """Host id → its deployables."""
+        """Return the deployables by the id of their host."""
         deployables: dict[int, list[DeployableRow]] = defaultdict(list)
         for deployable in self.deployables:
             deployables[self.device_by_id[deployable.device_id].host_id].append(deployable)
@@ -202,14 +202,14 @@ class Snapshot:
 
     @cached_property
     def providers(self) -> frozenset[str]:
-        """The uuids of all our providers."""
+        """Return the uuids of all providers of this service."""
         return frozenset(
             deployable.rp_uuid for deployable in self.deployables if deployable.rp_uuid is not None
         )
 
     @cached_property
     def bound_units(self) -> dict[str, Counter[str]]:
-        """Provider → instance → how many ARQs bind a unit there, or are about to."""
+        """Return how many ARQs bind a unit: provider → instance → number."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for arq in self.arqs:
             if arq.binds and arq.rp_uuid is not None and arq.instance_uuid is not None:
@@ -218,7 +218,7 @@ class Snapshot:
 
     @cached_property
     def owed_units(self) -> dict[str, Counter[str]]:
-        """The same of those only whose allocation must stand by now."""
+        """Return the same for ARQs whose allocation must exist by now."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for arq in self.arqs:
             if arq.binds and arq.rp_uuid and arq.instance_uuid and not arq.hidden:
@@ -227,7 +227,7 @@ class Snapshot:
 
     @cached_property
     def release_of(self) -> dict[int, WorkRow]:
-        """Handle id → the work that is to release it."""
+        """Return the work that releases a handle, by the id of the handle."""
         return {
             work.handle_id: work
             for work in self.work
@@ -235,24 +235,20 @@ class Snapshot:
         }
 
     def host_of(self, deployable_id: int | None) -> HostRow | None:
-        """The host of a deployable, None for one that is not there."""
+        """Return the host of a deployable, None if the deployable does not exist."""
         deployable = self.deployable_by_id.get(deployable_id or 0)
         if deployable is None:
             return None
         return self.host_by_id[self.device_by_id[deployable.device_id].host_id]
 
     def place_of(self, arq: ArqRow) -> str | None:
-        """The name of the host where an ARQ has its unit, or wants it."""
+        """Return the name of the host where an ARQ has its unit, or will have it."""
         handle = self.handle_by_id.get(arq.handle_id or 0)
         host = self.host_of(handle.deployable_id if handle else arq.deployable_id)
         return host.name if host else arq.hostname
 
-    def offers(self, deployable: DeployableRow) -> bool:
-        """Whether units of a deployable may be given out at all."""
-        return self._standing(deployable).offered
-
     def desired(self, deployable: DeployableRow) -> Provider:
-        """What Placement shall show of a deployable, once its agent has published it."""
+        """Return the provider that Placement shows after the agent has published a deployable."""
         handles = self.handles_of.get(deployable.id, [])
         units = [Unit(handle.state, handle.lost) for handle in handles]
         return Provider(
@@ -265,8 +261,8 @@ class Snapshot:
         )
 
     def claimable(self, deployable: DeployableRow) -> int:
-        """How many units the next binds may have: free or about to be, and promised to nobody."""
-        if not self.offers(deployable):
+        """Return how many units the next binds can use: free or in release, and without holder."""
+        if not self._standing(deployable).offered:
             return 0
         return sum(
             1

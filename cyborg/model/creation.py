@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators that operators create: what one may ask for, and the device that this makes.
+"""Accelerators that operators create: the rules for valid requests, and the resulting devices.
 
-A backend tells by its attach type what can be created there. PCI: one function of the host, by its
-address. TEST_PCI: any number of units that Nova does not attach, by number or by address. Units of
-other kinds are parts of a card, which its driver finds.
+The attach type of a backend determines what can be created there. PCI: one function of the host, by
+its address. TEST_PCI: any number of units that Nova does not attach, by number or by address. Units
+of other types are parts of a card, which its driver discovers.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,22 +23,22 @@ from cyborg.model.device import (
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import is_resource_class_name, is_trait_name
 
-#: The trait of whatever Cyborg offers.
+#: The trait of every provider of this service.
 OWNER: Final = "OWNER_CYBORG"
-#: How many units an accelerator may have: as many as one bus has places beside its first.
+#: The maximum number of units of an accelerator: the addresses of one bus without its first.
 MOST_UNITS: Final = 255
 _MOST_TRAITS = 100
 _SLOTS, _FUNCTIONS = 32, 8
-#: Where what has no address of its own stands; no host has this domain.
-_NOWHERE = 0xFFFF
+#: The domain of units without an address of their own; no host has this domain.
+_UNUSED_DOMAIN = 0xFFFF
 _BUSES = 256
 
 
 @dataclass(frozen=True)
 class Creation:
-    """An accelerator as an operator asked for it, checked as far as that goes without its host.
+    """An accelerator that an operator requests, checked as far as possible without its host.
 
-    It has either so many ``units`` or those of the ``addresses``.
+    It has either this number of ``units`` or one unit for each of the ``addresses``.
     """
 
     KIND: ClassVar[str] = "Creation"
@@ -56,7 +56,7 @@ class Creation:
 
 
 def parse(body: Mapping[str, Any]) -> Creation:
-    """Read a body whose plain texts are checked; raises exception.Invalid naming the field."""
+    """Read a body whose plain texts are valid; raises exception.Invalid, which names the field."""
     resource_class = body["resource_class"]
     if not is_resource_class_name(resource_class):
         raise exception.Invalid(
@@ -78,7 +78,7 @@ def parse(body: Mapping[str, Any]) -> Creation:
 
 
 def parse_traits(given: object) -> tuple[str, ...]:
-    """Names of traits, each once; raises exception.Invalid naming the field."""
+    """Return the names of traits, each once; raises exception.Invalid, which names the field."""
     if not isinstance(given, list) or len(given) > _MOST_TRAITS:
         raise exception.Invalid(
             field="traits", reason=f"a list of at most {_MOST_TRAITS} names is needed"
@@ -105,30 +105,31 @@ def _parse_handles(given: object) -> tuple[int | None, tuple[str, ...]]:
         )
     addresses: list[str] = []
     for index, value in enumerate(given):
-        address = _parse_address(f"handles[{index}]", value)
-        if address in addresses:
-            raise exception.Invalid(field=f"handles[{index}]", reason=f"{address} is given twice")
-        addresses.append(address)
+        place = f"handles[{index}]"
+        try:
+            address = PciAddress.parse(value if isinstance(value, str) else repr(value))
+        except ValueError as fault:
+            raise exception.Invalid(field=place, reason=str(fault)) from None
+        if (
+            address.domain > _UNUSED_DOMAIN
+            or address.device >= _SLOTS
+            or address.function >= _FUNCTIONS
+        ):
+            raise exception.Invalid(field=place, reason=f"no bus has a place {address}")
+        if str(address) in addresses:
+            raise exception.Invalid(field=place, reason=f"{address} is given twice")
+        addresses.append(str(address))
     return None, tuple(addresses)
-
-
-def _parse_address(place: str, given: object) -> str:
-    try:
-        address = PciAddress.parse(given if isinstance(given, str) else repr(given))
-    except ValueError as fault:
-        raise exception.Invalid(field=place, reason=str(fault)) from None
-    if address.domain > _NOWHERE or address.device >= _SLOTS or address.function >= _FUNCTIONS:
-        raise exception.Invalid(field=place, reason=f"no bus has a place {address}")
-    return str(address)
 
 
 def handles(
     creation: Creation, attach_type: AttachType, taken: Collection[str]
 ) -> tuple[AttachHandle, ...]:
-    """The units of a new accelerator on a backend of this attach type.
+    """Return the units of a new accelerator on a backend of this attach type.
 
-    ``taken`` are the keys of the host's devices, for those that are given no address. Raises
-    exception.Invalid when the backend has no such units.
+    Units without an address get addresses that no hardware has; ``taken`` are the keys of the
+    host's devices. Raises exception.Invalid when the backend has no such units, and
+    exception.Conflict when no address is left.
     """
     if attach_type is AttachType.PCI and len(creation.addresses) != 1:
         raise exception.Invalid(
@@ -138,29 +139,29 @@ def handles(
         )
     places = [PciAddress.parse(address) for address in creation.addresses]
     if creation.units is not None:
-        places = _places(creation.units, taken)
+        for bus in range(_BUSES):
+            places = [
+                PciAddress(_UNUSED_DOMAIN, bus, *divmod(unit, _FUNCTIONS))
+                for unit in range(creation.units)
+            ]
+            if str(places[0]) not in taken:
+                break
+        else:
+            raise exception.Conflict(
+                reason="There is no address left for another accelerator; give addresses as "
+                "handles."
+            )
     return tuple(AttachHandle(str(place), attach_type, place.info()) for place in places)
 
 
-def _places(units: int, taken: Collection[str]) -> list[PciAddress]:
-    """Addresses that no hardware has, on a bus of their own."""
-    for bus in range(_BUSES):
-        places = [PciAddress(_NOWHERE, bus, *divmod(unit, _FUNCTIONS)) for unit in range(units)]
-        if str(places[0]) not in taken:
-            return places
-    raise exception.Conflict(
-        reason="There is no address left for another accelerator; give addresses as handles."
-    )
-
-
 def device(creation: Creation, units: tuple[AttachHandle, ...], node: str) -> Device:
-    """The facts of a new accelerator; ``node`` is what its agent calls the host.
+    """Return a new accelerator as a device; ``node`` is the agent's name of the host.
 
-    Its driver adds what it alone knows (the vendor, whether a bind needs the host's work).
+    The driver adds the vendor, and whether a bind needs work on the host.
     """
     place = PciAddress.parse(units[0].key)
     deployable = Deployable(
-        # As of what is discovered: a function that both are to offer has one owner.
+        # The rule for discovered devices: a function that both could offer has one owner.
         name=f"{node}_{place}",
         resource_class=creation.resource_class,
         driver_name=creation.backend[:100],
@@ -181,12 +182,12 @@ def device(creation: Creation, units: tuple[AttachHandle, ...], node: str) -> De
 
 
 def all_traits(traits: Collection[str]) -> tuple[str, ...]:
-    """What an operator asks for, and the owner's."""
+    """Return the requested traits and the trait of this service, each once."""
     return tuple(dict.fromkeys((OWNER, *traits)))
 
 
 def attributes(resource_class: str, traits: Collection[str]) -> tuple[Attribute, ...]:
-    """The attributes that tell of a deployable's class and traits."""
+    """Return the attributes with the resource class and the traits of a deployable."""
     return (
         Attribute("rc", resource_class),
         *(Attribute(f"trait{i}", trait) for i, trait in enumerate(all_traits(traits))),

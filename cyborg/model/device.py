@@ -23,7 +23,7 @@ _LARGEST = 2**31 - 1
 
 
 class DeviceType(StrEnum):
-    """What a device is, in the words of the v2 API."""
+    """The type of a device, in the words of the v2 API."""
 
     GPU = "GPU"
     FPGA = "FPGA"
@@ -106,7 +106,7 @@ def shown_state(status: str, *, lost: bool) -> str:
 
 
 class AttachType(StrEnum):
-    """How a guest gets hold of a unit; Nova's libvirt driver attaches PCI and MDEV only."""
+    """How a unit is attached to a guest; Nova's libvirt driver attaches PCI and MDEV only."""
 
     PCI = "PCI"
     MDEV = "MDEV"
@@ -114,7 +114,7 @@ class AttachType(StrEnum):
 
 
 class HandleState(StrEnum):
-    """Where an attach handle is in its round."""
+    """The state of an attach handle."""
 
     FREE = "free"
     HELD = "held"
@@ -122,7 +122,7 @@ class HandleState(StrEnum):
     QUARANTINED = "quarantined"
 
 
-#: The states in which a host has still to clean up after the last guest.
+#: The states in which the host still has to release the unit of the last guest.
 UNRELEASED = frozenset({HandleState.RELEASING, HandleState.QUARANTINED})
 
 
@@ -194,7 +194,7 @@ class Device:
     made: bool = False
 
     def validate(self) -> str | None:
-        """Why no database could keep this device, as a sentence; None when one can."""
+        """Return why the database cannot hold this device, as a clause; None if it can."""
         for what, text, width in _texts(self):
             flaw = _flaw_of_text(what, text, width)
             if flaw is not None:
@@ -236,7 +236,7 @@ class Hardware:
 
     @classmethod
     def of(cls, device: Device) -> "Hardware":
-        """What a device that is offered is as hardware, as far as the device tells."""
+        """Return an offered device as an entry of the hardware inventory."""
         return cls(
             key=device.key,
             kind=device.type.value,
@@ -247,7 +247,7 @@ class Hardware:
         )
 
     def validate(self) -> str | None:
-        """Why no database could keep this entry, as a sentence; None when one can."""
+        """Return why the database cannot hold this entry, as a clause; None if it can."""
         if not (0 <= self.remote <= self.num <= _LARGEST):
             return f"{self.remote} of {self.num} units cannot be remote"
         return _flaw_of_text("its key", self.key, _WIDE) or _flaw_of_text(
@@ -288,7 +288,7 @@ class Backend:
     creates: AttachType | None = None
 
     def validate(self) -> str | None:
-        """Why no database could keep this backend, as a sentence; None when one can."""
+        """Return why the database cannot hold this backend, as a clause; None if it can."""
         names = [service.name for service in self.services]
         if len(set(names)) < len(names):
             return "two of its services have one name"
@@ -302,7 +302,7 @@ class Backend:
 
 
 def _flaw_of_text(what: str, text: str, width: int) -> str | None:
-    """Why a column of this width cannot keep a text, as a sentence; None when it can."""
+    """Return why a column of this width cannot hold a text, as a clause; None if it can."""
     if not 0 < len(text) <= width:
         return f"{what} has {len(text)} characters and not 1 to {width}"
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
@@ -311,7 +311,7 @@ def _flaw_of_text(what: str, text: str, width: int) -> str | None:
 
 
 def _texts(device: Device) -> Iterator[tuple[str, str, int]]:
-    """Every text of a device that has a column of its own: what it is, the text, the width."""
+    """Yield each text of a device that has a column: its description, the text, the width."""
     yield "its key", device.key, _WIDE
     yield "its vendor", device.vendor, _WIDE
     yield "its model", device.model, _WIDE

@@ -200,9 +200,16 @@ def _parse_group(
         if prefix == "resources":
             parsed[f"resources:{name}"] = _amount(field, name, value, standard_classes)
         elif prefix == "trait":
-            parsed[f"trait:{name}"] = _trait_word(field, name, value)
+            if not is_trait_name(name):
+                raise exception.Invalid(field=field, reason=f"{name} is not a valid trait name")
+            if value not in _TRAIT_WORDS:
+                raise exception.Invalid(field=field, reason="'required' or 'forbidden' is needed")
+            parsed[f"trait:{name}"] = str(value)
         else:
-            parsed[f"accel:{name}"] = _text(field, value)
+            text = _digits(value) if isinstance(value, int) else value
+            if isinstance(value, bool) or not isinstance(text, str) or len(text) > _MAX_TEXT:
+                raise exception.Invalid(field=field, reason="a string is needed")
+            parsed[f"accel:{name}"] = text
     if units(parsed) > limits.units:
         raise exception.Invalid(
             field=place, reason=f"at most {limits.units} units per group are allowed"
@@ -225,21 +232,6 @@ def _amount(field: str, name: str, value: object, standard_classes: frozenset[st
     if int(text) < 1:
         raise exception.Invalid(field=field, reason="a whole number from 1 is needed")
     return str(int(text))
-
-
-def _trait_word(field: str, name: str, value: object) -> str:
-    if not is_trait_name(name):
-        raise exception.Invalid(field=field, reason=f"{name} is not a valid trait name")
-    if value not in _TRAIT_WORDS:
-        raise exception.Invalid(field=field, reason="'required' or 'forbidden' is needed")
-    return str(value)
-
-
-def _text(field: str, value: object) -> str:
-    text = _digits(value) if isinstance(value, int) else value
-    if isinstance(value, bool) or not isinstance(text, str) or len(text) > _MAX_TEXT:
-        raise exception.Invalid(field=field, reason="a string is needed")
-    return text
 
 
 def _digits(value: int) -> str | None:

@@ -14,7 +14,7 @@ from cyborg.model.process import CONDUCTOR
 
 
 class Level(IntEnum):
-    """How bad the state of a component is; the numbers are exit statuses."""
+    """The severity of a state; the numbers are exit statuses."""
 
     OK = 0
     WARNING = 1
@@ -24,9 +24,10 @@ class Level(IntEnum):
 class State(StrEnum):
     """The state of a component.
 
-    UP: it works. FAILED: a process lives and cannot do its work. NOT_RECEIVING: a process lives and
-    receives no requests. NOT_HEARD: nothing is known of a process, because no conductor can hear
-    it. DOWN: a process or a peer does not answer, or refuses. UNCHECKED: nobody could ask.
+    UP: it works. FAILED: a process runs and cannot do its work. NOT_RECEIVING: a process runs and
+    receives no requests. NOT_HEARD: the state of a process is unknown, because no conductor can
+    receive its heartbeats. DOWN: a process or a peer does not answer, or refuses. UNCHECKED: the
+    check was not possible.
     """
 
     UP = "up"
@@ -58,7 +59,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Look:
-    """What the process that asks saw of a peer; ``up`` None: it could not ask.
+    """The result of checking a peer from this process; ``up`` None: the check was not possible.
 
     ``cause`` says what is wrong, ``remedy`` what to do about it, each as a sentence.
     """
@@ -71,7 +72,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Component:
-    """A process or a peer, and how it is."""
+    """A process or a peer, and its state."""
 
     name: str
     state: State
@@ -81,7 +82,7 @@ class Component:
 
     @property
     def document(self) -> dict[str, str | None]:
-        """The form for JSON."""
+        """Return the component as an object for JSON."""
         return {
             "name": self.name,
             "state": self.state.value,
@@ -92,15 +93,15 @@ class Component:
 
     @property
     def sentence(self) -> str:
-        """All of it in one line."""
+        """Return name, state, cause and remedy in one line."""
         parts = [f"{self.name} is {self.state}.", self.cause, self.remedy]
         return " ".join(part for part in parts if part)
 
 
 BUS = "Message bus"
 DATABASE = "Database"
-#: For how long conductors may have been away before they came back deaf: nobody heard anything
-#: in that time either.
+#: The time, in milliseconds, for which conductors may have been down before they started without a
+#: connection to the bus; heartbeats of that time were lost as well.
 _RESTART_MS = 600_000
 _FAILED_REMEDY = (
     "Correct the configuration of the drivers on this host, or what they complain about; "
@@ -113,10 +114,10 @@ _UNHEARD_REMEDY = "Repair the conductors first; this process is not the cause."
 
 
 class Cloud:
-    """All processes, judged together: the silence of one may be the fault of another.
+    """All processes together: a missing heartbeat of one may be the fault of another.
 
-    ``down_after`` tells after how many milliseconds without a heartbeat a process of a binary
-    counts as down.
+    ``down_after`` maps a binary to the number of milliseconds without a heartbeat after which its
+    process counts as down.
     """
 
     def __init__(self, processes: Sequence[Process], down_after: Mapping[str, int]) -> None:
@@ -129,28 +130,28 @@ class Cloud:
         ]
 
     def is_fresh(self, process: Process) -> bool:
-        """Whether its last heartbeat is young enough."""
+        """Return whether the last heartbeat of a process is recent enough."""
         return process.silent_ms <= self._down_after.get(process.binary, 0)
 
     @property
-    def deaf(self) -> str:
-        """Why no conductor receives anything, as the reason of one; empty while any receives."""
+    def bus_failure(self) -> str:
+        """Return why no conductor receives requests, as the reason of one; empty if one does."""
         if not self._conductors or not all(conductor.bus_error for conductor in self._conductors):
             return ""
         return _bare(self._conductors[0].bus_error or "")
 
     @property
-    def deaf_since(self) -> int | None:
-        """The time at which the last conductor stopped receiving; None while any receives."""
+    def bus_failure_since(self) -> int | None:
+        """Return when the last conductor stopped receiving; None while one receives."""
         times = [
             conductor.bus_error_ms
             for conductor in self._conductors
             if conductor.bus_error_ms is not None
         ]
-        return max(times) if self.deaf and times else None
+        return max(times) if self.bus_failure and times else None
 
     def process(self, process: Process) -> Component:
-        """Judge one process."""
+        """Return the state of one process."""
         name = f"{process.binary} on {process.host}"
         if self.is_fresh(process):
             if not process.bus_error and process.status_reason:
@@ -158,7 +159,7 @@ class Cloud:
                 return Component(name, State.FAILED, Level.WARNING, cause, _FAILED_REMEDY)
             if not process.bus_error:
                 return Component(name, State.UP, Level.OK)
-            level = Level.FAILURE if self.deaf else Level.WARNING
+            level = Level.FAILURE if self.bus_failure else Level.WARNING
             cause = (
                 f"It receives no requests{_since(process.bus_error_ms)}: "
                 f"{_bare(process.bus_error)}."
@@ -182,7 +183,7 @@ class Cloud:
                 State.NOT_HEARD,
                 Level.WARNING,
                 f"{silence}: {reason}.",
-                bus_remedy(self.deaf) if self.deaf else _UNHEARD_REMEDY,
+                bus_remedy(self.bus_failure) if self.bus_failure else _UNHEARD_REMEDY,
             )
         remedy = (
             f"Start {process.binary} on {process.host}. If it runs, its log says why it cannot "
@@ -191,10 +192,10 @@ class Cloud:
         return Component(name, State.DOWN, Level.WARNING, f"{silence}.", remedy)
 
     def unheard(self, process: Process) -> str:
-        """Why the heartbeats of a silent process may not arrive although it sends them.
+        """Return why the heartbeats of a process may not arrive although it sends them.
 
-        Empty when the conductors are not the reason: they receive, or the process was silent
-        before they stopped.
+        Empty when the conductors are not the reason: they receive, or the heartbeats ended before
+        the conductors stopped.
         """
         limit = self._down_after.get(process.binary, 0)
         if not self._conductors:
@@ -206,34 +207,29 @@ class Cloud:
             if heard and process.last_seen_ms + limit < max(heard):
                 return ""
             return "no conductor is up to receive them"
-        if not self.deaf:
+        if not self.bus_failure:
             return ""
-        since = self.deaf_since
+        since = self.bus_failure_since
         if since is not None and process.last_seen_ms + limit + _RESTART_MS < since:
             return ""
-        return f"the conductors receive nothing ({self.deaf})"
+        return f"the conductors receive nothing ({self.bus_failure})"
 
-    def conductors(self, trouble: str | None) -> Component:
-        """Judge the message bus by all conductors, and by what the process that asks saw.
+    def bus(self, trouble: str | None) -> Component:
+        """Return the state of the message bus, by all conductors and by ``trouble``.
 
-        ``trouble`` is why the process that asks reaches no conductor over the bus, empty when it
-        reaches one, None when it did not try.
+        ``trouble`` is why this process reaches no conductor over the bus, empty when it reaches
+        one, None when it did not try.
         """
-        if self.deaf:
-            since = _since(self.deaf_since)
-            cause = f"No conductor answers{since}: {self.deaf}."
-            return Component(BUS, State.DOWN, Level.FAILURE, cause, bus_remedy(self.deaf))
+        if self.bus_failure:
+            since = _since(self.bus_failure_since)
+            cause = f"No conductor answers{since}: {self.bus_failure}."
+            return Component(BUS, State.DOWN, Level.FAILURE, cause, bus_remedy(self.bus_failure))
         conductors = [process for process in self._processes if process.binary == CONDUCTOR]
         if not self._conductors:
             since = _since(max((conductor.last_seen_ms for conductor in conductors), default=None))
             cause = f"No conductor is up{since}."
             return Component(BUS, State.DOWN, Level.FAILURE, cause, f"Start a {CONDUCTOR}.")
-        if trouble:
-            cause = f"No conductor answers: {_bare(trouble)}."
-            return Component(BUS, State.DOWN, Level.FAILURE, cause, bus_remedy(trouble))
-        if trouble is None:
-            return Component(BUS, State.UNCHECKED, Level.OK)
-        return Component(BUS, State.UP, Level.OK)
+        return _bus_of(trouble)
 
 
 def view(
@@ -243,27 +239,36 @@ def view(
     looks: Sequence[Look] = (),
     trouble: str | None = None,
 ) -> list[Component]:
-    """Judge everything: the peers that were asked, the message bus, then each process.
+    """Return the states of the peers, of the message bus, then of each process.
 
-    Without rows of processes (the database is away) the bus is judged by ``trouble`` alone.
+    If the database is down there are no rows of processes, and only ``trouble`` tells the state of
+    the bus.
     """
     cloud = Cloud(processes, down_after)
-    away = any(look.up is False and look.name == DATABASE for look in looks)
-    bus = _bus_alone(trouble) if away and not processes else cloud.conductors(trouble)
-    return [
-        *(_peer(look) for look in looks),
-        bus,
-        *(cloud.process(process) for process in processes),
-    ]
+    components = []
+    for look in looks:
+        if look.up is None:
+            component = Component(look.name, State.UNCHECKED, Level.OK, look.cause, look.remedy)
+        elif look.up:
+            component = Component(look.name, State.UP, Level.OK)
+        else:
+            component = Component(look.name, State.DOWN, Level.FAILURE, look.cause, look.remedy)
+        components.append(component)
+    database_down = any(look.up is False and look.name == DATABASE for look in looks)
+    if database_down and not processes:
+        components.append(_bus_of(trouble))
+    else:
+        components.append(cloud.bus(trouble))
+    return components + [cloud.process(process) for process in processes]
 
 
 def worst(components: Sequence[Component]) -> Level:
-    """The level of the worst component."""
+    """Return the level of the worst component."""
     return max((component.level for component in components), default=Level.OK)
 
 
 def bus_remedy(reason: str) -> str:
-    """What to do about a message bus that refuses a process for ``reason``."""
+    """Return what to do about a message bus that refuses a process for ``reason``."""
     words = reason.lower()
     for signs, remedy in _BUS_REMEDIES:
         if any(sign in words for sign in signs):
@@ -298,7 +303,8 @@ _BUS_REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
-def _bus_alone(trouble: str | None) -> Component:
+def _bus_of(trouble: str | None) -> Component:
+    """Return the state of the message bus as this process sees it."""
     if trouble:
         cause = f"No conductor answers: {_bare(trouble)}."
         return Component(BUS, State.DOWN, Level.FAILURE, cause, bus_remedy(trouble))
@@ -306,16 +312,8 @@ def _bus_alone(trouble: str | None) -> Component:
     return Component(BUS, state, Level.OK)
 
 
-def _peer(look: Look) -> Component:
-    if look.up is None:
-        return Component(look.name, State.UNCHECKED, Level.OK, look.cause, look.remedy)
-    if look.up:
-        return Component(look.name, State.UP, Level.OK)
-    return Component(look.name, State.DOWN, Level.FAILURE, look.cause, look.remedy)
-
-
 def duration(milliseconds: int) -> str:
-    """A time as people say it."""
+    """Return a duration in its largest suitable unit, for example ``3 hours``."""
     seconds = milliseconds // 1000
     for size, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= 2 * size:

@@ -168,31 +168,32 @@ def usage(
 ) -> Notification:
     """Return the notification with a host's readings; ``devices`` are (driver, device) pairs."""
     device_by_key = {(driver, device.key): device for driver, device in devices}
+    accelerators = []
+    for reading in readings:
+        device = device_by_key.get((reading.driver, reading.key))
+        if device is not None:
+            accelerators.append(
+                {
+                    "driver": reading.driver,
+                    "key": reading.key,
+                    "type": device.type.value,
+                    "vendor": device.vendor,
+                    "model": device.model,
+                    "providers": [
+                        provider_uuid(deployable.name) for deployable in device.deployables
+                    ],
+                    "figures": reading.figures,
+                }
+            )
     return Notification(
         ACCELERATOR_USAGE,
         {
             "version": VERSION,
             "measured_at": moment(at_ms),
             "host": host,
-            "accelerators": [
-                _measured(reading, device_by_key[reading.driver, reading.key])
-                for reading in readings
-                if (reading.driver, reading.key) in device_by_key
-            ],
+            "accelerators": accelerators,
         },
     )
-
-
-def _measured(reading: Reading, device: Device) -> dict[str, Any]:
-    return {
-        "driver": reading.driver,
-        "key": reading.key,
-        "type": device.type.value,
-        "vendor": device.vendor,
-        "model": device.model,
-        "providers": [provider_uuid(deployable.name) for deployable in device.deployables],
-        "figures": reading.figures,
-    }
 
 
 def _common(event: HistoryEvent) -> dict[str, Any]:

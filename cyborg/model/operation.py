@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A long verb that somebody asked for: one thing with a life, and a result for each host."""
+"""Operations: long-running verbs that users follow, with a result for each host."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class OperationState(StrEnum):
-    """How far an operation is; it is over with the last of its hosts."""
+    """The state of an operation; it ends with the last of its hosts."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -16,7 +16,7 @@ class OperationState(StrEnum):
 
 
 class ResultState(StrEnum):
-    """How far one host is; ``waiting``: its agent is down, and it goes on when that returns."""
+    """The state on one host; ``waiting``: its agent is down, and it continues when that returns."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -24,13 +24,13 @@ class ResultState(StrEnum):
     FAILED = "failed"
 
 
-#: States from which a result still goes on.
+#: The states of a result that has not ended.
 OPEN = frozenset({ResultState.RUNNING, ResultState.WAITING})
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that was reached, and when by the database's clock, in milliseconds."""
+    """A step that was reached, and when: by the database's clock, in milliseconds."""
 
     name: str
     at_ms: int
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class HostResult:
-    """What became of an operation on one host; ``result`` is what the verb answers with."""
+    """The result of an operation on one host; ``result`` is the answer of the verb."""
 
     host: str
     state: ResultState
@@ -48,10 +48,10 @@ class HostResult:
 
 @dataclass(frozen=True)
 class Operation:
-    """One long verb; times in milliseconds by the database's clock.
+    """One operation; times in milliseconds by the database's clock.
 
-    ``subject`` tells what it is about: ``hosts``, and driver, backend, device, instance or service
-    where there is one. Operations of earlier releases have none.
+    ``subject`` names its objects: ``hosts``, and driver, backend, device, instance or service if it
+    has one. Operations of earlier releases have no subject.
     """
 
     KIND: ClassVar[str] = "Operation"
@@ -71,7 +71,7 @@ class Operation:
 
 
 def verdict(states: Collection[str]) -> OperationState:
-    """The state of an operation whose results are in these states."""
+    """Return the state of an operation whose results are in these states."""
     if OPEN & set(states):
         return OperationState.RUNNING
     failed = ResultState.FAILED in states

@@ -46,7 +46,7 @@ class PciAddress:
             raise ValueError(f"a PCI address needs {missing}") from missing
 
     def info(self) -> dict[str, str]:
-        """The four strings that Nova's libvirt driver reads (hex, no ``0x``)."""
+        """Return the four strings that Nova's libvirt driver reads (hex, no ``0x``)."""
         return {
             "domain": f"{self.domain:04x}",
             "bus": f"{self.bus:02x}",

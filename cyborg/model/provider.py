@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement shall show of a host, and the pure difference to what it shows now.
+"""The desired resource providers of a host, and the changes that Placement needs.
 
 A deployable is one resource provider below the compute's own provider. Its uuid follows from its
 name, because allocations in the field hang on exactly these uuids.
@@ -22,7 +22,7 @@ Inventory = Mapping[str, int | float]
 
 @dataclass(frozen=True)
 class Provider:
-    """One deployable as Placement shall show it.
+    """The desired provider of one deployable.
 
     ``total`` counts the units there are, ``reserved`` those not to be given out now; a total of
     0 means no inventory at all. ``traits`` are ours only: those that others set stay beside them.
@@ -36,7 +36,7 @@ class Provider:
     traits: frozenset[str]
 
     def validate(self) -> str | None:
-        """Why Placement would never take this provider, as a sentence; None when it would."""
+        """Return why Placement would reject this provider, as a clause; None if it would not."""
         if not 0 < len(self.name) <= _MAX_PROVIDER_NAME:
             return f"a provider's name has 1 to {_MAX_PROVIDER_NAME} characters"
         if not is_resource_class_name(self.resource_class):
@@ -49,7 +49,7 @@ class Provider:
         return None
 
     def inventories(self) -> dict[str, Inventory]:
-        """The whole inventory by resource class, every field spelled out.
+        """Return the whole inventory by resource class, with every field.
 
         Accelerators are never over-committed, hence the ratio; the other fields are Placement's
         defaults, named so that a value changed by hand is seen as a difference.
@@ -106,7 +106,7 @@ class PublishResult:
 
     @property
     def problems(self) -> dict[str, str]:
-        """The reason by provider name, for those that Placement does not show as desired."""
+        """Return the reasons, by name, for providers that are not in their desired state."""
         return {
             outcome.name: outcome.reason
             for outcome in self.outcomes
@@ -141,30 +141,30 @@ Change = SetInventories | SetTraits
 
 
 def provider_uuid(name: str) -> str:
-    """The provider's uuid for this name: version 3 in the DNS namespace."""
+    """Return the uuid of the provider with this name: version 3 in the DNS namespace."""
     return str(uuid.uuid3(uuid.NAMESPACE_DNS, name))
 
 
 def is_trait_name(name: str) -> bool:
-    """Whether Placement's pattern for traits holds; not whether that trait exists."""
+    """Return whether the name matches Placement's pattern for traits; the trait may not exist."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_resource_class_name(name: str) -> bool:
-    """Whether Placement's pattern for resource classes holds; not whether that class exists."""
+    """Return whether the name matches Placement's pattern for classes; it may not exist."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_custom(name: str) -> bool:
-    """Whether a trait or resource class is one that clients create, not one of the standard."""
+    """Return whether a trait or resource class is created by clients and not a standard one."""
     return name.startswith("CUSTOM_")
 
 
 def changes(desired: Provider, actual: Actual, ours: frozenset[str]) -> tuple[Change, ...]:
-    """The calls, in order, that make ``actual`` show ``desired``; none when it does already.
+    """Return the changes, in order, from ``actual`` to ``desired``; none if they are equal.
 
-    ``ours`` are traits that we put there at some time: those that are no longer desired go,
-    every other trait stays. Units are taken back before traits are touched, and offered only
+    ``ours`` are traits that this service has set at some time: those that are no longer desired
+    are removed, all other traits stay. Units are withdrawn before traits change, and offered only
     after the traits are right.
     """
     desired_traits = (actual.traits - ours) | desired.traits
@@ -172,13 +172,12 @@ def changes(desired: Provider, actual: Actual, ours: frozenset[str]) -> tuple[Ch
     inventories = desired.inventories()
     if inventories == actual.inventories:
         return traits
-    if _offers_more(inventories, actual.inventories):
+    if any(
+        _free(inventory) > _free(actual.inventories.get(name, {}))
+        for name, inventory in inventories.items()
+    ):
         return (*traits, SetInventories(inventories))
     return (SetInventories(inventories), *traits)
-
-
-def _offers_more(new: Mapping[str, Inventory], old: Mapping[str, Inventory]) -> bool:
-    return any(_free(inventory) > _free(old.get(name, {})) for name, inventory in new.items())
 
 
 def _free(inventory: Inventory) -> int | float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent tells the conductor about its host: one value, with a digest to compare."""
+"""The messages between an agent and the conductor about a host: reports and heartbeats."""
 
 import hashlib
 import json
@@ -98,7 +98,7 @@ class Report:
     drivers: tuple[DriverReport, ...]
 
     def digest(self) -> str:
-        """A hex SHA-256 that is equal exactly when the facts are, whatever order they came in.
+        """Return a hex SHA-256 that is equal exactly when the facts are, in any order.
 
         A report without any health has the digest that releases without health compute.
         """
@@ -129,7 +129,7 @@ class Report:
         }
 
     def deployables(self) -> frozenset[str]:
-        """The names of all that was found; drivers that failed have found nothing."""
+        """Return the names of all deployables; those of failed drivers are missing."""
         return frozenset(
             deployable.name
             for driver in self.drivers
@@ -139,7 +139,7 @@ class Report:
 
 
 def _sorted(value: Any) -> Any:
-    """The same facts in one order: where a driver came across a thing first is no fact."""
+    """Return the facts in a fixed order: the order in which a driver found them is no fact."""
     if isinstance(value, dict):
         return {key: _sorted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -149,7 +149,7 @@ def _sorted(value: Any) -> Any:
 
 
 def _word(fact: Any) -> str:
-    """What orders facts of one kind: what tells each from the others."""
+    """Return the sort key of a fact: the fields that distinguish facts of one kind."""
     if not isinstance(fact, dict):
         return str(fact)
     return " ".join(str(fact[name]) for name in ("driver", "name", "key", "value") if name in fact)
@@ -157,7 +157,7 @@ def _word(fact: Any) -> str:
 
 @dataclass(frozen=True)
 class Changes:
-    """How many devices are found, and new, different and gone since another report."""
+    """The numbers of devices that are present, and new, changed and lost since another report."""
 
     found: int
     added: int
@@ -166,7 +166,7 @@ class Changes:
 
 
 def changes(before: Iterable[Device], after: Iterable[Device]) -> Changes:
-    """What becomes of devices of one driver from one report to the next."""
+    """Return the differences between the devices of one driver in two reports."""
     old = {device.key: _sorted(device) for device in before}
     new = {device.key: _sorted(device) for device in after}
     return Changes(
@@ -252,7 +252,7 @@ class RequestedDriver:
     options: dict[str, str] = field(default_factory=dict)
 
     def loaded(self, *, configured: bool) -> bool:
-        """Whether the driver is to be loaded on a host whose configuration names it or not."""
+        """Return whether to load the driver on a host whose configuration names it or not."""
         return self.enabled and (configured if self.wanted is None else self.wanted)
 
 

@@ -27,9 +27,9 @@ Task = HandleTask | ProgramTask | InstallTask | DiscoveryTask
 class AgentClient(RPCClient):
     """Call the agent of a host (``[DEFAULT] host``); all verbs are idempotent by operation.
 
-    Every verb except ``poke`` raises Unavailable if the agent does not answer within ``timeout``
-    seconds, and Invalid for an answer to another task or of a wrong type. If an answer is not
-    ``done``, the caller repeats the call.
+    Every verb except ``poke`` raises Unavailable if the agent does not answer within
+    ``timeout`` seconds, and Invalid for an answer to another task or of a wrong type. If an answer
+    is not ``done``, the caller repeats the call.
     """
 
     def __init__(self, bus: Bus, *, timeout: float) -> None:

@@ -31,31 +31,25 @@ def answering(peer: str) -> Callable[[Callable[..., Any]], Callable[..., dict[st
         @functools.wraps(method)
         def answer(self: object, context: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
             try:
-                _bind(signature, self, context, arguments)
+                signature.bind(self, context, **arguments)
+            except TypeError as error:
+                return _reply(exception.Invalid(field="arguments", reason=str(error)))
+            try:
                 return {"ok": method(self, context, **arguments)}
             except exception.CyborgError as error:
-                return {"error": {"type": error.kind, "fields": error.fields}}
+                return _reply(error)
             except Exception:
                 request_id = str(context.get("request_id", ""))
                 LOG.exception("%s failed in %s [%s]", peer, method.__name__, request_id)
-                fault = exception.PeerFault(peer=peer, request_id=request_id)
-                return {"error": {"type": fault.kind, "fields": fault.fields}}
+                return _reply(exception.PeerFault(peer=peer, request_id=request_id))
 
         return answer
 
     return wrap
 
 
-def _bind(
-    signature: inspect.Signature,
-    endpoint: object,
-    context: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-) -> None:
-    try:
-        signature.bind(endpoint, context, **arguments)
-    except TypeError as error:
-        raise exception.Invalid(field="arguments", reason=str(error)) from None
+def _reply(error: exception.CyborgError) -> dict[str, Any]:
+    return {"error": {"type": error.kind, "fields": error.fields}}
 
 
 def unwrap(reply: Any, peer: str, request_id: str) -> Any:

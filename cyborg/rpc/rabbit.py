@@ -127,7 +127,7 @@ class WatchedConnection(impl_rabbit.Connection):
         recoverable_error_callback: Callable[[BaseException], None] | None = None,
         error_callback: Callable[[BaseException], None] | None = None,
     ) -> Any:
-        """See the parent; a consumer tries each broker once, and not for ever."""
+        """Run a method of the connection; a consumer tries each broker once, and not for ever."""
 
         def noting(callback: Callable[[BaseException], None] | None, error: BaseException) -> None:
             self._note(error)
@@ -152,12 +152,12 @@ class WatchedConnection(impl_rabbit.Connection):
         return result
 
     def declare_topic_consumer(self, *args: Any, **kwargs: Any) -> None:
-        """See the parent; only an RPC server has such a consumer."""
+        """Declare the consumer of an RPC server; see the parent."""
         self._part = SERVER
         super().declare_topic_consumer(*args, **kwargs)
 
     def declare_direct_consumer(self, *args: Any, **kwargs: Any) -> None:
-        """See the parent; only a queue for replies has such a consumer."""
+        """Declare the consumer of a queue for replies; see the parent."""
         self._part = _REPLIES
         super().declare_direct_consumer(*args, **kwargs)
 
@@ -186,7 +186,7 @@ class WatchedConnection(impl_rabbit.Connection):
         raise rpc_common.Timeout
 
     def stop_consuming(self) -> None:
-        """See the parent; ends a pause."""
+        """Stop, also during a pause; see the parent."""
         super().stop_consuming()
         self._stopping.set()
 

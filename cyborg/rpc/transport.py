@@ -6,6 +6,7 @@ therefore makes each call in a thread of its own and waits only for the timeout.
 reached no server, it raises Unavailable at once until a ping in the background gets an answer.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -299,16 +300,12 @@ class RPCClient:
     def call(self, verb: str, *, request_id: str = "", **arguments: Any) -> Any:
         """Call any server of the topic; repeat a call that times out once, without a change."""
         self.require_peer()
-        for last in (False, True):
-            try:
+        for _ in range(2):
+            with contextlib.suppress(oslo_messaging.MessagingTimeout):
                 reply = self._call_once(self._default, verb, request_id, arguments)
-            except oslo_messaging.MessagingTimeout:
-                if last:
-                    self._lost()
-                    raise exception.OutcomeUnknown(peer=self._peer, reason="no answer") from None
-                continue
-            return faults.unwrap(reply, self._peer, request_id)
-        raise AssertionError("unreachable")
+                return faults.unwrap(reply, self._peer, request_id)
+        self._lost()
+        raise exception.OutcomeUnknown(peer=self._peer, reason="no answer")
 
     def call_server(
         self, server: str, verb: str, *, within: float | None = None, **arguments: Any
@@ -359,7 +356,7 @@ class RPCClient:
         version, sent = versions.lowest(self._later, verb, arguments)
         call = client.prepare(version=version).call
         with tracing.span(f"{self._peer} {verb}", tracing.Kind.CLIENT):
-            context = {REQUEST_ID: request_id, **ids()}
+            context = {REQUEST_ID: "", **ids()}
             if request_id:
                 context[REQUEST_ID] = request_id
             if self._sender:

@@ -13,7 +13,9 @@ from xdist.scheduler import LoadScopeScheduling
 #: the first; the 32 workers of the second, and those of nobody else, may ask one PostgreSQL server.
 _TOGETHER: Final = frozenset({"keystone", "races"})
 #: Packages of files that take minutes; what comes last must be short, for it leaves workers idle.
-_LONG: Final = frozenset({"crash", "daemons", "devstack", "readiness", "schema", "watching"})
+_LONG: Final = frozenset(
+    {"crash", "daemons", "devstack", "readiness", "schema", "services", "watching"}
+)
 
 # How long an example takes says something about the machine only.
 settings.register_profile(

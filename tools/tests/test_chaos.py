@@ -15,7 +15,7 @@ from cyborg.drivers.host import LocalHost
 from cyborg.model.work import HandleTask
 from cyborg_tools.chaos import driver, options, servers, show
 from cyborg_tools.chaos.catalogue import NAMES, NIGHT_NAMES
-from cyborg_tools.chaos.client_log import Chapter, Witness
+from cyborg_tools.chaos.client_log import Chapter, ClientLog
 from cyborg_tools.chaos.faults import DONE
 from cyborg_tools.chaos.night import FAULTS, WELL
 from cyborg_tools.chaos.results import Part, Results
@@ -169,27 +169,27 @@ def test_driver_is_installed_as_an_entry_point(tmp_path: Path):
 
 
 def test_unit_with_two_guests_is_a_violation():
-    witness = Witness()
-    witness.hold(("provider", "unit"), "one")
-    witness.hold(("provider", "unit"), "one")
-    assert witness.page.violations == []
-    witness.hold(("provider", "unit"), "other")
-    (sentence,) = witness.page.violations
+    client_log = ClientLog()
+    client_log.hold(("provider", "unit"), "one")
+    client_log.hold(("provider", "unit"), "one")
+    assert client_log.page.violations == []
+    client_log.hold(("provider", "unit"), "other")
+    (sentence,) = client_log.page.violations
     assert "one" in sentence
     assert "other" in sentence
-    witness.turn_page()
-    witness.let_go("one")
-    witness.hold(("provider", "unit"), "other")
-    assert witness.page.violations == []
+    client_log.turn_page()
+    client_log.let_go("one")
+    client_log.hold(("provider", "unit"), "other")
+    assert client_log.page.violations == []
 
 
 def chapter() -> Chapter:
-    witness = Witness()
+    client_log = ClientLog()
     for status, seconds in (("202", 0.1), ("503", 5.0), ("202", 0.3)):
-        witness.answer("client-1", "bind", status, seconds)
-    witness.answer("client-1", "delete", "none", 1.0)
-    witness.lived("client-1")
-    return witness.page
+        client_log.answer("client-1", "bind", status, seconds)
+    client_log.answer("client-1", "delete", "none", 1.0)
+    client_log.lived("client-1")
+    return client_log.page
 
 
 def test_responses_are_counted_by_outcome():

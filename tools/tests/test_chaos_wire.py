@@ -12,8 +12,8 @@ import requests
 
 from cyborg import service
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg_tools.chaos.client_log import Witness
-from cyborg_tools.chaos.endpoints import Doors
+from cyborg_tools.chaos.client_log import ClientLog
+from cyborg_tools.chaos.endpoints import Endpoints
 from cyborg_tools.chaos.front import Front
 from cyborg_tools.chaos.servers import free_port
 
@@ -46,65 +46,67 @@ def front() -> Iterator[tuple[Front, Scripted]]:
         yield made, scripted
 
 
-def doors(witness: Witness, *urls: str) -> Doors:
-    return Doors(urls, client="client", witness=witness, ended=threading.Event())
+def endpoints(client_log: ClientLog, *urls: str) -> Endpoints:
+    return Endpoints(urls, client="client", client_log=client_log, ended=threading.Event())
 
 
 def test_request_is_repeated_until_a_final_response():
-    witness = Witness()
+    client_log = ClientLog()
     with Loopback(Scripted(503, 503, 202)) as loopback:
-        answer = doors(witness, loopback.url).ask("bind", "PATCH", "/accelerator_requests", {})
+        answer = endpoints(client_log, loopback.url).ask(
+            "bind", "PATCH", "/accelerator_requests", {}
+        )
     assert answer is not None
     assert (answer.status, answer.unsure) == (202, 2)
-    seen = witness.page.seen["client"]
+    seen = client_log.page.seen["client"]
     assert (seen.row("bind"), seen.settled) == ("1, 503 x2", 1)
-    assert witness.page.violations == []
+    assert client_log.page.violations == []
 
 
 def test_next_endpoint_is_tried_when_one_is_unreachable():
-    witness = Witness()
+    client_log = ClientLog()
     nowhere = f"http://127.0.0.1:{free_port()}"
     with Loopback(Scripted(204)) as loopback:
-        answer = doors(witness, nowhere, loopback.url).ask("delete", "DELETE", "/x")
+        answer = endpoints(client_log, nowhere, loopback.url).ask("delete", "DELETE", "/x")
     assert answer is not None
     assert (answer.status, answer.unsure) == (204, 1)
-    assert witness.page.seen["client"].row("delete") == "1, none x1"
+    assert client_log.page.seen["client"].row("delete") == "1, none x1"
 
 
 def test_unexpected_error_is_a_violation():
-    witness = Witness()
+    client_log = ClientLog()
     with Loopback(Scripted(500)) as loopback:
-        doors(witness, loopback.url).ask("list", "GET", "/x")
-    assert witness.page.violations == ["client: GET /x was answered 500"]
+        endpoints(client_log, loopback.url).ask("list", "GET", "/x")
+    assert client_log.page.violations == ["client: GET /x was answered 500"]
 
 
 def test_proxy_forwards_requests(front: tuple[Front, Scripted]):
-    door, behind = front
+    proxy, behind = front
     headers = {"X-Auth-Token": "mine"}
-    answer = requests.put(f"{door.url}/a/b?c=d", json={"e": 1}, headers=headers, timeout=10)
+    answer = requests.put(f"{proxy.url}/a/b?c=d", json={"e": 1}, headers=headers, timeout=10)
     assert (answer.status_code, answer.json()) == (200, {"token": "mine"})
     assert behind.asked == [("PUT", "/a/b?c=d", b'{"e": 1}')]
-    assert door.met == 0
+    assert proxy.met == 0
 
 
 def test_proxy_refuses_requests_until_reset(front: tuple[Front, Scripted]):
-    door, behind = front
-    door.refuse(409, writes_only=True)
-    assert requests.get(door.url, timeout=10).status_code == 200
-    refused = requests.put(door.url, json={}, timeout=10)
+    proxy, behind = front
+    proxy.refuse(409, writes_only=True)
+    assert requests.get(proxy.url, timeout=10).status_code == 200
+    refused = requests.put(proxy.url, json={}, timeout=10)
     assert refused.status_code == 409
     assert refused.json()["errors"][0]["code"] == "placement.concurrent_update"
-    door.heal()
-    assert requests.put(door.url, json={}, timeout=10).status_code == 200
-    assert (door.met, len(behind.asked)) == (1, 2)
+    proxy.heal()
+    assert requests.put(proxy.url, json={}, timeout=10).status_code == 200
+    assert (proxy.met, len(behind.asked)) == (1, 2)
 
 
 def test_proxy_holds_requests(front: tuple[Front, Scripted]):
-    door, behind = front
-    door.hold()
+    proxy, behind = front
+    proxy.hold()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(requests.get, door.url, timeout=30)
-        assert service.wait_until(lambda: door.met == 1, timeout=10)
+        waiting = pool.submit(requests.get, proxy.url, timeout=30)
+        assert service.wait_until(lambda: proxy.met == 1, timeout=10)
         assert behind.asked == []
-        door.heal()
+        proxy.heal()
         assert waiting.result(timeout=30).status_code == 200

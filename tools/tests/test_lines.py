@@ -8,24 +8,24 @@ import shlex
 from cyborg.model.device import Deployable
 from cyborg.model.provider import provider_uuid
 from cyborg.tests.fixtures.nova import SimulatedNova
+from cyborg_tools.quickstart.clients import Scenario
 from cyborg_tools.quickstart.lines import to_copy
-from cyborg_tools.quickstart.peer import Scene
 
 _TRAIT = "CUSTOM_PCI_PRODUCT_ID_1045"
 CARD = Deployable("card", "CUSTOM_PCI", "X", (), traits=("OWNER_CYBORG", _TRAIT))
 URL, PLACEMENT = "http://127.0.0.1:16666", "http://127.0.0.1:17777"
-SCENE = Scene(URL, PLACEMENT, SimulatedNova(), "compute-1", CARD, lambda _provider: {})
+SCENARIO = Scenario(URL, PLACEMENT, SimulatedNova(), "compute-1", CARD, lambda _provider: {})
 
 
 def commands(proxied: bool = False) -> list[list[str]]:
     """Every command, split as a shell does, pipes and all."""
-    text = "\n".join(to_copy(SCENE, proxied))
+    text = "\n".join(to_copy(SCENARIO, proxied))
     found = re.split(r"\n(?=curl|openstack|cyborg|export|[A-Z]+=|#|$)", text.replace("\\\n", " "))
     return [words for one in found if (words := shlex.split(one, comments=True))]
 
 
 def test_lines_fit_100_columns() -> None:
-    lines = "\n".join(to_copy(SCENE, False)).splitlines()
+    lines = "\n".join(to_copy(SCENARIO, False)).splitlines()
     assert max(len(line) for line in lines if "PATH" not in line) <= 100
 
 

@@ -14,11 +14,11 @@ from cyborg import exception
 from cyborg.tests.fixtures.loopback import Loopback
 from cyborg.tests.unit.cli.service import AGENT, Answer, Service, error_body
 from cyborg_tools.chaos.servers import free_port
-from cyborg_tools.quickstart.peer import StepFailed
+from cyborg_tools.quickstart.clients import StepFailed
 from cyborg_tools.quickstart.screen import WIDTH, Screen
 from cyborg_tools.walkthrough import options, servers
+from cyborg_tools.walkthrough.environment import Place
 from cyborg_tools.walkthrough.operator import Operator
-from cyborg_tools.walkthrough.stage import Place
 
 #: Where the package of the command is found.
 _TOOLS = Path(__file__).parents[1]
@@ -76,8 +76,8 @@ def nowhere(scheme: str) -> str:
 def test_missing_server_is_named_in_one_line(scheme: str, kind: str, words: str, tmp_path: Path):
     url = nowhere(scheme)
     database = servers.database(url, tmp_path, "cyborg_walkthrough")
-    door = database if kind == "mysql" else servers.exchange(url)
-    with pytest.raises(exception.ConfigError) as refused, door:
+    opened = database if kind == "mysql" else servers.exchange(url)
+    with pytest.raises(exception.ConfigError) as refused, opened:
         pass
     said = str(refused.value)
     assert words in said

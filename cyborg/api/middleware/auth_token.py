@@ -93,7 +93,8 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
         except webob.exc.HTTPUnauthorized as refusal:
             body = refusal.json
             refusal.json = {**body, "error_message": body["error"]["message"]}
-            return _stamped(refusal)
+            microversion.stamp(refusal.headers, None)
+            return refusal
         except webob.exc.HTTPServiceUnavailable as fault:
             cause: BaseException = fault
             while (earlier := cause.__cause__ or cause.__context__) is not None:
@@ -106,7 +107,9 @@ class AuthTokenMiddleware(auth_token.AuthProtocol):
                 else "the identity service cannot check the token"
             )
             error = exception.Unavailable(peer=KEYSTONE, reason=reason)
-            return _stamped(expose.fault(error, ""))
+            response = expose.fault(error, "")
+            microversion.stamp(response.headers, None)
+            return response
         return None
 
 
@@ -186,16 +189,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
         conf.register_opts(options, group=group)
 
 
-def service_roles(conf: cfg.ConfigOpts) -> frozenset[str]:
-    """Return the roles that make a token a service token."""
-    register_opts(conf)
-    return frozenset(conf.keystone_authtoken.service_token_roles)
-
-
 def _plain(path: str) -> str:
     return path.rstrip("/").removesuffix(".json").rstrip("/")
-
-
-def _stamped(response: webob.Response) -> webob.Response:
-    microversion.stamp(response.headers, None)
-    return response

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare database, Placement and Nova, and return the invariants that are violated.
 
-The auditor asks Placement and Nova between two reads of the database. Only what both reads show is
-a finding: a bind, a delete or a report that is in progress shows in one of them only.
+The auditor asks Placement and Nova between two reads of the database. A difference is a finding
+only if both reads show it: a bind, a delete or a report in progress shows in one of them only.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ from cyborg.model.audit_snapshot import AuditViews, HostView, ProviderView, Snap
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditResult:
     """The findings of an audit, and one sentence for each service that did not answer."""
 
     findings: tuple[Finding, ...]
@@ -41,7 +41,7 @@ class Auditor:
         self._ages = ages
         self._first_seen: dict[str, int] = {}
 
-    def look(self, host: str | None = None) -> Verdict:
+    def look(self, host: str | None = None) -> AuditResult:
         """Return the findings of the cloud, or of one host (by its provider's name).
 
         With one host, Placement is asked about that host only, and findings that belong to no
@@ -84,7 +84,7 @@ class Auditor:
             check(first, evidence, self._ages), check(second, evidence, self._ages)
         )
         shown = [finding for finding in findings if host is None or finding.host == host]
-        return Verdict(tuple(shown), tuple(unasked))
+        return AuditResult(tuple(shown), tuple(unasked))
 
     def _views(self, cloud: Snapshot, host: str | None) -> tuple[dict[str, HostView], list[str]]:
         """Return what Placement shows of the hosts, and the error when it does not answer."""

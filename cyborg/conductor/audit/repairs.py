@@ -320,12 +320,12 @@ class AuditJob:
         self._logged: set[tuple[Kind, str, str]] = set()
 
     def run_once(self) -> None:
-        """Run one pass.
+        """Audit the cloud, log new findings, and repair.
 
         Raises exception.Unavailable, without a repair, when Placement or Nova does not answer.
         """
         if not self._lease.is_oldest(self._lease_ms):
-            # What an earlier turn of this conductor remembers is too old for its next turn.
+            # The memory of an earlier turn of this conductor is too old for its next turn.
             self._auditor, self._logged = None, set()
             return
         if self._auditor is None:

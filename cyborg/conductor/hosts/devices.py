@@ -157,7 +157,7 @@ class DeviceAdmin:
     def program(self, caller: Caller, request_key: str, uuid: str, image_uuid: str) -> None:
         """Add work that loads an image; raises NotFound, CannotProgram, DeviceInUse.
 
-        An earlier order whose result is not yet known counts as failed: the last order wins.
+        An earlier request whose result is not yet known counts as failed: the last request wins.
         """
         with self._db.writer() as tx:
             deployable = deployables.by_uuid(tx, uuid)

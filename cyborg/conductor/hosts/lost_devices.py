@@ -59,9 +59,9 @@ class LostDevices:
         self._down_after = down_after
 
     def expire(self) -> None:
-        """Begin to remove what is due on every host.
+        """Begin to remove the lost things that are due, on every host.
 
-        The agents fetch their desired state again. What has no provider is removed at once.
+        The agents fetch their desired state again. Things without a provider are removed at once.
         """
         with self._db.reader() as tx:
             host_ids = lost_devices.due_hosts(tx, self._db.now, self._age, self._down_after)
@@ -71,9 +71,10 @@ class LostDevices:
     def request_removal(self, caller: Caller, request_key: str, uuid: str) -> str | None:
         """Begin to remove a device that is lost, or that an operator created.
 
-        Return the agent that must delete the providers first; None for a repeated request. Of any
-        other device, only the deployables and attach handles that its host no longer reports are
-        removed. Raises NotFound, DeviceInUse, and Conflict when there is nothing to remove.
+        Any other device stays, and only those of its deployables and attach handles are removed
+        that its host no longer reports. Return the agent that must delete the providers first;
+        None for a repeated request. Raises NotFound, DeviceInUse, and Conflict when there is
+        nothing to remove.
         """
         host_id, agent = self._request_removal(caller, request_key, uuid)
         if host_id is not None:
@@ -133,10 +134,10 @@ class LostDevices:
 
     @retried
     def confirm_removal(self, service_host: str, epoch: int, names: Collection[str]) -> None:
-        """Remove what has no provider left, after the agent deleted those of these deployables.
+        """Remove lost things without a provider, after the agent deleted those of ``names``.
 
-        What the host reports again, or what is in use, stays and is published again. Raises
-        NotFound, StaleEpoch.
+        ``names`` are deployables. Things that the host reports again, or that are in use, stay and
+        are published again. Raises NotFound, StaleEpoch.
         """
         with self._db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
@@ -157,16 +158,16 @@ class LostDevices:
         one of ``names`` belongs to nothing that is due to be removed.
         """
         lost = lost_devices.all_lost(tx, host_id)
-        bare = _without_provider(lost, names)
-        lost_devices.lock_handles_of(tx, [row.id for row in bare if row.id is not None])
+        unpublished = _without_provider(lost, names)
+        lost_devices.lock_handles_of(tx, [row.id for row in unpublished if row.id is not None])
         # Read after the lock, so that a bind that was faster shows.
         due_devices = lost_devices.due_devices(tx, self._db.now, host_id, self._age)
         due_parts = lost_devices.due_deployables(tx, self._db.now, host_id, self._age)
         due_ids = {row.id for row in due_devices}
         due_names = {row.name for row in lost if row.whole and row.device_id in due_ids}
         due_names |= {row.name for row in due_parts}
-        bare_ids = {row.device_id for row in bare}
-        due_devices = [row for row in due_devices if row.id in bare_ids]
+        unpublished_ids = {row.device_id for row in unpublished}
+        due_devices = [row for row in due_devices if row.id in unpublished_ids]
         due_parts = [row for row in due_parts if row.name in names]
         lost_devices.remove(tx, [row.id for row in due_devices])
         lost_devices.remove_deployables(tx, [row.id for row in due_parts])
@@ -195,8 +196,10 @@ def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Rec
     the providers of all of its deployables are deleted.
     """
     rows = list(lost)
-    shown = {row.device_id for row in rows if row.name is not None and row.name not in names}
-    return [row for row in rows if (row.device_id not in shown if row.whole else row.name in names)]
+    published = {row.device_id for row in rows if row.name is not None and row.name not in names}
+    return [
+        row for row in rows if (row.device_id not in published if row.whole else row.name in names)
+    ]
 
 
 def _removed(noun: str, rows: Iterable[Record]) -> list[Removed]:

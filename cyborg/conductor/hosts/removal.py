@@ -67,7 +67,9 @@ class Processes:
         agent).
         """
         with self._db.writer() as tx:
-            row = self._process(tx, uuid)
+            row = services.process(tx, self._db.now, uuid)
+            if row is None:
+                raise exception.NotFound(noun="Process", key=uuid)
             if row.binary != AGENT:
                 raise exception.Conflict(
                     reason=f"Only {AGENT} can be taken out of service; {row.binary} on {row.host} "
@@ -93,7 +95,9 @@ class Processes:
         """
 
         def plan(tx: sa.Connection) -> list[Task]:
-            row = self._process(tx, uuid)
+            row = services.process(tx, self._db.now, uuid)
+            if row is None:
+                raise exception.NotFound(noun="Process", key=uuid)
             if row.silent_ms <= self._down_after[row.binary]:
                 raise exception.Conflict(
                     reason=f"{row.binary} on {row.host} is up; it was seen "
@@ -117,12 +121,6 @@ class Processes:
             ]
 
         return self._operations.begin(Order(caller, request_key, VERB), plan)
-
-    def _process(self, tx: sa.Connection, uuid: str) -> Record:
-        row = services.process(tx, self._db.now, uuid)
-        if row is None:
-            raise exception.NotFound(noun="Process", key=uuid)
-        return row
 
 
 class HostRemover:

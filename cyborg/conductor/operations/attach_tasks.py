@@ -66,7 +66,9 @@ class InstanceAllocation:
             consumer = self._placement.consumer(instance)
             if consumer is None:
                 raise exception.NotFound(noun="Allocation of instance", key=instance)
-            bound, units = self._units(instance, consumer)
+            with self._db.reader() as tx:
+                bound = attachments.units(tx, instance)
+            units = {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
             for uuid, resource_class in providers.items():
                 classes = units.setdefault(uuid, {})
                 classes[resource_class] = max(classes.get(resource_class, 0), bound.get(uuid, 0))
@@ -84,7 +86,9 @@ class InstanceAllocation:
             consumer = self._placement.consumer(instance)
             if consumer is None:
                 return
-            bound, units = self._units(instance, consumer)
+            with self._db.reader() as tx:
+                bound = attachments.units(tx, instance)
+            units = {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
             for uuid, resource_class in providers.items():
                 classes = units.get(uuid, {})
                 if resource_class in classes:
@@ -92,12 +96,6 @@ class InstanceAllocation:
             if self._write(instance, consumer, units):
                 return
         raise exception.Unavailable(peer="Placement", reason="the allocation keeps changing")
-
-    def _units(self, instance: str, consumer: Consumer) -> tuple[Mapping[str, int], _Units]:
-        """Return the units that the ARQs bind by provider, and a copy of the allocation."""
-        with self._db.reader() as tx:
-            bound = attachments.units(tx, instance)
-        return bound, {uuid: dict(classes) for uuid, classes in consumer.allocations.items()}
 
     def _write(self, instance: str, consumer: Consumer, units: _Units) -> bool:
         """Write an allocation if it differs; return False when another client was faster."""
@@ -204,7 +202,9 @@ class AttachWork:
         server = self._nova.server(row.instance_uuid)
         if server is None or server.node != plan.node:
             return self._server_gone(row, plan)
-        if not self._has_arqs(plan):
+        with self._db.reader() as tx:
+            existing = arqs_db.states(tx, plan.arqs)
+        if not existing:
             return self._guest_updated(row, plan)
         if server.task is not None:
             return self._wait(row, plan, f"Nova is busy with the server ({server.task})")
@@ -267,7 +267,9 @@ class AttachWork:
         """Continue after the guest has got or lost the accelerators."""
         if plan.leaving:
             return self._continue(row, replace(plan, step=Step.RELEASE))
-        if not self._has_arqs(plan):
+        with self._db.reader() as tx:
+            existing = arqs_db.states(tx, plan.arqs)
+        if not existing:
             return self._roll_back(row, plan, _GONE)
         self._complete(row, plan)
         return None
@@ -303,11 +305,6 @@ class AttachWork:
             )
             self._store(tx, row, leaving)
         return leaving
-
-    def _has_arqs(self, plan: Plan) -> bool:
-        """Return whether any of its ARQs still exist."""
-        with self._db.reader() as tx:
-            return bool(arqs_db.states(tx, plan.arqs))
 
     @retried
     def _continue(self, row: Record, plan: Plan) -> Plan:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators that operators create: an order first, stored as a device when a report shows it.
+"""Create accelerators for operators: store the order, and the device when a report shows it.
 
 The order is a work row of the host, and part of its desired state. Only the driver can decide
 whether the host can create the accelerator. The driver reports the new device like any other, and
@@ -122,7 +122,7 @@ class CreationWork:
         self._agents = agents
 
     def create(self, rows: Sequence[Record]) -> None:
-        """Have the host look at its hardware, which adds the device; then end the operation."""
+        """Have the host report its hardware, which adds the device; then end the operation."""
         (row,) = rows
         answer = self._query.ask(row)
         if answer is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Discovery on request: have hosts look at their hardware now, and collect their answers.
+"""Discovery on request: have hosts read their hardware now, and collect their answers.
 
-The agents send what they discover as an ordinary report. The operation only holds which hosts were
-asked, and what they answered.
+The agents send the result as an ordinary report. The operation only holds the hosts and their
+answers.
 """
 
 import logging
@@ -52,7 +52,7 @@ class DiscoveryAPI:
     def discover(
         self, order: Order, *, hosts: Sequence[str] | None, driver: str | None, setup: bool = False
     ) -> Operation:
-        """Have hosts (None: all that are up) look at their hardware, through one driver or all.
+        """Have hosts (None: all that are up) read their hardware, through one driver or all.
 
         With ``setup`` the hosts set up the devices of the driver that are inactive and need it.
         Raises NotFound (host, driver), Unavailable (an agent is down), Conflict.
@@ -84,7 +84,7 @@ class AgentQuery:
         self._down_after = down_after
 
     def discover(self, rows: Sequence[Record]) -> None:
-        """Do one host's part of a discovery, as far as it goes now."""
+        """Take the next step of one host's part of a discovery."""
         (row,) = rows
         answer = self.ask(row)
         if answer is not None:

@@ -200,7 +200,8 @@ class Drivers:
                 host_ids.add(row.host_id)
         if not host_ids:
             raise exception.Conflict(reason=f"Driver {key} is not installed there.")
-        chosen = [host for host in self._operations.all_hosts(tx) if host.id in host_ids]
+        existing = self._operations.hosts(tx, None, wait=True)
+        chosen = [host for host in existing if host.id in host_ids]
         self._operations.check_agents(chosen, wait=wait)
         return name, chosen
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Begin long-running operations: check, store and queue each of them in one transaction, once.
 
-What an operation does on each of its hosts, or to an instance, is a work row, so that any running
-conductor can continue it.
+A work row holds the part of each host, or of an instance, so that any running conductor can
+continue it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -152,8 +152,9 @@ class Operations:
     def hosts(self, tx: sa.Connection, names: Sequence[str] | None, *, wait: bool) -> list[Record]:
         """Return the hosts with these names; None means all hosts whose agent is up.
 
-        Raises NotFound for a name that no agent ever had, Unavailable naming the hosts whose agent
-        is down (unless ``wait``), and Conflict when there is no such host at all.
+        With ``wait``, hosts whose agent is down are included. Raises NotFound for a name that no
+        agent ever had, Unavailable naming the hosts whose agent is down (unless ``wait``), and
+        Conflict when there is no such host at all.
         """
         rows = list(hosts.with_agents(tx, self._db.now, self._down_after, names))
         if names is None:
@@ -167,10 +168,6 @@ class Operations:
                 raise exception.NotFound(noun="Host", key=name)
         self.check_agents(rows, wait=wait)
         return rows
-
-    def all_hosts(self, tx: sa.Connection) -> list[Record]:
-        """Return all hosts that ever had an agent."""
-        return list(hosts.with_agents(tx, self._db.now, self._down_after))
 
     def check_agents(self, rows: Sequence[Record], *, wait: bool) -> None:
         """Raise Unavailable naming the hosts whose agent is down, unless ``wait``."""

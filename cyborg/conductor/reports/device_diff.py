@@ -269,7 +269,7 @@ def write(tx: sa.Connection, now: sa.ColumnElement[int], diff: DeviceDiff) -> No
         host_inventory.set_lost(tx, model, ids, now)
     for model, ids in diff.returned.items():
         host_inventory.set_lost(tx, model, ids, None)
-    host_inventory.remove_attributes(tx, diff.gone_attributes)
+    base.remove(tx, Attribute, diff.gone_attributes)
 
 
 def _refer(rows: Iterable[Row], reference: str, column: str, ids: dict[str, int]) -> None:

@@ -149,7 +149,7 @@ class DriverInventory:
                 added.append({"driver": key[0], "hardware_key": key[1], **columns})
             else:
                 changes.append((old, columns))
-        drivers_db.remove(tx, Hardware, [row.id for row in remaining.values()])
+        base.remove(tx, Hardware, [row.id for row in remaining.values()])
         # A row that gives up a device's uuid is changed before the row that gets it.
         for old, columns in sorted(changes, key=lambda change: change[1]["uuid"] in taken):
             _change(tx, Hardware, old, columns)
@@ -203,7 +203,7 @@ class DriverInventory:
                 if before != columns:
                     host_inventory.change(tx, Backend, old.backend_id, columns)
             removed_ids += [row.backend_id for row in remaining.values()]
-        drivers_db.remove(tx, Backend, removed_ids)
+        base.remove(tx, Backend, removed_ids)
         drivers_db.set_discovered(tx, Backend, seen_ids, now)
         base.insert(tx, Backend, added, {"discovered_ms": now})
 

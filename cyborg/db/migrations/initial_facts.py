@@ -8,7 +8,7 @@ the canonical PCI address.
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,16 @@ def load(connection: sa.Connection) -> Facts:
     ).all()
     types = {row.id: row.type for row in device_rows}
     deployables, drivers = _deployables(connection, types)
-    paths = _control_paths(connection)
+    c = t.CONTROLPATH_IDS.c
+    # The newest row is used, as in the existing service.
+    paths: dict[int, str] = {
+        row.device_id: row.cpid_info
+        for row in connection.execute(sa.select(c.device_id, c.cpid_info).order_by(c.id))
+    }
+    h = t.ATTACH_HANDLES.c
+    handles = connection.execute(
+        sa.select(h.id, h.uuid, h.deployable_id, h.attach_type, h.attach_info).order_by(h.id)
+    )
     return Facts(
         devices=tuple(
             DeviceFact(
@@ -94,7 +103,12 @@ def load(connection: sa.Connection) -> Facts:
             for row in device_rows
         ),
         deployables=deployables,
-        handles=_handles(connection),
+        handles=tuple(
+            HandleFact(
+                row.id, row.deployable_id, handle_key(row.attach_type, row.attach_info, row.uuid)
+            )
+            for row in handles
+        ),
     )
 
 
@@ -147,25 +161,6 @@ def _deployables(
         facts.append(DeployableFact(row.id, row.name, row.device_id, provider, resource_class))
         drivers.setdefault(row.device_id, driver_of(resource_class, row.driver_name, device_type))
     return tuple(facts), drivers
-
-
-def _control_paths(connection: sa.Connection) -> dict[int, str]:
-    c = t.CONTROLPATH_IDS.c
-    rows: Iterable[Any] = connection.execute(sa.select(c.device_id, c.cpid_info).order_by(c.id))
-    # The newest row is used, as in the existing service.
-    return {row.device_id: row.cpid_info for row in rows}
-
-
-def _handles(connection: sa.Connection) -> tuple[HandleFact, ...]:
-    c = t.ATTACH_HANDLES.c
-    return tuple(
-        HandleFact(
-            row.id, row.deployable_id, handle_key(row.attach_type, row.attach_info, row.uuid)
-        )
-        for row in connection.execute(
-            sa.select(c.id, c.uuid, c.deployable_id, c.attach_type, c.attach_info).order_by(c.id)
-        )
-    )
 
 
 def _address(text: str | None) -> str | None:

@@ -21,7 +21,6 @@ _ROWS_PER_STATEMENT = 500
 def fill(connection: sa.Connection) -> None:
     """Fill all tables and columns, in the order of their dependencies."""
     facts = load(connection)
-    _hosts(connection, facts)
     _devices(connection, facts)
     _deployables(connection, facts)
     _handles(connection, facts)
@@ -29,16 +28,13 @@ def fill(connection: sa.Connection) -> None:
     _instances(connection)
 
 
-def _hosts(connection: sa.Connection, facts: Facts) -> None:
+def _devices(connection: sa.Connection, facts: Facts) -> None:
     # Remove duplicates in Python: on MySQL the old columns ignore case, the new ones do not.
     existing = set(connection.scalars(sa.select(t.HOSTS.c.name)))
     names = sorted({device.hostname for device in facts.devices} - existing)
     for batch in _batches(names):
         rows = [{"name": name, "updated_ms": db_now_ms()} for name in batch]
         connection.execute(sa.insert(t.HOSTS).values(rows))
-
-
-def _devices(connection: sa.Connection, facts: Facts) -> None:
     hosts = {
         row.name: row.id for row in connection.execute(sa.select(t.HOSTS.c.name, t.HOSTS.c.id))
     }
@@ -48,12 +44,8 @@ def _devices(connection: sa.Connection, facts: Facts) -> None:
         for d in facts.devices
         if d.id in empty
     ]
-    _update(
-        connection,
-        t.DEVICES,
-        {"host_id": "host", "driver": "by", "device_key": "key"},
-        values,
-    )
+    columns = {"host_id": "host", "driver": "by", "device_key": "key"}
+    _update(connection, t.DEVICES, columns, values)
 
 
 def _deployables(connection: sa.Connection, facts: Facts) -> None:

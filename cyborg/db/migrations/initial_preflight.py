@@ -13,7 +13,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from cyborg.db.migrations import initial_tables as t
-from cyborg.db.migrations.initial_facts import Facts, load
+from cyborg.db.migrations.initial_facts import load
 
 K = TypeVar("K", bound=Hashable)
 
@@ -27,30 +27,59 @@ class Problem:
     ids: tuple[int, ...]
     remedy: str
 
-    @property
-    def query(self) -> str:
-        """Return the SQL statement that shows these rows."""
-        return f"SELECT * FROM {self.table} WHERE id IN ({self._list});"
-
-    @property
-    def _list(self) -> str:
-        return ", ".join(str(row_id) for row_id in self.ids)
-
     def __str__(self) -> str:
-        duplicates = f"{self.table}: {self.value} is in several rows, with id {self._list}"
-        return f"{duplicates}; {self.remedy} To see them: {self.query}"
+        ids = ", ".join(map(str, self.ids))
+        duplicates = f"{self.table}: {self.value} is in several rows, with id {ids}"
+        query = f"SELECT * FROM {self.table} WHERE id IN ({ids});"
+        return f"{duplicates}; {self.remedy} To see them: {query}"
 
 
 def problems(connection: sa.Connection) -> list[Problem]:
     """Return all problems, ordered by table; it only reads and can be called at any time."""
     facts = load(connection)
-    return [
-        *_devices(facts),
-        *_deployables(facts),
-        *_handles(facts),
-        *_profiles(connection),
-        *_arqs(connection),
+    result = [
+        Problem(
+            "devices",
+            f"device {key} of {driver} on host {host}",
+            ids,
+            "keep the row whose handles are in use; delete the others and the rows that refer to "
+            "them.",
+        )
+        for (host, driver, key), ids in _repeated(
+            ((d.hostname, d.driver, d.key), d.id) for d in facts.devices
+        )
     ]
+    remedy = "keep the row whose handles are in use; delete or rename the others."
+    for name, ids in _repeated((d.name, d.id) for d in facts.deployables):
+        result.append(Problem("deployables", f"name {name}", ids, remedy))
+    # Equal names result in equal uuids, and equal names are already listed above.
+    rows = {d.rp_uuid + "/" + d.name: d for d in facts.deployables}.values()
+    for provider, ids in _repeated((d.rp_uuid, d.id) for d in rows):
+        result.append(Problem("deployables", f"rp_uuid {provider}", ids, remedy))
+    remedy = "keep the row that an accelerator request refers to; delete the others."
+    for (deployable, key), ids in _repeated(
+        ((h.deployable_id, h.key), h.id) for h in facts.handles
+    ):
+        handle = f"handle {key} of deployable {deployable}"
+        result.append(Problem("attach_handles", handle, ids, remedy))
+    remedy = (
+        "delete the rows that no accelerator request refers to; change the value of the others."
+    )
+    profiles, arqs = t.DEVICE_PROFILES.c, t.ARQS.c
+    for column in (profiles.uuid, profiles.name):
+        values = connection.execute(sa.select(column, profiles.id).order_by(profiles.id)).all()
+        for value, ids in _repeated((row[0], row[1]) for row in values):
+            result.append(Problem("device_profiles", f"{column.name} {value}", ids, remedy))
+    remedy = "find the instance that really has the device; delete the other instances."
+    holders = connection.execute(
+        sa.select(arqs.attach_handle_id, arqs.id)
+        .where(arqs.attach_handle_id.is_not(None))
+        .order_by(arqs.id)
+    ).all()
+    for handle_id, ids in _repeated((row[0], row[1]) for row in holders):
+        value = f"attach_handle_id {handle_id}"
+        result.append(Problem("extended_accelerator_requests", value, ids, remedy))
+    return result
 
 
 def report(duplicates: Iterable[Problem]) -> str:
@@ -62,68 +91,6 @@ def report(duplicates: Iterable[Problem]) -> str:
             *(f"  {problem}" for problem in duplicates),
         ]
     )
-
-
-def _devices(facts: Facts) -> Iterable[Problem]:
-    rows = (((d.hostname, d.driver, d.key), d.id) for d in facts.devices)
-    for (host, driver, key), ids in _repeated(rows):
-        yield Problem(
-            "devices",
-            f"device {key} of {driver} on host {host}",
-            ids,
-            "keep the row whose handles are in use; delete the others and the rows that refer to "
-            "them.",
-        )
-
-
-def _deployables(facts: Facts) -> Iterable[Problem]:
-    remedy = "keep the row whose handles are in use; delete or rename the others."
-    for name, ids in _repeated((d.name, d.id) for d in facts.deployables):
-        yield Problem("deployables", f"name {name}", ids, remedy)
-    # Equal names result in equal uuids, and equal names are already listed above.
-    rows = {d.rp_uuid + "/" + d.name: d for d in facts.deployables}.values()
-    for provider, ids in _repeated((d.rp_uuid, d.id) for d in rows):
-        yield Problem("deployables", f"rp_uuid {provider}", ids, remedy)
-
-
-def _handles(facts: Facts) -> Iterable[Problem]:
-    for (deployable, key), ids in _repeated(
-        ((h.deployable_id, h.key), h.id) for h in facts.handles
-    ):
-        yield Problem(
-            "attach_handles",
-            f"handle {key} of deployable {deployable}",
-            ids,
-            "keep the row that an accelerator request refers to; delete the others.",
-        )
-
-
-def _profiles(connection: sa.Connection) -> Iterable[Problem]:
-    c = t.DEVICE_PROFILES.c
-    for column in (c.uuid, c.name):
-        rows = connection.execute(sa.select(column, c.id).order_by(c.id)).all()
-        for value, ids in _repeated((row[0], row[1]) for row in rows):
-            yield Problem(
-                "device_profiles",
-                f"{column.name} {value}",
-                ids,
-                "delete the rows that no accelerator request refers to; change the value of the "
-                "others.",
-            )
-
-
-def _arqs(connection: sa.Connection) -> Iterable[Problem]:
-    c = t.ARQS.c
-    rows = connection.execute(
-        sa.select(c.attach_handle_id, c.id).where(c.attach_handle_id.is_not(None)).order_by(c.id)
-    ).all()
-    for handle, ids in _repeated((row[0], row[1]) for row in rows):
-        yield Problem(
-            "extended_accelerator_requests",
-            f"attach_handle_id {handle}",
-            ids,
-            "find the instance that really has the device; delete the other instances.",
-        )
 
 
 def _repeated(rows: Iterable[tuple[K, int]]) -> Iterable[tuple[K, tuple[int, ...]]]:

@@ -35,10 +35,6 @@ def _long(name: str, *, null: bool = True) -> sa.Column[str]:
     return sa.Column(name, sa.Text, nullable=null)
 
 
-def _json(name: str) -> sa.Column[Any]:
-    return sa.Column(name, _JSON)
-
-
 def _flag(name: str, default: bool | None = None, *, null: bool = False) -> sa.Column[bool]:
     default_sql = None if default is None else (sa.true() if default else sa.false())
     return sa.Column(name, sa.Boolean, nullable=null, server_default=default_sql)
@@ -61,15 +57,11 @@ def _reference(
     return sa.Column(name, sa.Integer, key, nullable=null)
 
 
-def _uuid(*, unique: bool = True) -> sa.Column[str]:
-    return _text("uuid", 36, unique=unique)
-
-
 # Tables that the existing service has.
 
 DEVICES = _dated(
     "devices",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _text("type", 16),
     _text("vendor", 255),
     _text("model", 255),
@@ -85,7 +77,7 @@ DEVICES = _dated(
     _long("status_reason"),
     _ms("lost_ms", null=True),
     _number("numa_node", null=True),
-    _json("labels"),
+    sa.Column("labels", _JSON),
     _text("origin", 16, server_default="discovered"),
     _flag("leaving", default=False),
     sa.UniqueConstraint("host_id", "driver", "device_key"),
@@ -96,7 +88,7 @@ DEVICES = _dated(
 )
 DEPLOYABLES = _dated(
     "deployables",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _reference("parent_id", "deployables", null=True, ondelete=_CASCADE),
     _reference("root_id", "deployables", null=True, ondelete=_CASCADE),
     _text("name", 255, unique=True),
@@ -116,7 +108,7 @@ DEPLOYABLES = _dated(
 )
 ATTRIBUTES = _dated(
     "attributes",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _reference("deployable_id", "deployables"),
     _long("key", null=False),
     _long("value", null=False),
@@ -125,7 +117,7 @@ ATTRIBUTES = _dated(
 )
 CONTROLPATH_IDS = _dated(
     "controlpath_ids",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _reference("device_id", "devices"),
     _text("cpid_type", 16),
     _text("cpid_info", 255),
@@ -133,7 +125,7 @@ CONTROLPATH_IDS = _dated(
 )
 ATTACH_HANDLES = _dated(
     "attach_handles",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _reference("deployable_id", "deployables"),
     _reference("cpid_id", "controlpath_ids"),
     _text("attach_type", 16),
@@ -148,14 +140,14 @@ ATTACH_HANDLES = _dated(
 )
 DEVICE_PROFILES = _dated(
     "device_profiles",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _text("name", 255, unique=True),
     _long("profile_json", null=False),
     _long("description"),
 )
 ARQS = _dated(
     "extended_accelerator_requests",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _text("project_id", 255, null=True),
     _text("state", 16),
     _reference("device_profile_id", "device_profiles"),
@@ -166,7 +158,7 @@ ARQS = _dated(
     _reference("deployable_id", "deployables", null=True),
     _number("device_profile_group_id"),
     _text("instance_uuid", 36, null=True),
-    _json("group_spec"),
+    sa.Column("group_spec", _JSON),
     _flag("prepared", default=False),
     _text("origin", 16, null=True),
     _flag("hidden", default=False),
@@ -193,7 +185,7 @@ QUOTA_USAGES = _dated(
 )
 RESERVATIONS = _dated(
     "reservations",
-    _uuid(unique=False),
+    _text("uuid", 36),
     _reference("usage_id", "quota_usages"),
     _text("project_id", 255, null=True),
     _text("user_id", 255, null=True),
@@ -219,7 +211,7 @@ HOSTS = _table(
 )
 SERVICES = _table(
     "services",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _text("host", 255),
     _text("binary", 64),
     _text("process", 64, server_default=""),
@@ -251,14 +243,14 @@ INSTANCES = sa.Table(
 )
 WORK = _table(
     "work",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _text("kind", 32),
     _text("instance_uuid", 36, null=True, index=True),
     _text("arq_uuid", 36, null=True, index=True),
     _reference("host_id", "hosts", null=True),
     _reference("deployable_id", "deployables", null=True),
     _reference("attach_handle_id", "attach_handles", null=True),
-    _json("spec"),
+    sa.Column("spec", _JSON),
     _reference("owner_id", "services", null=True, ondelete="SET NULL"),
     _ms("owner_epoch", null=True),
     _ms("fence", "0"),
@@ -287,13 +279,13 @@ EVENTS = _table(
     _text("instance_uuid", 36, null=True, index=True),
     _text("hostname", 255, null=True),
     _long("reason"),
-    _json("detail"),
+    sa.Column("detail", _JSON),
     sa.Index("ix_events_at_ms", "at_ms"),
     sa.Index("ix_events_subject_uuid_id", "subject_uuid", "id"),
 )
 DRIVERS = _table(
     "drivers",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _reference("host_id", "hosts"),
     _text("name", 100),
     _text("state", 16),
@@ -302,26 +294,26 @@ DRIVERS = _table(
     _text("endpoint", 255, null=True),
     _flag("wanted", null=True),
     _flag("enabled", default=True),
-    _json("options"),
+    sa.Column("options", _JSON),
     _long("error"),
     _ms("discovered_ms", null=True),
     sa.UniqueConstraint("host_id", "name"),
 )
 BACKENDS = _table(
     "backends",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _reference("driver_id", "drivers"),
     _text("name", 255),
     _text("state", 16),
-    _json("services"),
-    _json("capabilities"),
+    sa.Column("services", _JSON),
+    sa.Column("capabilities", _JSON),
     _text("creates", 16, null=True),
     _ms("discovered_ms", null=True),
     sa.UniqueConstraint("driver_id", "name"),
 )
 HARDWARE = _table(
     "hardware",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _reference("host_id", "hosts"),
     _text("driver", 100),
     _text("hardware_key", 255),
@@ -330,20 +322,20 @@ HARDWARE = _table(
     _flag("setup_required"),
     _flag("reboot_required"),
     _long("reason"),
-    _json("acc_specs"),
-    _json("acc_status"),
+    sa.Column("acc_specs", _JSON),
+    sa.Column("acc_status", _JSON),
     _ms("seen_ms"),
     sa.UniqueConstraint("host_id", "driver", "hardware_key"),
 )
 OPERATIONS = _table(
     "operations",
-    _uuid(),
+    _text("uuid", 36, unique=True),
     _text("verb", 64),
     _text("state", 16),
     _text("project_id", 255, null=True),
     _text("user_id", 255, null=True),
     _text("request_id", 64, null=True),
-    _json("steps"),
+    sa.Column("steps", _JSON),
     _long("error"),
     _ms("created_ms"),
     _ms("finished_ms", null=True),
@@ -354,7 +346,7 @@ OPERATION_RESULTS = _table(
     _reference("operation_id", "operations", ondelete=_CASCADE),
     _text("host", 255),
     _text("state", 16),
-    _json("result"),
+    sa.Column("result", _JSON),
     _long("error"),
     sa.UniqueConstraint("operation_id", "host"),
 )

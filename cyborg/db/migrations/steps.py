@@ -48,10 +48,15 @@ def reshape(table: sa.Table, *, drop: Collection[str] = ()) -> None:
         return
     if connection.dialect.name == "mysql":
         _reshape_mysql(connection, table)
-    else:
-        _reshape_postgresql(connection, table)
-    present = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    for name in present.intersection(drop):
+    present = {row["name"]: row for row in sa.inspect(connection).get_columns(table.name)}
+    if connection.dialect.name == "postgresql":
+        for column in table.columns:
+            existing: Mapping[str, Any] = present[column.name]
+            if existing["nullable"] != bool(column.nullable):
+                op.alter_column(table.name, column.name, nullable=column.nullable)
+            if existing["default"] is None and column.server_default is not None:
+                op.alter_column(table.name, column.name, server_default=_default(column))
+    for name in present.keys() & set(drop):
         op.drop_column(table.name, name)
 
 
@@ -62,8 +67,11 @@ def settle_keys(table: sa.Table, *, obsolete: Collection[str] = ()) -> None:
     Other keys, which an operator added, stay.
     """
     connection = op.get_bind()
+    inspector = sa.inspect(connection)
     if connection.dialect.name == "sqlite":
-        _create_indexes(connection, table)
+        present = {index["name"] for index in inspector.get_indexes(table.name)}
+        for missing in (index for index in table.indexes if index.name not in present):
+            connection.execute(CreateIndex(missing))
         return
     unique = {
         str(constraint.name): [column.name for column in constraint.columns]
@@ -73,7 +81,13 @@ def settle_keys(table: sa.Table, *, obsolete: Collection[str] = ()) -> None:
     indexes = {
         str(index.name): [column.name for column in index.columns] for index in table.indexes
     }
-    existing = _keys(connection, table.name)
+    # Name → columns, and whether the key is dropped as a constraint. MySQL drops both as an index.
+    existing = {
+        str(index["name"]): ([str(name) for name in index["column_names"]], False)
+        for index in inspector.get_indexes(table.name)
+    }
+    for constraint in inspector.get_unique_constraints(table.name):
+        existing[str(constraint["name"])] = (list(constraint["column_names"]), True)
     for name, columns in unique.items():
         if name not in existing:
             op.create_unique_constraint(name, table.name, columns)
@@ -88,29 +102,13 @@ def settle_keys(table: sa.Table, *, obsolete: Collection[str] = ()) -> None:
             op.drop_constraint(name, table.name, type_="unique")
         else:
             op.drop_index(name, table.name)
-    _settle_foreign_keys(connection, table)
-
-
-def _keys(connection: sa.Connection, table: str) -> dict[str, tuple[list[str], bool]]:
-    # Name → columns, and whether the key is dropped as a constraint. MySQL drops both as an index.
-    inspector = sa.inspect(connection)
-    keys = {
-        str(index["name"]): ([str(name) for name in index["column_names"]], False)
-        for index in inspector.get_indexes(table)
-    }
-    for constraint in inspector.get_unique_constraints(table):
-        keys[str(constraint["name"])] = (list(constraint["column_names"]), True)
-    return keys
-
-
-def _settle_foreign_keys(connection: sa.Connection, table: sa.Table) -> None:
-    existing = {
+    references = {
         (tuple(key["constrained_columns"]), key["referred_table"]): key
         for key in sa.inspect(connection).get_foreign_keys(table.name)
     }
     for key in table.foreign_key_constraints:
         columns, target = [str(name) for name in key.column_keys], key.referred_table.name
-        old_key = existing.get((tuple(columns), target))
+        old_key = references.get((tuple(columns), target))
         if old_key is not None:
             if _on_delete(old_key["options"].get("ondelete")) == _on_delete(key.ondelete):
                 continue
@@ -118,6 +116,21 @@ def _settle_foreign_keys(connection: sa.Connection, table: sa.Table) -> None:
         op.create_foreign_key(
             cast("str", key.name), table.name, target, columns, ["id"], ondelete=key.ondelete
         )
+
+
+def _rebuild(connection: sa.Connection, table: sa.Table) -> None:
+    preparer = connection.dialect.identifier_preparer
+    name, new_name = preparer.format_table(table), f"_new_{table.name}"
+    present = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    shared = ", ".join(preparer.quote(c.name) for c in table.columns if c.name in present)
+    create = str(CreateTable(table).compile(dialect=connection.dialect))
+    for statement in (
+        create.replace(f"CREATE TABLE {name}", f"CREATE TABLE {new_name}", 1),
+        f"INSERT INTO {new_name} ({shared}) SELECT {shared} FROM {name}",
+        f"DROP TABLE {name}",
+        f"ALTER TABLE {new_name} RENAME TO {name}",
+    ):
+        connection.exec_driver_sql(statement)
 
 
 def _on_delete(action: object) -> str | None:
@@ -158,38 +171,6 @@ def _is_settled(column: sa.Column[Any], row: sa.Row[Any]) -> bool:
         and has_default == (column.server_default is not None)
         and row.collation in (None, _COLLATION)
     )
-
-
-def _reshape_postgresql(connection: sa.Connection, table: sa.Table) -> None:
-    present = {row["name"]: row for row in sa.inspect(connection).get_columns(table.name)}
-    for column in table.columns:
-        existing: Mapping[str, Any] = present[column.name]
-        if existing["nullable"] != bool(column.nullable):
-            op.alter_column(table.name, column.name, nullable=column.nullable)
-        if existing["default"] is None and column.server_default is not None:
-            op.alter_column(table.name, column.name, server_default=_default(column))
-
-
-def _rebuild(connection: sa.Connection, table: sa.Table) -> None:
-    preparer = connection.dialect.identifier_preparer
-    name, new_name = preparer.format_table(table), f"_new_{table.name}"
-    present = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    shared = ", ".join(preparer.quote(c.name) for c in table.columns if c.name in present)
-    create = str(CreateTable(table).compile(dialect=connection.dialect))
-    for statement in (
-        create.replace(f"CREATE TABLE {name}", f"CREATE TABLE {new_name}", 1),
-        f"INSERT INTO {new_name} ({shared}) SELECT {shared} FROM {name}",
-        f"DROP TABLE {name}",
-        f"ALTER TABLE {new_name} RENAME TO {name}",
-    ):
-        connection.exec_driver_sql(statement)
-
-
-def _create_indexes(connection: sa.Connection, table: sa.Table) -> None:
-    existing = {index["name"] for index in sa.inspect(connection).get_indexes(table.name)}
-    for index in table.indexes:
-        if index.name not in existing:
-            connection.execute(CreateIndex(index))
 
 
 def _default(column: sa.Column[Any]) -> Any:

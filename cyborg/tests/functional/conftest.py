@@ -46,7 +46,6 @@ _ONCE = [
     "devstack/test_documents.py",
     "devstack/test_pci_sim.py",
     "devstack/test_upgrade_hooks.py",
-    "quickstart/test_command.py",
     "rolling/test_page.py",
     "rolling/test_readers.py",
 ]

@@ -14,7 +14,7 @@ import pytest
 import cyborg
 from cyborg.service import wait_until
 from cyborg.systemd import Manager
-from cyborg.tests.fixtures.manager import SimulatedManager
+from cyborg.tests.fixtures.service_manager import SimulatedManager
 
 #: How a program of these tests begins.
 HEAD = """

@@ -18,10 +18,10 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Instance
-from cyborg.tests.fixtures.costs import Scenes
-from cyborg.tests.fixtures.counted import CountedService
-from cyborg.tests.fixtures.counting import Statement, Tally
-from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.cost_meter import Statement, Tally
+from cyborg.tests.fixtures.costs import Scenarios
+from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.host_reports import report_of
 
 _LEAST = 3
 _COMMITS = 20
@@ -35,9 +35,9 @@ class Reading:
     document: Any
 
     @classmethod
-    def of(cls, house: CountedService, path: str) -> Self:
+    def of(cls, counted_service: CountedService, path: str) -> Self:
         """Watch a GET of ``path`` (below ``/v2``)."""
-        tally, document = house.counted("GET", path)
+        tally, document = counted_service.counted("GET", path)
         return cls(tally.statements, document)
 
     @property
@@ -66,39 +66,41 @@ class Reading:
             raw.close()
 
 
-def life_ms(house: CountedService, scenes: Scenes, seconds: float) -> float:
+def lifecycle_ms(counted_service: CountedService, scenarios: Scenarios, seconds: float) -> float:
     """Milliseconds that SQL and JSON of one life take: create, bind, read, delete."""
-    profile = scenes.profile(1)
-    commit = commit_ms(house.db)
+    profile = scenarios.profile(1)
+    commit = commit_ms(counted_service.db)
 
     def once() -> float:
-        with house.meter.tally() as tally:
-            wanted = scenes.bindable_of(profile)
-            scenes.bind(wanted)
-            answer = house.send("GET", f"/accelerator_requests?instance={wanted.instance}")
-            scenes.delete(wanted.instance)
+        with counted_service.meter.tally() as tally:
+            wanted = scenarios.bindable_of(profile)
+            scenarios.bind(wanted)
+            answer = counted_service.send(
+                "GET", f"/accelerator_requests?instance={wanted.instance}"
+            )
+            scenarios.delete(wanted.instance)
         started = time.perf_counter()
         for _ in range(2):
             json.dumps(answer)
         return _driver_ms(tally, commit) + (time.perf_counter() - started) * 1000
 
     found = _repeated(once, seconds)
-    house.forget_work()
+    counted_service.forget_work()
     return statistics.median(found)
 
 
 def reports_ms(
-    house: CountedService, scenes: Scenes, devices: int, seconds: float
+    counted_service: CountedService, scenarios: Scenarios, devices: int, seconds: float
 ) -> tuple[float, float]:
     """Milliseconds of the SQL of a first and of an unchanged report."""
-    commit = commit_ms(house.db)
+    commit = commit_ms(counted_service.db)
     unchanged: list[float] = []
 
     def once() -> float:
         host = f"floor-{uuid4().hex[:12]}"
         report = report_of(host, devices)
-        first = _driver_ms(scenes.first_report(report, host), commit)
-        unchanged.append(_driver_ms(scenes.unchanged_report(report, host), commit))
+        first = _driver_ms(scenarios.first_report(report, host), commit)
+        unchanged.append(_driver_ms(scenarios.unchanged_report(report, host), commit))
         return first
 
     return statistics.median(_repeated(once, seconds)), statistics.median(unchanged)
@@ -136,9 +138,9 @@ def _repeated(once: Callable[[], float], seconds: float) -> list[float]:
     return found
 
 
-def read_paths(house: CountedService, db: Database, others: int) -> dict[str, str]:
+def read_paths(counted_service: CountedService, db: Database, others: int) -> dict[str, str]:
     """What is read, by the name of its figure."""
-    arq = house.send("GET", "/accelerator_requests?limit=1")["arqs"][0]["uuid"]
+    arq = counted_service.send("GET", "/accelerator_requests?limit=1")["arqs"][0]["uuid"]
     return {
         "show an ARQ": f"/v2/accelerator_requests/{arq}",
         "list ARQs of an instance": f"/v2/accelerator_requests?instance={_instance_of(db)}",

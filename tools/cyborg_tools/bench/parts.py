@@ -20,11 +20,11 @@ from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
 from cyborg.model.report import Hello
 from cyborg.rpc.transport import Bus
-from cyborg.tests.fixtures.absent import absent
 from cyborg.tests.fixtures.any_host import AnyHost
-from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Peers, Stack, Times, reach
+from cyborg.tests.fixtures.unreachable import unreachable
 
 API = "api"
 CONDUCTOR = "conductor"
@@ -199,4 +199,4 @@ def _netloc(server: HttpServer) -> str:
 
 def _no_placement() -> Adapter:
     # The benchmark runs nobody who talks to it.
-    return absent()
+    return unreachable()

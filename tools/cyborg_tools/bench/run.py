@@ -18,9 +18,9 @@ from uuid import uuid4
 from oslo_config import cfg
 
 from cyborg.db.engine import Database
-from cyborg.tests.fixtures.costs import Scenes
-from cyborg.tests.fixtures.counted import CountedService
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.costs import Scenarios
+from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg_tools.bench import counts, databases, floor, parts
@@ -73,18 +73,18 @@ class Run:
         return results
 
     def _measure_among(self, db: Database, others: int, results: Results) -> None:
-        with self._counted(db) as house:
+        with self._counted(db) as counted_service:
             self._say(f"{others:,} unrelated: counting statements, commits and calls")
-            results.counts += counts.measure(house, others, self._plan.devices[:1])
+            results.counts += counts.measure(counted_service, others, self._plan.devices[:1])
             self._say(f"{others:,} unrelated: the floor of the driver")
-            scenes = Scenes(house, devices=max(self._plan.clients))
-            paths = floor.read_paths(house, db, others)
+            scenarios = Scenarios(counted_service, devices=max(self._plan.clients))
+            paths = floor.read_paths(counted_service, db, others)
             readings = {
-                name: floor.Reading.of(house, path.removeprefix("/v2"))
+                name: floor.Reading.of(counted_service, path.removeprefix("/v2"))
                 for name, path in paths.items()
             }
-            life = floor.life_ms(house, scenes, self._plan.seconds)
-            profile = scenes.profile(1)
+            lifecycle = floor.lifecycle_ms(counted_service, scenarios, self._plan.seconds)
+            profile = scenarios.profile(1)
         with self._service(db) as service:
             self._say(f"{others:,} unrelated: reads")
             base = self._base(service, others, results)
@@ -103,14 +103,14 @@ class Run:
                 )
             self._say(f"{others:,} unrelated: lives")
             for clients in self._plan.clients:
-                lives = [
-                    living(service.api, profile, scenes.host, provider_of(scenes.host, one))
+                lifecycles = [
+                    living(service.api, profile, scenarios.host, provider_of(scenarios.host, one))
                     for one in range(clients)
                 ]
-                found = repeated(lives, self._plan.seconds * 2)
+                found = repeated(lifecycles, self._plan.seconds * 2)
                 above = None
                 if not self._plan.in_process:
-                    above = life + 4 * base[clients, "http"] + 3 * base[clients, "rpc"]
+                    above = lifecycle + 4 * base[clients, "http"] + 3 * base[clients, "rpc"]
                 results.figures.append(
                     Figure.of(
                         "whole ARQ life",
@@ -146,9 +146,9 @@ class Run:
         floors = {}
         for devices in self._plan.devices:
             self._say(f"reports of {devices} devices: the floor of the driver")
-            with self._counted(db) as house:
+            with self._counted(db) as counted_service:
                 floors[devices] = floor.reports_ms(
-                    house, Scenes(house), devices, self._plan.seconds / 2
+                    counted_service, Scenarios(counted_service), devices, self._plan.seconds / 2
                 )
         with self._service(db) as service:
             base = self._base(service, others, results)
@@ -182,9 +182,9 @@ class Run:
                 transport_url=self._plan.transport_url,
                 exchange=f"bench-{uuid4().hex[:12]}",
                 nova=nova.adapter(),
-            ) as house,
+            ) as counted_service,
         ):
-            yield house
+            yield counted_service
 
     @contextmanager
     def _service(self, db: Database) -> Iterator[Service]:

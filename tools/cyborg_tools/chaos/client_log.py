@@ -17,7 +17,7 @@ class Seen:
     """What one client saw: answers by verb and status; what became of its binds."""
 
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    lives: int = 0
+    lifecycles: int = 0
     failed: int = 0
     settled: int = 0
 
@@ -41,7 +41,7 @@ class Chapter:
     violations: list[str] = field(default_factory=list)
 
 
-class Witness:
+class ClientLog:
     """Writes down; may be told from any thread."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Witness:
     def lived(self, client: str) -> None:
         """A life from scheduling to the end of its bind."""
         with self._writing(client) as seen:
-            seen.lives += 1
+            seen.lifecycles += 1
 
     def failed(self, client: str) -> None:
         """A bind ended as BindFailed."""

@@ -140,6 +140,8 @@ def install(directory: Path) -> Mapping[str, str]:
     announced = directory / "cyborg_chaos_driver-1.dist-info"
     announced.mkdir(parents=True)
     (announced / "METADATA").write_text(_METADATA)
-    door = f"{ChaosDriver.__module__}:{ChaosDriver.__qualname__}"
-    (announced / "entry_points.txt").write_text(f"[{NAMESPACE}]\n{ChaosDriver.name} = {door}\n")
+    entry_point = f"{ChaosDriver.__module__}:{ChaosDriver.__qualname__}"
+    (announced / "entry_points.txt").write_text(
+        f"[{NAMESPACE}]\n{ChaosDriver.name} = {entry_point}\n"
+    )
     return {"PYTHONPATH": os.pathsep.join((str(directory), str(_TOOLS)))}

@@ -10,7 +10,7 @@ from typing import Any
 
 import requests
 
-from cyborg_tools.chaos.client_log import NOTHING, Witness
+from cyborg_tools.chaos.client_log import NOTHING, ClientLog
 
 #: Seconds after which a client gives an answer up: more than the service ever needs for "unknown".
 _PATIENCE = 30.0
@@ -28,15 +28,15 @@ class Answer:
     unsure: int
 
 
-class Doors:
+class Endpoints:
     """Sends the requests of one client and repeats them until one is answered for good."""
 
     def __init__(
-        self, urls: Sequence[str], *, client: str, witness: Witness, ended: threading.Event
+        self, urls: Sequence[str], *, client: str, client_log: ClientLog, ended: threading.Event
     ) -> None:
         self._urls = itertools.cycle(urls)
         self._client = client
-        self._witness = witness
+        self._client_log = client_log
         self._ended = ended
         self._session = requests.Session()
         self._url = next(self._urls)
@@ -58,7 +58,7 @@ class Doors:
                 if answer.status_code >= 500:
                     self._never(f"answered {answer.status_code}", method, path)
                 elif unsure:
-                    self._witness.settled(self._client)
+                    self._client_log.settled(self._client)
                 return Answer(answer.status_code, _parsed(answer), unsure)
             unsure += 1
             self._ended.wait(_PAUSE)
@@ -74,14 +74,14 @@ class Doors:
             )
         except requests.RequestException:
             self._url = next(self._urls)
-            self._witness.answer(self._client, verb, NOTHING, time.monotonic() - began)
+            self._client_log.answer(self._client, verb, NOTHING, time.monotonic() - began)
             return None
         taken = time.monotonic() - began
-        self._witness.answer(self._client, verb, str(answer.status_code), taken)
+        self._client_log.answer(self._client, verb, str(answer.status_code), taken)
         return answer
 
     def _never(self, what: str, method: str, path: str) -> None:
-        self._witness.violation(f"{self._client}: {method} {path} was {what}")
+        self._client_log.violation(f"{self._client}: {method} {path} was {what}")
 
 
 def _parsed(answer: requests.Response) -> Any:

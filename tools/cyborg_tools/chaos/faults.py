@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from cyborg.model.process import AGENT, API, CONDUCTOR
+from cyborg_tools.chaos.fault_run import FaultRun
 from cyborg_tools.chaos.outages import (
     disk_full,
     mariadb_kill,
@@ -16,105 +17,106 @@ from cyborg_tools.chaos.outages import (
     rabbit_kill,
     rabbit_restart,
 )
-from cyborg_tools.chaos.scene import Scene
 
 #: Longer than the default ``[conductor] lease`` (3 s) and the conductors' heartbeat together.
 _BEYOND_LEASE = 8.0
 
 
-def conductor_kill(scene: Scene) -> None:
+def conductor_kill(fault_run: FaultRun) -> None:
     """The one at work dies; the other takes over; later it is started again."""
-    world = scene.world
-    with scene.mid_bind() as one:
+    world = fault_run.world
+    with fault_run.mid_bind() as one:
         world.program(one.conductor).kill()
         killed = time.monotonic()
-        scene.fact(f"{one.conductor} was at the preparation and killed")
-        scene.time_to_resolve(one, killed)
+        fault_run.fact(f"{one.conductor} was at the preparation and killed")
+        fault_run.time_to_resolve(one, killed)
     world.begin(one.conductor)
     world.wait(one.conductor)
-    scene.ends()
+    fault_run.ends()
 
 
-def conductors_kill(scene: Scene) -> None:
+def conductors_kill(fault_run: FaultRun) -> None:
     """Both die at once; one is started again and finds everything."""
-    world = scene.world
-    with scene.mid_bind() as one:
+    world = fault_run.world
+    with fault_run.mid_bind() as one:
         for number in (1, 2):
             world.program(f"{CONDUCTOR}-{number}").kill()
         killed = time.monotonic()
         survivor = f"{CONDUCTOR}-1"
         world.begin(survivor)
         world.wait(survivor)
-        scene.fact(f"{survivor} alone runs again after {time.monotonic() - killed:.1f} s")
-        scene.time_to_resolve(one, killed)
+        fault_run.fact(f"{survivor} alone runs again after {time.monotonic() - killed:.1f} s")
+        fault_run.time_to_resolve(one, killed)
     world.begin(f"{CONDUCTOR}-2")
     world.wait(f"{CONDUCTOR}-2")
-    scene.ends()
+    fault_run.ends()
 
 
-def conductor_stop(scene: Scene) -> None:
+def conductor_stop(fault_run: FaultRun) -> None:
     """The one at work stands still beyond its lease, and wakes up when its work is done."""
-    world = scene.world
-    with scene.mid_bind() as one:
+    world = fault_run.world
+    with fault_run.mid_bind() as one:
         world.freeze(one.conductor)
         frozen = time.monotonic()
-        scene.fact(f"{one.conductor} was at the preparation and stopped")
-        scene.time_to_resolve(one, frozen)
-        scene.until("the end of the stop", lambda: time.monotonic() - frozen > _BEYOND_LEASE)
+        fault_run.fact(f"{one.conductor} was at the preparation and stopped")
+        fault_run.time_to_resolve(one, frozen)
+        fault_run.until("the end of the stop", lambda: time.monotonic() - frozen > _BEYOND_LEASE)
         world.thaw(one.conductor)
-        scene.ends()
-        scene.fact(f"it stood still for {time.monotonic() - frozen:.1f} s")
-        scene.until("a heartbeat of the woken", lambda: scene.lives(one.conductor))
-        ends = scene.ends_of_bind(one)
+        fault_run.ends()
+        fault_run.fact(f"it stood still for {time.monotonic() - frozen:.1f} s")
+        fault_run.until("a heartbeat of the woken", lambda: fault_run.is_alive(one.conductor))
+        ends = fault_run.ends_of_bind(one)
         if ends != 1:
-            scene.witness.violation(f"a woken conductor had its way: the bind ended {ends} times")
-        scene.fact("woken, it changed nothing: the history has one end of the bind")
+            fault_run.client_log.violation(
+                f"a woken conductor had its way: the bind ended {ends} times"
+            )
+        fault_run.fact("woken, it changed nothing: the history has one end of the bind")
 
 
-def agent_kill(scene: Scene) -> None:
+def agent_kill(fault_run: FaultRun) -> None:
     """It dies in the middle of a preparation and is started again at once."""
-    world = scene.world
-    with scene.mid_bind() as one:
+    world = fault_run.world
+    with fault_run.mid_bind() as one:
         world.program(AGENT).kill()
         killed = time.monotonic()
         world.begin(AGENT)
         world.wait(AGENT)
-        scene.fact(f"the agent runs again after {time.monotonic() - killed:.1f} s")
-        scene.ends()
-        scene.time_to_resolve(one, killed)
+        fault_run.fact(f"the agent runs again after {time.monotonic() - killed:.1f} s")
+        fault_run.ends()
+        fault_run.time_to_resolve(one, killed)
 
 
-def agent_stop(scene: Scene) -> None:
+def agent_stop(fault_run: FaultRun) -> None:
     """It stands still in the middle of a preparation."""
-    with scene.mid_bind() as one:
-        scene.world.freeze(AGENT)
+    with fault_run.mid_bind() as one:
+        fault_run.world.freeze(AGENT)
         frozen = time.monotonic()
-        scene.last(8, 20)
-        scene.world.thaw(AGENT)
-        scene.ends()
-        scene.time_to_resolve(one, frozen)
+        fault_run.last(8, 20)
+        fault_run.world.thaw(AGENT)
+        fault_run.ends()
+        fault_run.time_to_resolve(one, frozen)
 
 
-def api_kill(scene: Scene) -> None:
+def api_kill(fault_run: FaultRun) -> None:
     """One of two dies; the load balancer goes to the other."""
     name = f"{API}-1"
-    scene.world.program(name).kill()
-    scene.last(3, 5)
-    scene.world.begin(name)
-    scene.world.wait(name)
-    scene.ends()
+    fault_run.world.program(name).kill()
+    fault_run.last(3, 5)
+    fault_run.world.begin(name)
+    fault_run.world.wait(name)
+    fault_run.ends()
 
 
-def api_stop(scene: Scene) -> None:
+def api_stop(fault_run: FaultRun) -> None:
     """One of two stands still; its clients wait."""
-    scene.world.freeze(f"{API}-1")
-    scene.last(5, 10)
-    scene.world.thaw(f"{API}-1")
-    scene.ends()
+    fault_run.world.freeze(f"{API}-1")
+    fault_run.last(5, 10)
+    fault_run.world.thaw(f"{API}-1")
+    fault_run.ends()
 
 
 #: What is done, by the name of the fault.
-DONE: Mapping[str, Callable[[Scene], None]] = {
+DONE: Mapping[str, Callable[[FaultRun], None]] = {
     "conductor-kill": conductor_kill,
     "conductors-kill": conductors_kill,
     "conductor-stop": conductor_stop,

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from cyborg import service
-from cyborg_tools.chaos.client_log import Witness
-from cyborg_tools.chaos.endpoints import Doors
-from cyborg_tools.chaos.scenarios import BIND_DEADLINE, Cloud, Guest, Lives
+from cyborg_tools.chaos.client_log import ClientLog
+from cyborg_tools.chaos.endpoints import Endpoints
+from cyborg_tools.chaos.scenarios import BIND_DEADLINE, Cloud, Instance, ServerLifecycle
 
 PROBE = "probe"
 #: Guests that a client keeps while it begins the next one.
@@ -16,17 +16,24 @@ _KEPT = 1
 #: Seconds between two lives, so that two processors have something left for the service.
 _REST = 0.2
 
-MakeLives = Callable[[str], Lives]
+MakeLives = Callable[[str], ServerLifecycle]
 
 
 class Client:
     """One thread; guests of its own, of which it keeps the last."""
 
-    def __init__(self, name: str, lives: Lives, *, doors: Doors, profiles: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        lifecycle: ServerLifecycle,
+        *,
+        endpoints: Endpoints,
+        profiles: Sequence[str],
+    ) -> None:
         self.name = name
-        self.guests: list[Guest] = []
-        self._lives = lives
-        self._doors = doors
+        self.instances: list[Instance] = []
+        self._lifecycle = lifecycle
+        self._endpoints = endpoints
         self._profiles = profiles
         self._chance = random.Random(name)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -57,7 +64,7 @@ class Client:
     @property
     def where(self) -> str:
         """What it is at, in words; why its thread died if it has."""
-        return self._broken or self._doors.asking or "waiting for the end of a bind"
+        return self._broken or self._endpoints.asking or "waiting for the end of a bind"
 
     def stop(self) -> None:
         """End after the present life; its guests stay."""
@@ -69,10 +76,10 @@ class Client:
         if self._thread.is_alive():
             self._thread.join(BIND_DEADLINE)
 
-    def end_guests(self) -> None:
+    def delete_instances(self) -> None:
         """End all guests, from the caller's thread; the client must stand still."""
-        while self.guests:
-            self._lives.end(self.guests.pop())
+        while self.instances:
+            self._lifecycle.end(self.instances.pop())
 
     def _run(self) -> None:
         try:
@@ -89,15 +96,15 @@ class Client:
             raise
 
     def _live(self) -> None:
-        guest = self._lives.begin(self._chance.choice(self._profiles))
-        if guest is None:
-            while self.guests:
-                self._lives.end(self.guests.pop(0))
+        instance = self._lifecycle.begin(self._chance.choice(self._profiles))
+        if instance is None:
+            while self.instances:
+                self._lifecycle.end(self.instances.pop(0))
             return
-        self.guests.append(guest)
-        self._lives.resolved(guest)
-        while len(self.guests) > _KEPT:
-            self._lives.end(self.guests.pop(0))
+        self.instances.append(instance)
+        self._lifecycle.resolved(instance)
+        while len(self.instances) > _KEPT:
+            self._lifecycle.end(self.instances.pop(0))
 
 
 class Load:
@@ -110,17 +117,17 @@ class Load:
         urls: Sequence[str],
         cloud: Cloud,
         profiles: Sequence[str],
-        witness: Witness,
+        client_log: ClientLog,
         seed: int,
     ) -> None:
-        self._witness = witness
+        self._client_log = client_log
         self._ended = threading.Event()
         self._urls = urls
         self._cloud = cloud
         self._profiles = profiles
         self._seed = seed
         self.clients = [self._client(f"client-{number}", number) for number in range(1, count + 1)]
-        self.probe = self._lives(PROBE, self._doors(PROBE, 0))
+        self.probe = self._lifecycle(PROBE, self._endpoints(PROBE, 0))
 
     def start(self) -> None:
         """Let the clients begin."""
@@ -136,7 +143,7 @@ class Load:
         )
         for one in self.clients:
             if not one.parked:
-                self._witness.violation(f"{one.name} is stuck: {one.where}")
+                self._client_log.violation(f"{one.name} is stuck: {one.where}")
 
     def go(self) -> None:
         """Have all clients go on."""
@@ -152,21 +159,23 @@ class Load:
             one.join()
 
     @property
-    def guests(self) -> list[Guest]:
+    def instances(self) -> list[Instance]:
         """Those that stand there now."""
-        return [guest for one in self.clients for guest in one.guests]
+        return [instance for one in self.clients for instance in one.instances]
 
     def _client(self, name: str, number: int) -> Client:
-        doors = self._doors(name, number)
-        lives = self._lives(name, doors)
-        return Client(name, lives, doors=doors, profiles=self._profiles)
+        endpoints = self._endpoints(name, number)
+        lifecycle = self._lifecycle(name, endpoints)
+        return Client(name, lifecycle, endpoints=endpoints, profiles=self._profiles)
 
-    def _doors(self, name: str, number: int) -> Doors:
+    def _endpoints(self, name: str, number: int) -> Endpoints:
         # Each begins at another door.
         first = number % len(self._urls)
         urls = [*self._urls[first:], *self._urls[:first]]
-        return Doors(urls, client=name, witness=self._witness, ended=self._ended)
+        return Endpoints(urls, client=name, client_log=self._client_log, ended=self._ended)
 
-    def _lives(self, name: str, doors: Doors) -> Lives:
+    def _lifecycle(self, name: str, endpoints: Endpoints) -> ServerLifecycle:
         chance = random.Random(f"{self._seed} {name}")
-        return Lives(name, cloud=self._cloud, doors=doors, witness=self._witness, chance=chance)
+        return ServerLifecycle(
+            name, cloud=self._cloud, endpoints=endpoints, client_log=self._client_log, chance=chance
+        )

@@ -16,14 +16,14 @@ import requests
 from cyborg import exception, service
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg_tools.chaos.catalogue import Fault
-from cyborg_tools.chaos.client_log import Witness
+from cyborg_tools.chaos.client_log import ClientLog
+from cyborg_tools.chaos.fault_run import PATIENCE, FaultRun
 from cyborg_tools.chaos.load import Load
 from cyborg_tools.chaos.night_world import NightWorld
 from cyborg_tools.chaos.options import Plan
 from cyborg_tools.chaos.outages import full_disk
 from cyborg_tools.chaos.results import Part, Results
 from cyborg_tools.chaos.scenarios import Cloud
-from cyborg_tools.chaos.scene import PATIENCE, Scene
 from cyborg_tools.chaos.servers import Server
 from cyborg_tools.chaos.verdict import Judge
 from cyborg_tools.chaos.views import Expected, Views, look
@@ -36,7 +36,7 @@ _RIGHT = 45.0
 #: Seconds that a fault lasts at least: log lines are counted over this time.
 _SHORTEST = 12.0
 
-Break = Callable[[NightWorld, Scene], AbstractContextManager[None]]
+Break = Callable[[NightWorld, FaultRun], AbstractContextManager[None]]
 
 
 class Night:
@@ -48,7 +48,7 @@ class Night:
         self._plan = plan
         self._say = say
         self._tell = tell
-        self._witness = Witness()
+        self._client_log = ClientLog()
 
     def carry_out(self, world: NightWorld) -> Results:
         """Go through all faults of the plan. The world must be running."""
@@ -64,35 +64,35 @@ class Night:
             urls=world.urls[:1],
             cloud=Cloud(HOST, world.placement, world.nova, PROBE),
             profiles=sorted(PROBE),
-            witness=self._witness,
+            client_log=self._client_log,
             seed=self._plan.seed,
         )
         judge = Judge(world, load)
         for fault in self._plan.faults:
             self._say(f"{fault.name}: {fault.title}")
-            scene = Scene(world, load, self._witness, short=True)
-            part = Part(fault.name, fault.title, self._witness.page)
+            fault_run = FaultRun(world, load, self._client_log, short=True)
+            part = Part(fault.name, fault.title, self._client_log.page)
             started = time.monotonic()
             try:
-                self._endure(world, scene, fault)
-                part.recovery = self._recovered(world, scene)
+                self._endure(world, fault_run, fault)
+                part.recovery = self._recovered(world, fault_run)
             except exception.CyborgError as error:
-                self._witness.violation(str(error))
+                self._client_log.violation(str(error))
             for sentence in judge.judge():
-                self._witness.violation(sentence)
-            self._witness.turn_page()
-            part.facts, part.figures = scene.facts, scene.figures
+                self._client_log.violation(sentence)
+            self._client_log.turn_page()
+            part.facts, part.figures = fault_run.facts, fault_run.figures
             part.elapsed = time.monotonic() - started
             results.parts.append(part)
             self._tell(part)
         results.seconds = time.monotonic() - began
         return results
 
-    def _endure(self, world: NightWorld, scene: Scene, fault: Fault) -> None:
+    def _endure(self, world: NightWorld, fault_run: FaultRun, fault: Fault) -> None:
         """Do the fault, read the views, count log lines, and repair the fault."""
         broken, expected = FAULTS[fault.name]
         before, began = world.lines(), time.monotonic()
-        with broken(world, scene):
+        with broken(world, fault_run):
             self._wait_until(time.monotonic() + _SETTLED)
             views = self._read(world, expected)
             self._wait_until(began + _SHORTEST)
@@ -100,14 +100,14 @@ class Night:
             rates = {
                 name: (count - before[name]) / minutes for name, count in world.lines().items()
             }
-        scene.ends()
+        fault_run.ends()
         for name, view in views.views.items():
-            scene.fact(f"{_NAMES[name]} {view.shown(getattr(expected, name)[1])}")
+            fault_run.fact(f"{_NAMES[name]} {view.shown(getattr(expected, name)[1])}")
         listed = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
-        scene.fact(f"log lines per minute in {60 * minutes:.0f} s: {listed}")
+        fault_run.fact(f"log lines per minute in {60 * minutes:.0f} s: {listed}")
         for name, rate in rates.items():
             if rate > LINES_PER_MINUTE:
-                self._witness.violation(f"{name} logs {rate:.0f} lines per minute")
+                self._client_log.violation(f"{name} logs {rate:.0f} lines per minute")
 
     def _read(self, world: NightWorld, expected: Expected) -> Views:
         """Read the views until all are right; what is wrong in the last ones is a violation."""
@@ -117,10 +117,10 @@ class Night:
             wrong = list(views.wrong(expected))
             if not wrong or time.monotonic() > end:
                 for sentence in wrong:
-                    self._witness.violation(sentence)
+                    self._client_log.violation(sentence)
                 return views
 
-    def _recovered(self, world: NightWorld, scene: Scene) -> float:
+    def _recovered(self, world: NightWorld, fault_run: FaultRun) -> float:
         """Return after how many seconds the API sees all well and a server boots with a device."""
         wrong: list[str] = []
 
@@ -130,10 +130,10 @@ class Night:
 
         if not service.wait_until(works, timeout=PATIENCE, step=0.5):
             for sentence in wrong:
-                self._witness.violation(f"after the repair {sentence}")
-        with scene.mid_bind() as one:
-            scene.time_to_resolve(one, time.monotonic())
-        return time.monotonic() - scene.over
+                self._client_log.violation(f"after the repair {sentence}")
+        with fault_run.mid_bind() as one:
+            fault_run.time_to_resolve(one, time.monotonic())
+        return time.monotonic() - fault_run.over
 
     @staticmethod
     def _wait_until(moment: float) -> None:
@@ -141,7 +141,7 @@ class Night:
 
 
 @contextmanager
-def _refused_at_start(world: NightWorld, _scene: Scene) -> Iterator[None]:
+def _refused_at_start(world: NightWorld, _scene: FaultRun) -> Iterator[None]:
     world.stop_all()
     world.tenant.change_password("another password")
     try:
@@ -152,7 +152,7 @@ def _refused_at_start(world: NightWorld, _scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def _without_permission(world: NightWorld, _scene: Scene) -> Iterator[None]:
+def _without_permission(world: NightWorld, _scene: FaultRun) -> Iterator[None]:
     world.tenant.forbid()
     try:
         yield
@@ -171,7 +171,7 @@ def _without(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def _without_keystone(world: NightWorld, _scene: Scene) -> Iterator[None]:
+def _without_keystone(world: NightWorld, _scene: FaultRun) -> Iterator[None]:
     world.keystone.cut()
     try:
         yield
@@ -180,7 +180,7 @@ def _without_keystone(world: NightWorld, _scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def _without_placement(world: NightWorld, _scene: Scene) -> Iterator[None]:
+def _without_placement(world: NightWorld, _scene: FaultRun) -> Iterator[None]:
     world.placement_front.refuse(503)
     try:
         yield
@@ -189,21 +189,21 @@ def _without_placement(world: NightWorld, _scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def _without_conductor(world: NightWorld, scene: Scene) -> Iterator[None]:
-    with scene.mid_bind() as one:
+def _without_conductor(world: NightWorld, fault_run: FaultRun) -> Iterator[None]:
+    with fault_run.mid_bind() as one:
         world.program(one.conductor).kill()
         killed = time.monotonic()
-        scene.fact(f"{one.conductor} was at the preparation and killed")
-        scene.time_to_resolve(one, killed)
+        fault_run.fact(f"{one.conductor} was at the preparation and killed")
+        fault_run.time_to_resolve(one, killed)
     try:
         yield
     finally:
         world.begin(one.conductor)
         world.wait(one.conductor)
-        _forget(world, scene, host=f"control-{one.conductor.rpartition('-')[2]}")
+        _forget(world, fault_run, host=f"control-{one.conductor.rpartition('-')[2]}")
 
 
-def _forget(world: NightWorld, scene: Scene, *, host: str) -> None:
+def _forget(world: NightWorld, fault_run: FaultRun, *, host: str) -> None:
     """Delete the row of the killed process, as an operator is advised to: its host runs another."""
     url, version = f"{world.urls[0]}/v2/services", {"OpenStack-API-Version": "accelerator 2.5"}
     query = {"kind": "process", "host": host}
@@ -214,26 +214,28 @@ def _forget(world: NightWorld, scene: Scene, *, host: str) -> None:
         rows.update((row["state"], row) for row in answer.json()["services"])
         return rows.keys() == {"up", "down"}
 
-    scene.until(f"the start of {CONDUCTOR} on {host}", both)
+    fault_run.until(f"the start of {CONDUCTOR} on {host}", both)
     killed = rows["down"]
     if "service-delete" not in killed["remedy"]:
-        scene.witness.violation(f"the remedy for the killed {CONDUCTOR} is: {killed['remedy']}")
-    scene.fact(f"started again; the row of the killed process says: {killed['cause']}")
+        fault_run.client_log.violation(
+            f"the remedy for the killed {CONDUCTOR} is: {killed['remedy']}"
+        )
+    fault_run.fact(f"started again; the row of the killed process says: {killed['cause']}")
     answer = requests.delete(f"{url}/{killed['uuid']}", headers=version, timeout=PATIENCE)
-    scene.fact(f"DELETE /v2/services/{killed['uuid']} is answered with {answer.status_code}")
+    fault_run.fact(f"DELETE /v2/services/{killed['uuid']} is answered with {answer.status_code}")
 
 
 @contextmanager
-def _without_space(world: NightWorld, scene: Scene) -> Iterator[None]:
+def _without_space(world: NightWorld, fault_run: FaultRun) -> Iterator[None]:
     """Nothing but the agent's copies are lost: binds go on, and all views say that all is well.
 
     The agent logs the cause only when it has something to write.
     """
-    with full_disk(scene):
-        with scene.mid_bind() as one:
-            scene.time_to_resolve(one, time.monotonic())
+    with full_disk(fault_run):
+        with fault_run.mid_bind() as one:
+            fault_run.time_to_resolve(one, time.monotonic())
         if "No space left" in world.program(AGENT).output:
-            scene.fact("the agent's log says: No space left on device")
+            fault_run.fact("the agent's log says: No space left on device")
         yield
 
 

@@ -51,7 +51,7 @@ class Part:
             "bind_ms": {"p50": self.bind_p50_ms, "p99": self.bind_p99_ms},
             "clients": {
                 name: {
-                    "lives": seen.lives,
+                    "lives": seen.lifecycles,
                     "failed": seen.failed,
                     "settled": seen.settled,
                     **{

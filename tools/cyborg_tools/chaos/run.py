@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import requests
 
 from cyborg import exception
-from cyborg_tools.chaos.client_log import Witness
+from cyborg_tools.chaos.client_log import ClientLog
+from cyborg_tools.chaos.fault_run import FaultRun
 from cyborg_tools.chaos.faults import DONE
 from cyborg_tools.chaos.load import Load
 from cyborg_tools.chaos.options import Plan
 from cyborg_tools.chaos.results import Part, Results
 from cyborg_tools.chaos.scenarios import Cloud
-from cyborg_tools.chaos.scene import Scene
 from cyborg_tools.chaos.verdict import Judge
 from cyborg_tools.chaos.world import HOST, PROBE, PROBED_ADDRESS, PROFILES, USUAL, World
 
@@ -34,7 +34,7 @@ class Run:
         self._plan = plan
         self._say = say
         self._tell = tell
-        self._witness = Witness()
+        self._client_log = ClientLog()
 
     def carry_out(self, world: World) -> Results:
         """Everything; takes minutes. The world must be running."""
@@ -45,15 +45,15 @@ class Run:
             self._finish(results, self._quiet(judge, load))
             for fault in self._plan.faults:
                 self._say(f"{fault.name}: {fault.title}")
-                scene = Scene(world, load, self._witness, short=self._plan.short)
+                fault_run = FaultRun(world, load, self._client_log, short=self._plan.short)
                 started = time.monotonic()
-                part = Part(fault.name, fault.title, self._witness.page)
+                part = Part(fault.name, fault.title, self._client_log.page)
                 try:
-                    DONE[fault.name](scene)
-                    part.recovery = self._recovered(scene)
+                    DONE[fault.name](fault_run)
+                    part.recovery = self._recovered(fault_run)
                 except exception.CyborgError as error:
-                    self._witness.violation(str(error))
-                part.facts, part.figures = scene.facts, scene.figures
+                    self._client_log.violation(str(error))
+                part.facts, part.figures = fault_run.facts, fault_run.figures
                 self._hold_verdict(judge, load, part, started)
                 self._finish(results, part)
                 load.go()
@@ -77,7 +77,7 @@ class Run:
             urls=world.urls,
             cloud=Cloud(HOST, world.placement, world.nova, profiles),
             profiles=sorted(PROFILES),
-            witness=self._witness,
+            client_log=self._client_log,
             seed=self._plan.seed,
         )
         load.start()
@@ -89,43 +89,43 @@ class Run:
     def _quiet(self, judge: Judge, load: Load) -> Part:
         self._say("nothing is broken yet: what the clients see otherwise")
         started = time.monotonic()
-        part = Part("nothing", "nothing is broken", self._witness.page)
+        part = Part("nothing", "nothing is broken", self._client_log.page)
         threading.Event().wait(_QUIET)
         self._hold_verdict(judge, load, part, started)
         load.go()
         return part
 
-    def _recovered(self, scene: Scene) -> float:
+    def _recovered(self, fault_run: FaultRun) -> float:
         """How long after a fault's end a whole boot succeeds; all clients are through after it."""
-        with scene.mid_bind() as one:
-            scene.world.machine.take(PROBED_ADDRESS, USUAL)
-            scene.load.probe.resolved(one.guest)
-            self._tell_nova(scene, one.guest.arqs)
-            return time.monotonic() - scene.over
+        with fault_run.mid_bind() as one:
+            fault_run.world.machine.take(PROBED_ADDRESS, USUAL)
+            fault_run.load.probe.resolved(one.instance)
+            self._tell_nova(fault_run, one.instance.arqs)
+            return time.monotonic() - fault_run.over
 
-    def _tell_nova(self, scene: Scene, arqs: list[str]) -> None:
+    def _tell_nova(self, fault_run: FaultRun, arqs: list[str]) -> None:
         try:
-            scene.world.nova.wait_for_events(arqs, _ONCE_MORE)
+            fault_run.world.nova.wait_for_events(arqs, _ONCE_MORE)
         except TimeoutError as fault:
-            self._witness.violation(f"I3 Nova was not told after the fault: {fault}")
+            self._client_log.violation(f"I3 Nova was not told after the fault: {fault}")
 
     def _hold_verdict(self, judge: Judge, load: Load, part: Part, started: float) -> None:
         load.halt()
         for sentence in judge.judge():
-            self._witness.violation(sentence)
-        self._witness.turn_page()
+            self._client_log.violation(sentence)
+        self._client_log.turn_page()
         part.elapsed = time.monotonic() - started
 
     def _end(self, judge: Judge, load: Load) -> Part:
         self._say("the end: all guests are deleted")
         started = time.monotonic()
-        part = Part("end", "all guests are deleted; nothing may be left", self._witness.page)
+        part = Part("end", "all guests are deleted; nothing may be left", self._client_log.page)
         load.halt()
         for client in load.clients:
-            client.end_guests()
-        for sentence in judge.judge_end(self._witness.left_behind):
-            self._witness.violation(sentence)
-        self._witness.turn_page()
+            client.delete_instances()
+        for sentence in judge.judge_end(self._client_log.left_behind):
+            self._client_log.violation(sentence)
+        self._client_log.turn_page()
         part.elapsed = time.monotonic() - started
         return part
 

@@ -78,7 +78,7 @@ def _seen(one: Part) -> Iterator[list[str]]:
     yield ["client", "lives", *VERBS, "settled", "BindFailed"]
     for name, seen in sorted(one.chapter.seen.items()):
         answers = [seen.row(verb) for verb in VERBS]
-        yield [name, str(seen.lives), *answers, str(seen.settled), str(seen.failed)]
+        yield [name, str(seen.lifecycles), *answers, str(seen.settled), str(seen.failed)]
 
 
 def _parts(results: Results) -> Iterator[list[str]]:
@@ -96,7 +96,7 @@ def _parts(results: Results) -> Iterator[list[str]]:
             "-" if one.recovery is None else f"{one.recovery:.1f} s",
             "-" if one.bind_p50_ms is None else f"{one.bind_p50_ms:,.0f}",
             "-" if one.bind_p99_ms is None else f"{one.bind_p99_ms:,.0f}",
-            str(sum(each.lives for each in seen)),
+            str(sum(each.lifecycles for each in seen)),
             str(unanswered),
             str(len(one.violations)),
             f"{one.elapsed:.0f}",

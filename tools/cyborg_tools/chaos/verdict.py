@@ -41,7 +41,7 @@ class Judge:
         # Who does not come back is the checker's finding.
         service.wait_until(self._agents_are_back, timeout=_BACK, step=0.2)
         yield from self._checker()
-        yield from self._guests()
+        yield from self._shared_units()
         yield from self._machine()
 
     def judge_end(self, may_be_left: int) -> Iterator[str]:
@@ -95,10 +95,10 @@ class Judge:
             if one.severity is not Severity.INFO:
                 yield f"{one.invariant} {one.kind.value} {one.noun} {one.key}: {one.cause}"
 
-    def _guests(self) -> Iterator[str]:
+    def _shared_units(self) -> Iterator[str]:
         """What clients were told is what stands there, and Nova knows it."""
-        guests = self._load.guests
-        wanted = {arq: guest.uuid for guest in guests for arq in guest.arqs}
+        instances = self._load.instances
+        wanted = {arq: instance.uuid for instance in instances for arq in instance.arqs}
         with self._world.reader.reader() as tx:
             rows = tx.execute(
                 sa.select(Arq.uuid, Arq.state, Arq.instance_uuid).where(Arq.uuid.in_(wanted))

@@ -16,7 +16,7 @@ import cyborg
 from cyborg import exception
 from cyborg.tests.fixtures.loopback import bypass_proxies
 from cyborg_tools.dev import options
-from cyborg_tools.dev.stage import Stage
+from cyborg_tools.dev.environment import Environment
 from cyborg_tools.quickstart.screen import Screen
 
 _PACKAGE = Path(cyborg.__file__).parent
@@ -37,9 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     screen = Screen(sys.stdout)
     with tempfile.TemporaryDirectory(prefix="cyborg-dev-", ignore_cleanup_errors=True) as name:
         try:
-            with Stage(plan, Path(name), screen) as stage:
-                _introduce(stage, screen)
-                _serve(stage, plan, screen)
+            with Environment(plan, Path(name), screen) as environment:
+                _introduce(environment, screen)
+                _serve(environment, plan, screen)
         except exception.CyborgError as error:
             print(f"{options.PROG}: {error}", file=sys.stderr)
             return 1
@@ -49,21 +49,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _introduce(stage: Stage, screen: Screen) -> None:
+def _introduce(environment: Environment, screen: Screen) -> None:
     screen.heading("Try it, in another terminal")
     screen.raw(
         [
             f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
-            f"export OS_AUTH_TYPE=none OS_ENDPOINT={stage.url}",
+            f"export OS_AUTH_TYPE=none OS_ENDPOINT={environment.url}",
             "cyborg service-list",
             "",
         ]
     )
 
 
-def _serve(stage: Stage, plan: options.Plan, screen: Screen) -> None:
+def _serve(environment: Environment, plan: options.Plan, screen: Screen) -> None:
     """Begin anew at each change, until Ctrl-C; between two changes show what is said."""
-    stage.begin()
+    environment.begin()
     turns = watch(
         _PACKAGE,
         *plan.watch,
@@ -74,13 +74,13 @@ def _serve(stage: Stage, plan: options.Plan, screen: Screen) -> None:
         yield_on_timeout=True,
     )
     for changes in turns:
-        stage.listen()
+        environment.listen()
         if changes:
             paths = sorted({Path(path) for _, path in changes})
             screen.say(f"{', '.join(path.name for path in paths)} changed: beginning anew.")
             if any(path.is_relative_to(_MIGRATIONS) for path in paths):
-                stage.upgrade()
-            stage.begin()
+                environment.upgrade()
+            environment.begin()
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

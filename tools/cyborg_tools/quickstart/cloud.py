@@ -29,7 +29,7 @@ _TIMES = Times(conductor_heartbeat=1.0, lease=10.0, agent_heartbeat=1.0, scan=10
 
 
 @dataclass(frozen=True)
-class House:
+class RunningService:
     """What runs, for those who talk to it; ``url`` is that of the REST API, without a version."""
 
     url: str
@@ -55,7 +55,7 @@ def units(reader: Reader, provider: str) -> dict[str, int]:
 @contextmanager
 def opened(
     conf: cfg.ConfigOpts, state: State, screen: Screen, whitelist: Sequence[str] = ()
-) -> Iterator[House]:
+) -> Iterator[RunningService]:
     """Start everything, and stop it in the end, the last first.
 
     ``conf`` is the global configuration, read from the state's file; ``whitelist`` has the entries
@@ -90,7 +90,7 @@ def opened(
         stack.start_agent(conf.host, machine=machine, drivers=drivers, state_path=state.directory)
         screen.fact("Agent", f"running for this host, {conf.host}")
         screen.fact("Log", shown(state.log))
-        yield House(
+        yield RunningService(
             url=url,
             placement_url=placement.url,
             nova=nova,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cyborg.tests.fixtures.placement import TOKEN
-from cyborg_tools.quickstart.peer import MICROVERSION, Scene, group_for
+from cyborg_tools.quickstart.clients import MICROVERSION, Scenario, group_for
 
 #: What the openstack client is made of, as distributions and as packages to look for.
 _CLIENT = {"python-openstackclient": "openstackclient", "python-cyborgclient": "cyborgclient"}
@@ -20,7 +20,7 @@ _READ = "| python3 -m json.tool"
 _INSTANCE = "11111111-2222-4333-8444-555555555555"
 
 
-def to_copy(scene: Scene, proxied: bool) -> Iterator[str]:
+def to_copy(scenario: Scenario, proxied: bool) -> Iterator[str]:
     """Lines for a shell, about the accelerator that the walk asked for.
 
     ``proxied`` tells that requests to the loopback interface would go to a proxy.
@@ -29,14 +29,14 @@ def to_copy(scene: Scene, proxied: bool) -> Iterator[str]:
         yield "# Without this they would ask the proxy."
         yield 'export no_proxy="$no_proxy,127.0.0.1"'
         yield ""
-    group = group_for(scene.deployable)
-    yield from _curl(scene.url, group)
+    group = group_for(scenario.deployable)
+    yield from _curl(scenario.url, group)
     yield ""
-    yield from _binding(scene)
+    yield from _binding(scenario)
     yield ""
-    yield from _openstack(f"{scene.url}/v2", group)
+    yield from _openstack(f"{scenario.url}/v2", group)
     yield ""
-    yield from _cyborg(scene.url)
+    yield from _cyborg(scenario.url)
 
 
 def _curl(url: str, group: Mapping[str, str]) -> Iterator[str]:
@@ -51,22 +51,26 @@ def _curl(url: str, group: Mapping[str, str]) -> Iterator[str]:
         yield f"  {_READ}"
 
 
-def _binding(scene: Scene) -> Iterator[str]:
-    requests = f"{scene.url}/v2/accelerator_requests"
+def _binding(scenario: Scenario) -> Iterator[str]:
+    requests = f"{scenario.url}/v2/accelerator_requests"
     yield "# Nova's part: bind it; what the guest gets, and what Placement knows; the release"
     yield f"ARQ=$(curl -s '{requests}?device_profile_name=mine' \\"
     yield "  | grep -o '[0-9a-f-]\\{36\\}' | head -n 1)"
     yield f"curl -si -X PATCH {requests} \\"
     yield "  -H 'Content-Type: application/json' \\"
     yield "  -d '{\"'$ARQ'\": ["
-    place = {"hostname": scene.host, "device_rp_uuid": scene.provider, "instance_uuid": _INSTANCE}
+    place = {
+        "hostname": scenario.host,
+        "device_rp_uuid": scenario.provider,
+        "instance_uuid": _INSTANCE,
+    }
     for at, (field, value) in enumerate(place.items(), 1):
         change = json.dumps({"op": "add", "path": f"/{field}", "value": value})
         yield f"    {change}" + ("," if at < len(place) else "]}'")
     yield "curl -s \\"
     yield f"  '{requests}?instance={_INSTANCE}' \\"
     yield f"  {_READ}"
-    offered = f"{scene.placement_url}/resource_providers/{scene.provider}/inventories"
+    offered = f"{scenario.placement_url}/resource_providers/{scenario.provider}/inventories"
     yield "curl -s \\"
     yield f"  {offered} \\"
     yield f"  -H 'X-Auth-Token: {TOKEN}' -H 'OpenStack-API-Version: {MICROVERSION}' {_READ}"

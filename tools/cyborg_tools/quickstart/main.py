@@ -13,7 +13,7 @@ from cyborg import conf as configuration
 from cyborg import exception
 from cyborg.tests.fixtures.loopback import bypass_proxies
 from cyborg_tools.quickstart import cloud, lines, machine, options
-from cyborg_tools.quickstart.peer import Scene, StepFailed
+from cyborg_tools.quickstart.clients import Scenario, StepFailed
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.quickstart.state import State, shown
 from cyborg_tools.quickstart.walk import Walk
@@ -51,10 +51,10 @@ def _run(asked: options.Options, screen: Screen) -> int:
         _report_faults(state)
         with cloud.opened(conf, state, screen, asked.whitelist) as running:
             _introduce(running, screen)
-            scene = _scene(running)
-            held = _walk(scene, state, screen)
+            scenario = _scenario(running)
+            held = _walk(scenario, state, screen)
             if held and not asked.demo:
-                _serve(scene, screen, proxied)
+                _serve(scenario, screen, proxied)
     return 0 if held else 1
 
 
@@ -79,7 +79,7 @@ def _report_faults(state: State) -> None:
     sys.excepthook = report
 
 
-def _introduce(running: cloud.House, screen: Screen) -> None:
+def _introduce(running: cloud.RunningService, screen: Screen) -> None:
     screen.heading("What this machine has")
     if screen.brief:
         screen.say(machine.summary(running.findings))
@@ -92,8 +92,8 @@ def _introduce(running: cloud.House, screen: Screen) -> None:
     screen.say(f"The walk asks for {kind}, {running.findings.deployable.name}.")
 
 
-def _scene(running: cloud.House) -> Scene:
-    return Scene(
+def _scenario(running: cloud.RunningService) -> Scenario:
+    return Scenario(
         url=running.url,
         placement_url=running.placement_url,
         nova=running.nova,
@@ -103,11 +103,11 @@ def _scene(running: cloud.House) -> Scene:
     )
 
 
-def _walk(scene: Scene, state: State, screen: Screen) -> bool:
+def _walk(scenario: Scenario, state: State, screen: Screen) -> bool:
     """Play the walk; answers whether every step held."""
     screen.heading("The walk: an accelerator in the life of a server, with Nova's part played")
     try:
-        Walk(scene, screen).play()
+        Walk(scenario, screen).play()
     except StepFailed as failure:
         screen.problem(f"{failure}. The log is {shown(state.log)}.")
         return False
@@ -115,11 +115,11 @@ def _walk(scene: Scene, state: State, screen: Screen) -> bool:
     return True
 
 
-def _serve(scene: Scene, screen: Screen, proxied: bool) -> None:
+def _serve(scenario: Scenario, screen: Screen, proxied: bool) -> None:
     """Serve until told to end."""
     try:
         screen.heading("Go on by yourself, in another terminal")
-        screen.raw(list(lines.to_copy(scene, proxied)))
+        screen.raw(list(lines.to_copy(scenario, proxied)))
         screen.say()
         screen.say("Serving until Ctrl-C.")
         threading.Event().wait()

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from cyborg.service import wait_until
-from cyborg_tools.quickstart.peer import Peers, Scene, require
+from cyborg_tools.quickstart.clients import Clients, Scenario, require
 
 PROFILE = "quickstart"
 #: How long the agent may take to publish, in seconds.
@@ -21,20 +21,20 @@ class Supply:
     handles: dict[str, int]
 
 
-class Backstage:
+class Preparation:
     """The quiet half of the walk. Its requests are shown to nobody."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._peers = Peers.of(scene, lambda _peer, _exchange: None)
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._clients = Clients.of(scenario, lambda _peer, _exchange: None)
         #: The server that is played with; always the same one, so that what a run that was cut
         #: off left behind can be found.
-        self.instance = str(uuid5(NAMESPACE_DNS, f"server.quickstart.{scene.host}"))
+        self.instance = str(uuid5(NAMESPACE_DNS, f"server.quickstart.{scenario.host}"))
 
     def sweep(self) -> None:
         """Take back what an earlier run left behind, if it was cut off. Raises StepFailed."""
-        cyborg, placement = self._peers.cyborg, self._peers.placement
-        self._peers.nova.delete_of(self.instance)
+        cyborg, placement = self._clients.cyborg, self._clients.placement
+        self._clients.nova.delete_of(self.instance)
         allocations = f"/allocations/{self.instance}"
         if placement.send("GET", allocations)["allocations"]:
             placement.send("DELETE", allocations, expect=204)
@@ -50,18 +50,18 @@ class Backstage:
         """Wait until the accelerator has units to give below ``root``. Raises StepFailed."""
         require(
             wait_until(lambda: self._is_offered(root), timeout=_PATIENCE, step=0.2),
-            f"{self._scene.deployable.name} offered nothing within {_PATIENCE:.0f} seconds; it "
+            f"{self._scenario.deployable.name} offered nothing within {_PATIENCE:.0f} seconds; it "
             "may be disabled since an earlier start, and the log knows more",
         )
 
     def supply(self) -> Supply:
         """What is given away now."""
-        path = f"/resource_providers/{self._scene.provider}/usages"
-        usages: dict[str, Any] = self._peers.placement.send("GET", path)["usages"]
-        return Supply(usages, self._scene.units(self._scene.provider))
+        path = f"/resource_providers/{self._scenario.provider}/usages"
+        usages: dict[str, Any] = self._clients.placement.send("GET", path)["usages"]
+        return Supply(usages, self._scenario.units(self._scenario.provider))
 
     def _is_offered(self, root: str) -> bool:
-        placement, ours = self._peers.placement, self._scene.provider
+        placement, ours = self._clients.placement, self._scenario.provider
         known = placement.send("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
         if all(one["uuid"] != ours for one in known):
             return False

@@ -10,8 +10,8 @@ from typing import Any
 from cyborg.tests.fixtures.accelerators import Exchange, NovaFault
 from cyborg.tests.fixtures.nova import EventCall
 from cyborg.tests.fixtures.placement import suffix
-from cyborg_tools.quickstart.peer import Peers, Scene, StepFailed, group_for, require
-from cyborg_tools.quickstart.preparation import PROFILE, Backstage, Supply
+from cyborg_tools.quickstart.clients import Clients, Scenario, StepFailed, group_for, require
+from cyborg_tools.quickstart.preparation import PROFILE, Preparation, Supply
 from cyborg_tools.quickstart.screen import Screen
 
 _PROJECT = "quickstart"
@@ -22,17 +22,17 @@ _PATIENCE = 30.0
 class Walk:
     """Plays the steps in order."""
 
-    def __init__(self, scene: Scene, screen: Screen) -> None:
-        self._scene = scene
+    def __init__(self, scenario: Scenario, screen: Screen) -> None:
+        self._scenario = scenario
         self._screen = screen
-        self._peers = Peers.of(scene, screen.exchange)
-        self._backstage = Backstage(scene)
-        self._instance = self._backstage.instance
+        self._clients = Clients.of(scenario, screen.exchange)
+        self._preparation = Preparation(scenario)
+        self._instance = self._preparation.instance
 
     def play(self) -> None:
         """The whole walk; the first step that does not hold raises StepFailed."""
         try:
-            self._backstage.sweep()
+            self._preparation.sweep()
             root = self._compute()
             before = self._publish(root)
             group = self._profile()
@@ -49,7 +49,7 @@ class Walk:
     def _compute(self) -> str:
         """The compute's own provider; answers its uuid."""
         self._screen.step("nova-compute makes a resource provider for its host in Placement")
-        placement, name = self._peers.placement, self._scene.host
+        placement, name = self._clients.placement, self._scenario.host
         found = placement.send("GET", f"/resource_providers?name={name}")["resource_providers"]
         if found:
             self._screen.ok("It is there since an earlier start.")
@@ -68,49 +68,49 @@ class Walk:
 
     def _publish(self, root: str) -> Supply:
         """The agent's part; answers what is given away before the walk takes anything."""
-        scene = self._scene
+        scenario = self._scenario
         self._screen.step("cyborg-agent finds that provider and publishes what it offers below it")
-        self._backstage.wait_until_offered(root)
-        placement = self._peers.placement
-        query = f"in_tree={root}&name={scene.deployable.name}"
+        self._preparation.wait_until_offered(root)
+        placement = self._clients.placement
+        query = f"in_tree={root}&name={scenario.deployable.name}"
         placement.send("GET", f"/resource_providers?{query}")
-        found = placement.send("GET", f"/resource_providers/{scene.provider}/inventories")
-        amount = found["inventories"][scene.deployable.resource_class]
+        found = placement.send("GET", f"/resource_providers/{scenario.provider}/inventories")
+        amount = found["inventories"][scenario.deployable.resource_class]
         self._screen.ok(
-            f"{scene.deployable.name} gives {amount['total'] - amount['reserved']} of "
-            f"{scene.deployable.resource_class}."
+            f"{scenario.deployable.name} gives {amount['total'] - amount['reserved']} of "
+            f"{scenario.deployable.resource_class}."
         )
-        return self._backstage.supply()
+        return self._preparation.supply()
 
     def _profile(self) -> dict[str, str]:
         """The profile; answers its one group."""
         self._screen.step("An operator writes a device profile: what servers may ask for")
-        group = group_for(self._scene.deployable)
+        group = group_for(self._scenario.deployable)
         body = [{"name": PROFILE, "groups": [group]}]
-        made = self._peers.cyborg.send("POST", "/v2/device_profiles", body, expect=201)
+        made = self._clients.cyborg.send("POST", "/v2/device_profiles", body, expect=201)
         require(made["groups"] == [group], "the profile's groups came back changed")
         self._screen.ok(f"Flavors with accel:device_profile={PROFILE} ask for it.")
         return group
 
     def _schedule(self, root: str, group: dict[str, str]) -> dict[str, Any]:
         """Nova's api and scheduler; answers what could be claimed."""
-        scene = self._scene
+        scenario = self._scenario
         self._screen.step(
             "A server boots with it: Nova reads the profile and asks Placement who can give that"
         )
-        require(self._peers.nova.groups(PROFILE) == [group], "Nova reads another profile")
+        require(self._clients.nova.groups(PROFILE) == [group], "Nova reads another profile")
         query = [
             f"in_tree={root}",
             "resources=VCPU:1",
             "root_required=COMPUTE_ACCELERATORS",
-            f"resources{suffix(0)}={scene.deployable.resource_class}:1",
-            f"required{suffix(0)}={scene.deployable.traits[-1]}",
+            f"resources{suffix(0)}={scenario.deployable.resource_class}:1",
+            f"required{suffix(0)}={scenario.deployable.traits[-1]}",
         ]
-        placement = self._peers.placement
+        placement = self._clients.placement
         found = placement.send("GET", f"/allocation_candidates?{'&'.join(query)}")
         require(found["allocation_requests"], "Placement knows nobody who could give this now")
         candidate: dict[str, Any] = found["allocation_requests"][0]
-        self._screen.ok(f"The host {scene.host} can.")
+        self._screen.ok(f"The host {scenario.host} can.")
         return candidate
 
     def _claim(self, candidate: dict[str, Any]) -> None:
@@ -122,12 +122,12 @@ class Walk:
             "project_id": _PROJECT,
             "user_id": _PROJECT,
         }
-        self._peers.placement.send("PUT", f"/allocations/{self._instance}", body, expect=204)
+        self._clients.placement.send("PUT", f"/allocations/{self._instance}", body, expect=204)
         self._screen.ok("Nobody else can get this unit now.")
 
     def _create(self) -> list[dict[str, Any]]:
         self._screen.step("nova-conductor asks for accelerator requests (ARQs), one per unit")
-        arqs = self._peers.nova.create(PROFILE)
+        arqs = self._clients.nova.create(PROFILE)
         require([one["state"] for one in arqs] == ["Initial"], "one new ARQ was expected")
         self._screen.ok(f"ARQ {arqs[0]['uuid']} is Initial.")
         return arqs
@@ -139,19 +139,19 @@ class Walk:
         )
         (provider,) = candidate["mappings"][suffix(0)]
         uuids = [one["uuid"] for one in arqs]
-        self._peers.nova.bind(self._instance, self._scene.host, dict.fromkeys(uuids, provider))
+        self._clients.nova.bind(self._instance, self._scenario.host, dict.fromkeys(uuids, provider))
         try:
-            told = self._scene.nova.wait_for_events(uuids, _PATIENCE)
+            told = self._scenario.nova.wait_for_events(uuids, _PATIENCE)
         except TimeoutError as error:
             raise StepFailed(f"no event reached Nova in {_PATIENCE:.0f} seconds") from error
-        call = next(one for one in self._scene.nova.calls if _tags(one) & set(uuids))
+        call = next(one for one in self._scenario.nova.calls if _tags(one) & set(uuids))
         self._screen.exchange("Nova", _event(call))
         require(set(told.values()) == {"completed"}, f"Nova was told {told}")
         self._screen.ok("Cyborg told Nova that the ARQ is bound; nova-compute need not wait.")
 
     def _resolve(self, arqs: list[dict[str, Any]], before: Supply) -> None:
         self._screen.step("nova-compute lists the instance's ARQs, resolved, with attach handles")
-        bound = self._peers.nova.arqs_of(self._instance)
+        bound = self._clients.nova.arqs_of(self._instance)
         require(
             {one["uuid"] for one in bound} == {one["uuid"] for one in arqs}
             and all(one["state"] == "Bound" for one in bound),
@@ -159,7 +159,7 @@ class Walk:
         )
         handle = bound[0]
         require(handle["attach_handle_info"], "there is no attach handle")
-        now = self._backstage.supply()
+        now = self._preparation.supply()
         require(now != before, "binding has taken nothing")
         address = "{domain}:{bus}:{device}.{function}".format(**handle["attach_handle_info"])
         self._screen.ok(
@@ -169,26 +169,28 @@ class Walk:
 
     def _release(self) -> None:
         self._screen.step("The server is deleted: nova-compute releases what it had")
-        self._peers.nova.delete_of(self._instance)
-        self._peers.placement.send("DELETE", f"/allocations/{self._instance}", expect=204)
+        self._clients.nova.delete_of(self._instance)
+        self._clients.placement.send("DELETE", f"/allocations/{self._instance}", expect=204)
         self._screen.ok("Accelerator and claim are given back.")
 
     def _look_again(self, before: Supply) -> None:
-        scene, placement = self._scene, self._peers.placement
+        scenario, placement = self._scenario, self._clients.placement
         self._screen.step("Everything is free again")
         query = f"/v2/accelerator_requests?instance={self._instance}"
-        require(self._peers.cyborg.send("GET", query)["arqs"] == [], "the instance has ARQs still")
-        path = f"/resource_providers/{scene.provider}"
+        require(
+            self._clients.cyborg.send("GET", query)["arqs"] == [], "the instance has ARQs still"
+        )
+        path = f"/resource_providers/{scenario.provider}"
         used = placement.send("GET", f"{path}/usages")["usages"]
         found = placement.send("GET", f"{path}/inventories")["inventories"]
-        amount = found[scene.deployable.resource_class]
-        now = self._backstage.supply()
+        amount = found[scenario.deployable.resource_class]
+        now = self._preparation.supply()
         require(now == before, f"before the walk it was {before}, now it is {now}")
-        self._peers.cyborg.send("DELETE", f"/v2/device_profiles/{PROFILE}", expect=204)
+        self._clients.cyborg.send("DELETE", f"/v2/device_profiles/{PROFILE}", expect=204)
         self._screen.ok(
-            f"{scene.deployable.name}: {amount['total'] - amount['reserved']} of {amount['total']} "
-            f"offered, {_counts(used)} used; attach handles: {_counts(now.handles)}. The profile "
-            "is gone too."
+            f"{scenario.deployable.name}: {amount['total'] - amount['reserved']} of "
+            f"{amount['total']} offered, {_counts(used)} used; attach handles: "
+            f"{_counts(now.handles)}. The profile is gone too."
         )
 
 

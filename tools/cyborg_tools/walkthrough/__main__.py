@@ -13,12 +13,12 @@ from types import FrameType
 from cyborg import exception
 from cyborg.tests.fixtures.accelerators import Exchange
 from cyborg.tests.fixtures.loopback import bypass_proxies
-from cyborg_tools.quickstart.peer import StepFailed
+from cyborg_tools.quickstart.clients import StepFailed
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.walkthrough import options, walk
+from cyborg_tools.walkthrough.environment import Environment, Place
 from cyborg_tools.walkthrough.operator import Operator
-from cyborg_tools.walkthrough.scene import Scene
-from cyborg_tools.walkthrough.stage import Place, Stage
+from cyborg_tools.walkthrough.scenario import Scenario
 
 #: Seconds after which the whole walk is cut off.
 _LONGEST = 600
@@ -53,11 +53,11 @@ def main(arguments: Sequence[str]) -> int:
 def _carry_out(plan: options.Plan, place: Place, screen: Screen) -> int:
     began = time.monotonic()
     screen.heading("Starting three daemons, one of them on two hosts")
-    with Stage(plan, place) as stage:
+    with Environment(plan, place) as environment:
         try:
-            for name, program in stage.daemons.items():
+            for name, program in environment.daemons.items():
                 screen.fact(f"pid {program.pid}", name)
-            held = _walk(stage, screen)
+            held = _walk(environment, screen)
         finally:
             _ignore()
     if held:
@@ -66,23 +66,23 @@ def _carry_out(plan: options.Plan, place: Place, screen: Screen) -> int:
     return 0 if held else 1
 
 
-def _walk(stage: Stage, screen: Screen) -> bool:
+def _walk(environment: Environment, screen: Screen) -> bool:
     """Play every step; answers whether all held."""
-    account = {"OS_AUTH_TYPE": "none", "OS_ENDPOINT": stage.url}
+    account = {"OS_AUTH_TYPE": "none", "OS_ENDPOINT": environment.url}
     screen.heading("The walk: what operators do, with the cyborg command")
     screen.raw([f"  export {name}={value}" for name, value in account.items()])
-    stage.listen(lambda one: screen.exchange("Nova", _brief(one)))
-    operator = Operator({**stage.deployment.environment, **account}, screen)
-    scene = Scene(stage, operator, screen)
+    environment.listen(lambda one: screen.exchange("Nova", _brief(one)))
+    operator = Operator({**environment.deployment.environment, **account}, screen)
+    scenario = Scenario(environment, operator, screen)
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(_LONGEST)
     try:
-        walk.play(scene)
+        walk.play(scenario)
     except StepFailed as failure:
         screen.problem(f"{failure}.")
         screen.say("The last command was:")
         operator.show_last()
-        for name, program in stage.daemons.items():
+        for name, program in environment.daemons.items():
             screen.raw([f"\n  {name}, the end of its log:", *program.output.splitlines()[-_TAIL:]])
         return False
     finally:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step about accelerators that operators create: made, labelled, offered, deleted."""
 
-from cyborg_tools.quickstart.peer import require
-from cyborg_tools.walkthrough.scene import Scene
-from cyborg_tools.walkthrough.stage import DRIVER, RACK, SOFT, SOFT_CLASS
+from cyborg_tools.quickstart.clients import require
+from cyborg_tools.walkthrough.environment import DRIVER, RACK, SOFT, SOFT_CLASS
+from cyborg_tools.walkthrough.scenario import Scenario
 
 _UNITS = 3
 
 
-def is_created_and_deleted(scene: Scene) -> None:
+def is_created_and_deleted(scenario: Scenario) -> None:
     """On the second backend, beside what was found there."""
-    cyborg = scene.cyborg
-    scene.screen.step("An accelerator is created on the second backend, labelled, and deleted")
+    cyborg = scenario.cyborg
+    scenario.screen.step("An accelerator is created on the second backend, labelled, and deleted")
     made = cyborg.asks(
         f"accelerator-create --host {RACK} --driver {DRIVER} --backend {SOFT} --model compressor"
         f" --type FPGA --resource-class {SOFT_CLASS} --units {_UNITS} --trait CUSTOM_ZIP"
@@ -29,12 +29,12 @@ def is_created_and_deleted(scene: Scene) -> None:
         " -c status -c labels"
     )
     require(shown == {"status": "enabled", "labels": {"rack": "7", "owner": "blue"}}, "not so")
-    scene.awaits_offered(RACK, SOFT_CLASS, _UNITS)
+    scenario.awaits_offered(RACK, SOFT_CLASS, _UNITS)
     found = cyborg.asks("accelerator-list --label rack=7 -c uuid -c model")
     require([one["uuid"] for one in found] == [uuid], "it is not found by its label")
     cyborg.does(f"accelerator-delete {uuid}")
     left = f"accelerator-list --host {RACK} --backend {SOFT} -c uuid -c model"
     cyborg.awaits(left, lambda rows: uuid not in {one["uuid"] for one in rows}, "it is not gone")
     # What the driver found on the backend is there, and nobody has made it ready.
-    scene.awaits_offered(RACK, SOFT_CLASS, 0)
-    scene.screen.ok(f"Placement gave out its {_UNITS} units, and knows nothing of it any more.")
+    scenario.awaits_offered(RACK, SOFT_CLASS, 0)
+    scenario.screen.ok(f"Placement gave out its {_UNITS} units, and knows nothing of it any more.")

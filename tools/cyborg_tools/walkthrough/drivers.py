@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps about drivers: installed on one host, changed, refused to go, drained, gone."""
 
-from cyborg_tools.quickstart.peer import require
+from cyborg_tools.quickstart.clients import require
 from cyborg_tools.walkthrough import instances
-from cyborg_tools.walkthrough.scene import Scene
-from cyborg_tools.walkthrough.stage import CRYPTO, CRYPTO_CLASS, DRIVER, RACK, SOFT, SPARE
+from cyborg_tools.walkthrough.environment import CRYPTO, CRYPTO_CLASS, DRIVER, RACK, SOFT, SPARE
+from cyborg_tools.walkthrough.scenario import Scenario
 
 _LIST = f"driver-list --name {DRIVER} -c host -c state -c enabled -c found -c offered"
 _OUTCOME = "-c state -c results -c error"
 
 
-def is_installed(scene: Scene) -> None:
+def is_installed(scenario: Scenario) -> None:
     """One of two hosts loads it."""
-    cyborg = scene.cyborg
-    scene.screen.step(f"{DRIVER} is installed on {RACK} while everything runs, and nowhere else")
+    cyborg = scenario.cyborg
+    scenario.screen.step(f"{DRIVER} is installed on {RACK} while everything runs, and nowhere else")
     unloaded = {(RACK, "STOPPED"), (SPARE, "STOPPED")}
     cyborg.awaits(
         _LIST,
@@ -39,13 +39,13 @@ def is_installed(scene: Scene) -> None:
     )
     found = {(one["backend"], one["name"]) for one in services}
     require(found == {(CRYPTO, "aes"), (CRYPTO, "rsa"), (SOFT, "zip")}, "other services are found")
-    scene.screen.ok(f"{RACK} has both backends, with the services on each; {SPARE} has none.")
+    scenario.screen.ok(f"{RACK} has both backends, with the services on each; {SPARE} has none.")
 
 
-def is_updated(scene: Scene) -> None:
+def is_updated(scenario: Scenario) -> None:
     """Other options, refused ones, and the code anew under the same process id."""
-    cyborg, agent = scene.cyborg, scene.stage.agents[RACK]
-    scene.screen.step(f"{DRIVER} is updated: its options, and then its code, under the same pid")
+    cyborg, agent = scenario.cyborg, scenario.environment.agents[RACK]
+    scenario.screen.step(f"{DRIVER} is updated: its options, and then its code, under the same pid")
     option = f"{DRIVER}:{SOFT}.services"
     cyborg.asks(f"update-driver {DRIVER} --option {option}=zip,zstd {_OUTCOME}")
     services = cyborg.asks(f"service-list --backend {SOFT} -c name -c state")
@@ -58,29 +58,29 @@ def is_updated(scene: Scene) -> None:
     begins = agent.output.count("cyborg-agent is running")
     cyborg.asks(f"update-driver {DRIVER} {_OUTCOME}")
     require(agent.running, f"the process {agent.pid} has ended")
-    scene.until(
+    scenario.until(
         lambda: agent.output.count("cyborg-agent is running") == begins + 1,
         f"the process {agent.pid} has not begun anew",
     )
-    (server,) = scene.servers
-    held = instances.arqs(scene, server)
+    (server,) = scenario.servers
+    held = instances.arqs(scenario, server)
     require([one["state"] for one in held] == ["Bound"], "the server has lost its accelerator")
-    scene.screen.ok(f"Process {agent.pid} has begun anew, and the server noticed nothing.")
+    scenario.screen.ok(f"Process {agent.pid} has begun anew, and the server noticed nothing.")
 
 
-def is_refused(scene: Scene) -> None:
+def is_refused(scenario: Scenario) -> None:
     """It stays while somebody uses it."""
-    cyborg, (server,) = scene.cyborg, scene.servers
-    scene.screen.step("While it is in use it is not uninstalled")
+    cyborg, (server,) = scenario.cyborg, scenario.servers
+    scenario.screen.step("While it is in use it is not uninstalled")
     cyborg.is_refused(f"uninstall-driver {DRIVER}", server.arqs[0]["uuid"], "have it drained")
-    scene.awaits_offered(RACK, CRYPTO_CLASS, 2 * len(scene.cards))
-    scene.screen.ok("The accelerator request that uses it is named, and nothing has changed.")
+    scenario.awaits_offered(RACK, CRYPTO_CLASS, 2 * len(scenario.cards))
+    scenario.screen.ok("The accelerator request that uses it is named, and nothing has changed.")
 
 
-def is_drained(scene: Scene) -> None:
+def is_drained(scenario: Scenario) -> None:
     """It offers nothing more, and goes with the last server."""
-    cyborg, (server,) = scene.cyborg, scene.servers
-    scene.screen.step("It is drained: nothing more is offered, and with the last server it goes")
+    cyborg, (server,) = scenario.cyborg, scenario.servers
+    scenario.screen.step("It is drained: nothing more is offered, and with the last server it goes")
     begun = cyborg.does(f"uninstall-driver {DRIVER} --drain --no-wait -f value -c uuid")
     operation = begun.out.strip()
     cyborg.awaits(
@@ -88,13 +88,13 @@ def is_drained(scene: Scene) -> None:
         lambda shown: "it waits for 1 " in str(shown["results"][0]["error"]),
         "it does not wait for the server",
     )
-    scene.awaits_offered(RACK, CRYPTO_CLASS, 0)
-    instances.goes(scene, server)
+    scenario.awaits_offered(RACK, CRYPTO_CLASS, 0)
+    instances.goes(scenario, server)
     over = cyborg.asks(f"operation-show {operation} --wait {_OUTCOME}")
     require(over["state"] == "succeeded", "it did not succeed")
     require(cyborg.asks(f"accelerator-list --host {RACK}") == [], "accelerators are left")
     rows = {one["host"]: one for one in cyborg.asks(_LIST)}
     after = (rows[RACK]["state"], rows[RACK]["enabled"])
     require(after == ("STOPPED", False), "it is loaded still")
-    scene.awaits_offered(RACK, CRYPTO_CLASS, None)
-    scene.screen.ok("Its accelerators have left Placement and the lists; the package stays.")
+    scenario.awaits_offered(RACK, CRYPTO_CLASS, None)
+    scenario.screen.ok("Its accelerators have left Placement and the lists; the package stays.")

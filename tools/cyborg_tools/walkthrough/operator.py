@@ -10,7 +10,7 @@ from typing import Any
 
 from cyborg.service import wait_until
 from cyborg.tests.fixtures.processes import script
-from cyborg_tools.quickstart.peer import StepFailed, require
+from cyborg_tools.quickstart.clients import StepFailed, require
 from cyborg_tools.quickstart.screen import Screen
 
 PROGRAM = "cyborg"

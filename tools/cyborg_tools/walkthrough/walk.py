@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Final
 
 from cyborg_tools.walkthrough import creation, drivers, hosts, instances, profiles, readiness
-from cyborg_tools.walkthrough.scene import Scene
+from cyborg_tools.walkthrough.scenario import Scenario
 
-STEPS: Final[tuple[Callable[[Scene], None], ...]] = (
+STEPS: Final[tuple[Callable[[Scenario], None], ...]] = (
     hosts.come_up,
     drivers.is_installed,
     readiness.is_seen,
@@ -24,7 +24,7 @@ STEPS: Final[tuple[Callable[[Scene], None], ...]] = (
 )
 
 
-def play(scene: Scene) -> None:
+def play(scenario: Scenario) -> None:
     """Every step; the first that does not hold raises StepFailed."""
     for step in STEPS:
-        step(scene)
+        step(scenario)

@@ -107,17 +107,16 @@ class Arqs(Controller):
     collection = "accelerator_requests"
     routes: ClassVar[Routes] = {
         "": {"GET": "index", "POST": "create", "PATCH": "patch", "DELETE": "delete_some"},
-        "*": {"GET": "show", "PATCH": "patch_one", "DELETE": "delete"},
+        "*": {"GET": "show", "PATCH": "patch", "DELETE": "delete"},
     }
 
     @expose("cyborg:arq:get_all", query=ArqQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of ARQs; 423 with ``bind_state`` while the instance has unresolved ARQs."""
-        caller, instance = call.caller, query.get("instance")
-        project: str | None = caller.project_id
-        if caller.everywhere or (caller.service and instance):
+        instance, project = query.get("instance"), call.scope
+        if call.caller.service and instance:
             project = None
-        elif query.get("project_id", project) != project:
+        if project and query.get("project_id", project) != project:
             raise exception.Forbidden(
                 reason="Only administrators may list another project's requests."
             )
@@ -132,11 +131,10 @@ class Arqs(Controller):
     @expose("cyborg:arq:get_one", types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return an ARQ; from microversion 2.4 on with its fault and its history."""
-        project = None if call.caller.everywhere else call.caller.project_id
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
         with self.reader.reader() as tx:
-            row = (arqs.show_with_fault if explain else arqs.show)(tx, uuid, project)
+            row = arqs.show(tx, uuid, call.scope, fault=explain)
             if explain and row is not None:
                 history = events.of_subject(tx, "arq", uuid)
         if row is None:
@@ -163,13 +161,20 @@ class Arqs(Controller):
 
     @expose("cyborg:arq:update", body=PatchBody(), status=202)
     def patch(self, call: Call, body: Patch) -> None:
-        """Bind and unbind ARQs, all or none; needs a service token, as Nova sends."""
-        self._patch(call, body)
+        """Bind and unbind ARQs, all or none; needs a service token, as Nova sends.
 
-    @expose("cyborg:arq:update", types.Anything(), body=PatchBody(), status=202)
-    def patch_one(self, call: Call, _anything: str, body: Patch) -> None:
-        """Bind and unbind the ARQs that the body names; the identifier of the path is ignored."""
-        self._patch(call, body)
+        The body names the ARQs; the identifier of the path, if there is one, is ignored.
+        """
+        if body.names_project:
+            if call.minor < microversion.PROJECT_ID:
+                raise exception.NotAcceptable(
+                    reason=f"{_PROJECT} can be patched from microversion "
+                    f"2.{microversion.PROJECT_ID} on."
+                )
+            if not call.caller.everywhere:
+                raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
+        _need_service(call, "Binding and unbinding accelerator requests")
+        self.conductor.patch_arqs(call.caller, call.request_key, body.bindings, body.unbindings)
 
     @expose("cyborg:arq:delete", query=ArqDeleteQuery, status=204)
     def delete_some(self, call: Call, query: Mapping[str, Any]) -> None:
@@ -184,30 +189,15 @@ class Arqs(Controller):
             # project.
             caller = replace(call.caller, everywhere=True)
             self.conductor.delete_instance_arqs(caller, call.request_key, query["instance"])
-        else:
-            self._delete(call, query["arqs"])
+            return
+        if not query["arqs"]:
+            raise exception.Invalid(field="arqs", reason="it names no accelerator request")
+        self.conductor.delete_arqs(call.caller, call.request_key, query["arqs"])
 
     @expose("cyborg:arq:delete", types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
         """Delete an ARQ."""
-        self._delete(call, [uuid])
-
-    def _patch(self, call: Call, body: Patch) -> None:
-        if body.names_project:
-            if call.minor < microversion.PROJECT_ID:
-                raise exception.NotAcceptable(
-                    reason=f"{_PROJECT} can be patched from microversion "
-                    f"2.{microversion.PROJECT_ID} on."
-                )
-            if not call.caller.everywhere:
-                raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
-        _need_service(call, "Binding and unbinding accelerator requests")
-        self.conductor.patch_arqs(call.caller, call.request_key, body.bindings, body.unbindings)
-
-    def _delete(self, call: Call, uuids: Sequence[str]) -> None:
-        if not uuids:
-            raise exception.Invalid(field="arqs", reason="it names no accelerator request")
-        self.conductor.delete_arqs(call.caller, call.request_key, list(uuids))
+        self.conductor.delete_arqs(call.caller, call.request_key, [uuid])
 
 
 def _verb(ops: Sequence[Mapping[str, Any]]) -> str:

@@ -12,21 +12,18 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, types
-from cyborg.api.expose import Call, Controller, Rules, expose
+from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import link, moment
 from cyborg.db import deployables, device_profiles
-from cyborg.db.engine import Reader
 from cyborg.model.device_profile import (
     IMAGE_KEYS,
     DeviceProfile,
-    Limits,
     ProfileChange,
     image_warnings,
     parse_groups,
     parse_name,
 )
-from cyborg.rpc.conductor import ConductorClient
 
 LOG = logging.getLogger(__name__)
 
@@ -73,12 +70,6 @@ class DeviceProfiles(Controller):
         "": {"GET": "index", "POST": "create", "DELETE": "delete_all"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "delete"},
     }
-
-    def __init__(
-        self, rules: Rules, reader: Reader, conductor: ConductorClient, *, limits: Limits
-    ) -> None:
-        super().__init__(rules, reader, conductor)
-        self._limits = limits
 
     @expose("cyborg:device_profile:get_all", query=ProfileQuery)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +158,7 @@ class DeviceProfiles(Controller):
         )
 
     def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
-        groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self._limits)
+        groups = parse_groups(body.get("groups"), _STANDARD_CLASSES, self.settings.limits)
         if len(json.dumps({"groups": groups})) > _MAX_GROUPS_BYTES:
             raise exception.Invalid(
                 field="groups", reason=f"more than {_MAX_GROUPS_BYTES} bytes of JSON"

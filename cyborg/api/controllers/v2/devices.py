@@ -149,7 +149,7 @@ class Devices(Controller):
             uuid,
             status=_STATUSES[body["status"]] if "status" in body else None,
             labels=parse_label_change(body["labels"]) if "labels" in body else {},
-            project=_scope(call),
+            project=call.own,
             facts=facts,
             reason=body.get("status_reason"),
         )
@@ -170,7 +170,7 @@ class Devices(Controller):
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
         with self.reader.reader() as tx:
-            row = devices.show(tx, uuid, _scope(call))
+            row = devices.show(tx, uuid, call.own)
             if row is None:
                 raise exception.NotFound(noun="Device", key=uuid)
             view = self._views(tx, call, [row])[row.id]
@@ -189,7 +189,7 @@ class Devices(Controller):
         holders: Mapping[int, Sequence[devices.Holder]] = {}
         parts: Mapping[int, Sequence[devices.Part]] = {}
         if call.minor >= microversion.OPERATORS:
-            holders = devices.holders(tx, ids, _scope(call))
+            holders = devices.holders(tx, ids, call.own)
         if call.minor >= microversion.OPERATOR_VIEWS:
             parts = devices.parts(tx, ids)
         return {id_: View(holders.get(id_, ()), parts.get(id_, ())) for id_ in ids}
@@ -210,11 +210,6 @@ class Devices(Controller):
         self.conductor.set_device_status(
             call.caller, call.request_key, uuid, DeviceStatus.MAINTAINING
         )
-
-
-def _scope(call: Call) -> str | None:
-    """Return the project that the caller is limited to; None: all projects."""
-    return call.caller.project_id if call.own else None
 
 
 def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
@@ -240,7 +235,7 @@ def _selection(call: Call, query: Mapping[str, Any]) -> devices.Filters:
         in_use=query.get("in_use"),
         instance=query.get("instance"),
         labels=parse_label_filter(query["labels"]) if "labels" in query else {},
-        project_id=_scope(call),
+        project_id=call.own,
     )
 
 

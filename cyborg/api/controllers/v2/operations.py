@@ -32,7 +32,7 @@ class Operations(Controller):
         """Return a page of operations."""
         equal = {name: query[name] for name in ("verb", "state") if query.get(name)}
         with self.reader.reader() as tx:
-            page = operations.page(tx, parsing.page(query), _scope(call), equal)
+            page = operations.page(tx, parsing.page(query), call.scope, equal)
         prefix = call.links.self_of(self.collection)
         return {
             self.collection: [
@@ -44,12 +44,7 @@ class Operations(Controller):
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return an operation."""
         with self.reader.reader() as tx:
-            operation = operations.show(tx, uuid, _scope(call))
+            operation = operations.show(tx, uuid, call.scope)
         if operation is None:
             raise exception.NotFound(noun="Operation", key=uuid)
         return rendering.operation(operation, call.links.self_of(self.collection), call.minor)
-
-
-def _scope(call: Call) -> str | None:
-    """Return the project whose operations the caller may see; None: all projects."""
-    return None if call.caller.everywhere else call.caller.project_id

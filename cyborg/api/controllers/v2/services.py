@@ -10,17 +10,15 @@ import wsme
 
 from cyborg import exception
 from cyborg.api import microversion, parsing, rendering, types
-from cyborg.api.expose import Call, Controller, Rules, expose
+from cyborg.api.expose import Call, Controller, expose
 from cyborg.api.framework import Routes
 from cyborg.api.rendering import instant, since
 from cyborg.db import drivers, services
 from cyborg.db.base import Record
-from cyborg.db.engine import Reader
 from cyborg.db.listing import Page
 from cyborg.model import health_view
 from cyborg.model.operation import Operation
 from cyborg.model.process import API, CONDUCTOR
-from cyborg.rpc.conductor import ConductorClient
 
 PROCESS: Final = "process"
 BACKEND: Final = "backend"
@@ -56,10 +54,7 @@ class ServicePatch(types.Declared):
 
 
 class Services(Controller):
-    """``/v2/services``.
-
-    ``down_after`` has for each binary the milliseconds without a heartbeat after which it is down.
-    """
+    """``/v2/services``."""
 
     collection = "services"
     routes: ClassVar[Routes] = {
@@ -67,17 +62,6 @@ class Services(Controller):
         "discover": {"POST": "discover"},
         "*": {"GET": "show", "PATCH": "update", "DELETE": "forget"},
     }
-
-    def __init__(
-        self,
-        rules: Rules,
-        reader: Reader,
-        conductor: ConductorClient,
-        *,
-        down_after: Mapping[str, int],
-    ) -> None:
-        super().__init__(rules, reader, conductor)
-        self._down_after = down_after
 
     @expose("cyborg:service:get_all", query=ServiceQuery, since=microversion.OPERATORS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +142,7 @@ class Services(Controller):
                 "kind": PROCESS,
                 "host": row.host,
                 "binary": row.binary,
-                "state": "up" if row.silent_ms <= self._down_after[row.binary] else "down",
+                "state": "up" if row.silent_ms <= self.settings.down_after[row.binary] else "down",
                 "status": DISABLED if row.disabled else ENABLED,
                 "disabled_reason": row.disabled_reason,
                 "version": row.version,
@@ -171,7 +155,9 @@ class Services(Controller):
             return documents
         # The health view needs all conductors to judge a process without heartbeats.
         others = services.processes(tx, self.reader.now, binary=CONDUCTOR)
-        cloud = health_view.Cloud([services.health(row) for row in others], self._down_after)
+        cloud = health_view.Cloud(
+            [services.health(row) for row in others], self.settings.down_after
+        )
         for document, row in zip(documents, rows, strict=True):
             process = services.health(row)
             component = cloud.process(process)

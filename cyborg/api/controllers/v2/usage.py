@@ -34,15 +34,14 @@ class Usage(Controller):
     @expose("cyborg:usage:get", query=UsageQuery, since=microversion.OPERATORS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return all counts that the caller may see; counts of one project have no hosts."""
-        scope = None if call.caller.everywhere else call.caller.project_id
         groups = query.get("group_by", ())
-        if scope is not None and ("host" in query or "host" in groups):
+        if call.scope is not None and ("host" in query or "host" in groups):
             # Project members must not see on which hosts their accelerators are.
             raise exception.Forbidden(reason="Only operators may ask for the usage of a host.")
         with self.reader.reader() as tx:
             if call.minor >= microversion.OPERATOR_VIEWS:
-                return {self.collection: by_class(units.by_class(tx, query, scope, groups))}
-            rows = units.count(tx, query, scope)
+                return {self.collection: by_class(units.by_class(tx, query, call.scope, groups))}
+            rows = units.count(tx, query, call.scope)
         return {self.collection: [render(row) for row in rows]}
 
 

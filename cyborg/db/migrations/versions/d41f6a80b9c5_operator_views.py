@@ -14,9 +14,17 @@ revision = "d41f6a80b9c5"
 down_revision = "c3e1d9f0a7b2"
 
 
-def _columns() -> dict[str, tuple[sa.Column[Any], ...]]:
-    """Return fresh columns by table: a column can be added to one table object only."""
-    return {
+_INDEXES = {
+    "ix_events_device_uuid_id": ("device_uuid", "id"),
+    "ix_events_hostname_id": ("hostname", "id"),
+    "ix_events_request_id": ("request_id",),
+}
+
+
+def upgrade() -> None:
+    """Add the columns and indexes that are missing."""
+    # Made here: a column can be added to one table object only.
+    added: dict[str, tuple[sa.Column[Any], ...]] = {
         "services": (
             # Why the status is FAILED.
             sa.Column("status_reason", sa.Text),
@@ -36,19 +44,8 @@ def _columns() -> dict[str, tuple[sa.Column[Any], ...]]:
         # The options of a driver that operators may set.
         "drivers": (sa.Column("accepts", sa.JSON(none_as_null=True)),),
     }
-
-
-_INDEXES = {
-    "ix_events_device_uuid_id": ("device_uuid", "id"),
-    "ix_events_hostname_id": ("hostname", "id"),
-    "ix_events_request_id": ("request_id",),
-}
-
-
-def upgrade() -> None:
-    """Add the columns and indexes that are missing."""
     inspector = sa.inspect(op.get_bind())
-    for table, columns in _columns().items():
+    for table, columns in added.items():
         present = {column["name"] for column in inspector.get_columns(table)}
         for column in columns:
             if column.name not in present:

@@ -34,12 +34,12 @@ class _Broken:
 
 def tell(site: Site, recorder: Recorder) -> None:
     """Ask for what is public, then for what cannot be had."""
-    ask, door = recorder.ask, site.door
+    ask, http = recorder.ask, site.http
     for name, path in {"root": "/", "v2": "/v2"}.items():
-        recorder.keep(f"versions/{name}-resp", door.get(path).json)
-    health = door.get("/healthcheck", headers={"Accept": "application/json"})
+        recorder.keep(f"versions/{name}-resp", http.get(path).json)
+    health = http.get("/healthcheck", headers={"Accept": "application/json"})
     recorder.keep("health/show-resp", health.json)
-    user, admin = Client(door, project=PROJECT), Client(door, role="admin")
+    user, admin = Client(http, project=PROJECT), Client(http, role="admin")
     unknown = f"/accelerator_requests/{uuid4()}"
     profile = {"name": "b", "groups": [{"resources:PGPU": "one"}]}
     ask("errors/400", admin, "POST /device_profiles", [profile], status=400)
@@ -48,10 +48,10 @@ def tell(site: Site, recorder: Recorder) -> None:
     ask("errors/403", user, "GET /devices", status=403)
     ask("errors/404", user, f"GET {unknown}", status=404)
     ask("errors/405", user, "PUT /devices", status=405)
-    ask("errors/406", Client(door, version="2.99"), "GET /devices", status=406)
+    ask("errors/406", Client(http, version="2.99"), "GET /devices", status=406)
     large = [{"name": "x" * _MEGABYTE}]
     recorder.keep("errors/413-resp", admin.send("POST", "/device_profiles", large, 413))
-    text = door.post("/v2/device_profiles", b"a100", **_AS_TEXT, status=415)
+    text = http.post("/v2/device_profiles", b"a100", **_AS_TEXT, status=415)
     recorder.keep("errors/415-resp", text.json)
     broken = site.core(cast(Reader, _Broken()), site.bus)
     faulty = Client(site.mounted(RequestId(broken)), role="admin")

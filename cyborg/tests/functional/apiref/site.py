@@ -38,9 +38,9 @@ from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.crash import Fate
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
-from cyborg.tests.fixtures.single_step_processes import LEASE, Ground
+from cyborg.tests.fixtures.crash import FaultPlan
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.single_step_processes import LEASE, Environment
 from cyborg.tests.fixtures.stack import reach
 from cyborg.tests.functional.life.cards import CARD, CardDriver, Rack, Traits
 from cyborg.tests.unit.drivers.configured import written
@@ -113,11 +113,11 @@ def _card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
 class _Control:
     """The conductor."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, environment: Environment) -> None:
         host = "control-1"
-        self._ground = ground
-        self._db = ground.lend(Fate())
-        self._bus = DirectBus(ground.exchange)
+        self._environment = environment
+        self._db = environment.lend(FaultPlan())
+        self._bus = DirectBus(environment.exchange)
         self._agents = AgentClient(self._bus, timeout=_PATIENCE)
         settings = conductor_app.Settings(
             host=host,
@@ -135,8 +135,8 @@ class _Control:
             db=self._db, process=Process(host, CONDUCTOR, VERSION, endpoint, "1")
         )
         self._thread = ThreadPoolExecutor(max_workers=1)
-        nova = Nova(ground.nova)
-        peers = conductor_app.Peers(nova, Allocations(ground.placement))
+        nova = Nova(environment.nova)
+        peers = conductor_app.Peers(nova, Allocations(environment.placement))
         parts: dict[str, Any] = {"settings": settings, "db": self._db, "agents": self._agents}
         self._worker = conductor_app.make_worker(
             **parts, peers=peers, lease=self.lease, pool=lambda **_how: self._thread
@@ -162,18 +162,18 @@ class _Control:
         self._bus.close()
         self._agents.close()
         self._worker.stop()
-        self._ground.take_back(self._db)
+        self._environment.take_back(self._db)
 
 
 class _Agent:
     """The agent of the compute, with the drivers that its packages brought."""
 
     def __init__(
-        self, ground: Ground, host: str, loaded: list[LoadResult], later: LoadResult
+        self, environment: Environment, host: str, loaded: list[LoadResult], later: LoadResult
     ) -> None:
-        self._bus = DirectBus(ground.exchange)
+        self._bus = DirectBus(environment.exchange)
         self._conductor = ReportClient(self._bus, timeout=_PATIENCE, sender=f"{AGENT_TOPIC}@{host}")
-        glance = Glance(ground.glance, retries=0)
+        glance = Glance(environment.glance, retries=0)
 
         def load(name: str, _options: Mapping[str, str]) -> LoadResult:
             return next(one for one in (*loaded, later) if one.name == name)
@@ -187,15 +187,15 @@ class _Agent:
                 scan=0.0,
                 full_check=600.0,
                 rpc_timeout=_PATIENCE,
-                state_path=ground.state_path,
+                state_path=environment.state_path,
                 health=60.0,
             ),
             conductor=self._conductor,
             loaded=loaded,
-            placement=Placement(ground.placement),
+            placement=Placement(environment.placement),
             glance=lambda: glance,
             load=load,
-            clock=ground.clock.monotonic,
+            clock=environment.clock.monotonic,
         )
         self.server = self._bus.server(
             AGENT_TOPIC,
@@ -216,26 +216,28 @@ class _Agent:
 
 
 class Site:
-    """The whole; ``door`` is the API as clients meet it, ``bus`` how that reaches the conductor."""
+    """The whole; ``http`` is the API as clients meet it, ``bus`` how that reaches the conductor."""
 
-    def __init__(self, ground: Ground, conf: cfg.ConfigOpts, files: Path, compute: str) -> None:
+    def __init__(
+        self, environment: Environment, conf: cfg.ConfigOpts, files: Path, compute: str
+    ) -> None:
         self.compute = compute
         self.rack = _rack(compute)
-        self._ground = ground
+        self._environment = environment
         self._conf = conf
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        ground.exchange.lose_request("poke", 1000)
-        self._control = _Control(ground)
+        environment.exchange.lose_request("poke", 1000)
+        self._control = _Control(environment)
         options = written(files / "cyborg.conf", _OPTIONS, host=compute)
         loaded = [
             _packaged(GenericDriver(self.rack.machine, options), "generic:GenericDriver"),
             _packaged(self.rack.driver, "fpga:FpgaDriver"),
         ]
         later = _packaged(FakeDriver(self.rack.machine, options), "fake:FakeDriver")
-        self._agent = _Agent(ground, compute, loaded, later)
-        self._reader = Reader(ground.database_url, now=ground.clock.now)
-        self.bus = ConductorClient(DirectBus(ground.exchange), timeout=_PATIENCE)
-        self.door = self.mounted(RequestId(self.core(self._reader, self.bus)))
+        self._agent = _Agent(environment, compute, loaded, later)
+        self._reader = Reader(environment.database_url, now=environment.clock.now)
+        self.bus = ConductorClient(DirectBus(environment.exchange), timeout=_PATIENCE)
+        self.http = self.mounted(RequestId(self.core(self._reader, self.bus)))
 
     def core(self, reader: Reader, conductor: ConductorClient) -> Any:
         """An API around this reader and conductor."""
@@ -250,7 +252,7 @@ class Site:
         return webtest.TestApp(placed)
 
     def guarded(self) -> webtest.TestApp:
-        """The same API as ``door``, behind the filter that asks for a token."""
+        """The same API as ``http``, behind the filter that asks for a token."""
         core = self.core(self._reader, self.bus)
         url = "https://cloud.example.com/identity"
         keystone = {"www_authenticate_uri": url, "auth_type": "password", "auth_url": url}
@@ -290,7 +292,7 @@ class Site:
 
     def work(self) -> None:
         """Let all that is due be done, the agent's part as well, until nothing is left."""
-        for _ in self._ground.turns(_TURNS):
+        for _ in self._environment.turns(_TURNS):
             self._control.lease.renew()
             self._control.work()
             self.run_once()
@@ -303,7 +305,7 @@ class Site:
 
     def pass_time(self, seconds: float) -> None:
         """Who is silent all the while is down afterwards; conductor and agent are not."""
-        self._ground.clock.ms += int(seconds * 1000)
+        self._environment.clock.ms += int(seconds * 1000)
         self._control.lease.renew()
         self.run_once()
 

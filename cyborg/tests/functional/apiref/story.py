@@ -40,9 +40,9 @@ class Story:
         self._nova = nova
         self._image = glance.add(b"an image for an FPGA", name="fir-filter")
         self._instance = str(uuid4())
-        self._operator = Client(site.door, role="operator", project=OPERATORS, version="2.4")
-        self._admin = Client(site.door, role="admin", project=OPERATORS)
-        self._user = Client(site.door, role="member", project=PROJECT).with_service_token()
+        self._operator = Client(site.http, role="operator", project=OPERATORS, version="2.4")
+        self._admin = Client(site.http, role="admin", project=OPERATORS)
+        self._user = Client(site.http, role="member", project=PROJECT).with_service_token()
         self._root = ""
 
     def tell(self) -> None:
@@ -61,7 +61,7 @@ class Story:
         self._processes_end()
 
     def _at(self, version: str | None) -> Client:
-        return Client(self._site.door, role="admin", project=OPERATORS, version=version)
+        return Client(self._site.http, role="admin", project=OPERATORS, version=version)
 
     def _hosts(self) -> None:
         """An operator has the host look, and sees what is there."""
@@ -71,7 +71,7 @@ class Story:
         )
         self._site.work()
         self._ask("operations/show-2.4", self._operator, f"GET /operations/{begun['uuid']}")
-        newest = Client(self._site.door, role="operator", project=OPERATORS, version="2.5")
+        newest = Client(self._site.http, role="operator", project=OPERATORS, version="2.5")
         self._ask("operations/show-2.5", newest, f"GET /operations/{begun['uuid']}")
         self._ask("operations/list-2.4", self._operator, "GET /operations?verb=discover")
         for noun in ("services", "backends", "drivers", "hardware"):
@@ -164,12 +164,12 @@ class Story:
             listed = self._ask(f"devices/list{mark}", reader, here)["devices"]
             self._ask(f"devices/show{mark}", reader, f"GET /devices/{listed[0]['uuid']}")
         self._site.check(OTHER_GPU, faulty=False)
-        newest = Client(self._site.door, role="member", project=PROJECT, version="2.4")
+        newest = Client(self._site.http, role="member", project=PROJECT, version="2.4")
         self._ask("devices/list-own-2.4", newest, "GET /devices")
         self._ask("usage/show-2.4", self._operator, "GET /usage")
-        member = Client(self._site.door, role="member", project=PROJECT, version="2.5")
+        member = Client(self._site.http, role="member", project=PROJECT, version="2.5")
         self._ask("devices/list-own-2.5", member, "GET /devices")
-        operator = Client(self._site.door, role="operator", project=OPERATORS, version="2.5")
+        operator = Client(self._site.http, role="operator", project=OPERATORS, version="2.5")
         self._ask("usage/show-2.5", operator, "GET /usage")
         self._ask("usage/show-by-2.5", operator, "GET /usage?group_by=host,project_id")
         self._ask("events/list-2.5", operator, f"GET /events?instance={self._instance}")
@@ -183,10 +183,10 @@ class Story:
         """The same request at two microversions, and others that are only asked for."""
         path = f"{_ARQS}/{made[0]['uuid']}"
         self._ask("accelerator-requests/show", self._user, f"GET {path}")
-        newest = Client(self._site.door, role="member", project=PROJECT, version="2.4")
+        newest = Client(self._site.http, role="member", project=PROJECT, version="2.4")
         self._ask("accelerator-requests/show-2.4", newest, f"GET {path}")
         other = self._user.post(_ARQS, {"device_profile_name": _PROFILE})["arqs"]
-        nova = Client(self._site.door, role="service", version="2.1").with_service_token()
+        nova = Client(self._site.http, role="service", version="2.1").with_service_token()
         server = str(uuid4())
         free = provider_uuid(f"{self._site.compute}_{GPU}".replace("3b:", "86:"))
         named = bind_body(other, self._site.compute, free, server)

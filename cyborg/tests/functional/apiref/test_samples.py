@@ -13,7 +13,7 @@ from cyborg.tests.functional.apiref import refusals
 from cyborg.tests.functional.apiref.recorder import Recorder
 from cyborg.tests.functional.apiref.site import Site
 from cyborg.tests.functional.apiref.story import USERS, Story
-from cyborg.tests.functional.grounds import new_ground
+from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.unit.api_reference import SAMPLES, methods, version
 
 HOW = committed.advice("The samples are not what the API answers.", "functional/apiref")
@@ -32,8 +32,8 @@ def recorded(
         compute.replace(".", "_"): "compute-1_example_com",
     }
     recorder = Recorder(names)
-    with new_ground(files, placement) as (ground, nova, glance):
-        site = Site(ground, conf, files, compute)
+    with new_environment(files, placement) as (environment, nova, glance):
+        site = Site(environment, conf, files, compute)
         try:
             Story(site, recorder, placement, nova, glance).tell()
             refusals.tell(site, recorder)

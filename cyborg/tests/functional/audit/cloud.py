@@ -32,7 +32,7 @@ from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Hello
 from cyborg.tests.fixtures.fake_servers import Guest
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 import cyborg
 from cyborg.cmd import audit as command
-from cyborg.conductor.audit.auditor import Verdict
+from cyborg.conductor.audit.auditor import AuditResult
 from cyborg.db.models import Event, Host
 from cyborg.model.audit_findings import Finding, Kind
 from cyborg.tests.fixtures.placement import TOKEN
@@ -207,7 +207,7 @@ def test_table_has_colours_on_a_terminal_without_no_color(
     monkeypatch.setenv("NO_COLOR", no_color)
     finding = Finding(Kind.DRIFT, "provider", "p", "It differs.", host="h")
     out = Terminal()
-    command.print_table(command.Report(Verdict((finding,))), out)
+    command.print_table(command.Report(AuditResult((finding,))), out)
     lines = out.getvalue().splitlines()
     assert ("\033[33mwarning \033[0m" in lines[1]) is (not no_color)
     plain = [re.sub(r"\033\[\d+m", "", line) for line in lines]

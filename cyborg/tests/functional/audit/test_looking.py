@@ -22,8 +22,8 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Instance
 from cyborg.model.arq import Binding
 from cyborg.model.audit_findings import Finding, Fix, Kind
-from cyborg.tests.fixtures.counting import CountedAdapter, Meter
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.cost_meter import CountedAdapter, Meter
+from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg.tests.functional.audit.cloud import AT_ONCE, NOVA, ListingNova, SmallCloud, keys
 from cyborg.tests.functional.audit.test_damages import (

@@ -28,7 +28,7 @@ from cyborg.db.models import (
 )
 from cyborg.model.provider import provider_uuid
 from cyborg.model.report import Desired, DriverReport, DriverState, Report
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS, report_of
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.functional.audit.cloud import DAY, DOWN_AFTER, RETENTION, SmallCloud, age_lost
 from cyborg.tests.functional.audit.division import count, divided, retirements

@@ -33,7 +33,7 @@ from cyborg.db.services import Process
 from cyborg.model.audit_findings import Kind
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Desired, DriverState
-from cyborg.tests.fixtures.machines import provider_of, report_of
+from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.audit.cloud import DAY, DOWN_AFTER, RETENTION, SmallCloud, age_lost

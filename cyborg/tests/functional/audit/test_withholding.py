@@ -18,7 +18,7 @@ from cyborg.conductor.leases import ConductorLease
 from cyborg.db.models import Service
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT, CONDUCTOR
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.audit.cloud import SmallCloud

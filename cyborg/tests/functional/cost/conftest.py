@@ -9,9 +9,9 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.db import schema
-from cyborg.tests.fixtures.costs import Scenes
-from cyborg.tests.fixtures.counted import CountedService
-from cyborg.tests.fixtures.counting import Tally
+from cyborg.tests.fixtures.cost_meter import Tally
+from cyborg.tests.fixtures.costs import Scenarios
+from cyborg.tests.fixtures.counted_service import CountedService
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.unrelated_rows import crowd
 from cyborg.tests.functional.conftest import TRANSPORT_URL
@@ -22,7 +22,7 @@ collect_ignore = ["test_bench.py"] if SERVER else []
 
 
 @pytest.fixture(scope="package", params=[0, 1000], ids=lambda others: f"{others}-others")
-def house(
+def counted_service(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     conf: cfg.ConfigOpts,
@@ -43,12 +43,12 @@ def house(
 
 
 @pytest.fixture
-def statements(house: CountedService) -> Callable[[], AbstractContextManager[Tally]]:
+def statements(counted_service: CountedService) -> Callable[[], AbstractContextManager[Tally]]:
     """Open a block whose statements, commits and calls are counted."""
-    return house.meter.tally
+    return counted_service.meter.tally
 
 
 @pytest.fixture
-def scenes(house: CountedService) -> Scenes:
+def scenarios(counted_service: CountedService) -> Scenarios:
     """A fresh host with two devices of eight units each."""
-    return Scenes(house)
+    return Scenarios(counted_service)

@@ -16,9 +16,9 @@ from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
 from cyborg.testing.fake_host import FakeClock, FakeHost
-from cyborg.tests.fixtures.counted import CountedService
-from cyborg.tests.fixtures.counting import CountedAdapter, Tally
-from cyborg.tests.fixtures.machines import DRIVER, provider_of, report_of
+from cyborg.tests.fixtures.cost_meter import CountedAdapter, Tally
+from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.host_reports import DRIVER, provider_of, report_of
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 
 Statements = Callable[[], AbstractContextManager[Tally]]
@@ -50,7 +50,7 @@ class Agent:
 
     def __init__(
         self,
-        house: CountedService,
+        counted_service: CountedService,
         placement: PlacementService,
         conf: cfg.ConfigOpts,
         *,
@@ -62,7 +62,7 @@ class Agent:
         self.host = fresh_host()
         self.root = placement.make_compute(self.host)
         self.clock = FakeClock()
-        client = Placement(CountedAdapter(placement.adapter(), house.meter))
+        client = Placement(CountedAdapter(placement.adapter(), counted_service.meter))
         report = report_of(self.host, devices, resource_class=resource_class)
         settings = agent_app.Settings(
             host=self.host,
@@ -76,7 +76,7 @@ class Agent:
         )
         parts = agent_app.make_parts(
             settings=settings,
-            conductor=house.agent,
+            conductor=counted_service.agent,
             loaded=[LoadResult(DRIVER, Cards(conf, report.drivers[0].devices))],
             placement=client,
             glance=_no_glance,
@@ -88,14 +88,14 @@ class Agent:
 @pytest.fixture(params=["FPGA", "CUSTOM_BENCH"])
 def agent(
     request: pytest.FixtureRequest,
-    house: CountedService,
+    counted_service: CountedService,
     placement: PlacementService,
     conf: cfg.ConfigOpts,
     tmp_path: Path,
 ) -> Callable[[int], Agent]:
     """Make an agent for a host with so many devices, of a standard class and of a custom one."""
     return lambda devices: Agent(
-        house,
+        counted_service,
         placement,
         conf,
         devices=devices,

@@ -9,27 +9,27 @@ from cyborg.tests.fixtures.costs import (
     DEVICE_TABLES,
     SIGN_OF_LIFE,
     UNCHANGED_REPORT,
-    Scenes,
+    Scenarios,
     first_report_allowance,
 )
-from cyborg.tests.fixtures.counted import CountedService
-from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.counted_service import CountedService
+from cyborg.tests.fixtures.host_reports import report_of
 
 SIZES = [1, 8, 300]
 
 
 @pytest.mark.parametrize("devices", SIZES)
-def test_cost_of_a_first_report(scenes: Scenes, devices: int):
+def test_cost_of_a_first_report(scenarios: Scenarios, devices: int):
     host = f"reported-{uuid4().hex[:12]}"
     report = report_of(host, devices)
-    tally = scenes.first_report(report, host)
+    tally = scenarios.first_report(report, host)
     assert first_report_allowance(report).covers(tally), tally
     assert tally.writes_to("devices")
 
 
-def test_cost_of_an_api_heartbeat(house: CountedService):
-    house.sign_of_life()  # the first one makes the row
-    tally = house.sign_of_life()
+def test_cost_of_an_api_heartbeat(counted_service: CountedService):
+    counted_service.sign_of_life()  # the first one makes the row
+    tally = counted_service.sign_of_life()
     assert SIGN_OF_LIFE.covers(tally), tally
     assert tally.rpc == ["alive"]
 
@@ -40,11 +40,11 @@ def test_large_first_report_may_cost_one_more_for_attributes():
 
 
 @pytest.mark.parametrize("devices", SIZES)
-def test_cost_of_an_unchanged_report(scenes: Scenes, devices: int):
+def test_cost_of_an_unchanged_report(scenarios: Scenarios, devices: int):
     host = f"reported-{uuid4().hex[:12]}"
     report = report_of(host, devices)
-    scenes.first_report(report, host)
-    tally = scenes.unchanged_report(report, host)
+    scenarios.first_report(report, host)
+    tally = scenarios.unchanged_report(report, host)
     assert UNCHANGED_REPORT.covers(tally), tally
     assert tally.rpc == ["hello"]
     assert tally.writes_to(*DEVICE_TABLES) == []

@@ -14,10 +14,10 @@ from cyborg.rpc.conductor import ConductorClient
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.single_step_processes import Ground
-from cyborg.tests.functional.crash.lives import Life, Plan
+from cyborg.tests.fixtures.single_step_processes import Environment
+from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
+from cyborg.tests.functional.crash.runs import Plan, Run
 from cyborg.tests.functional.crash.scenarios import attach
-from cyborg.tests.functional.crash.stage import NOVA, Stage
 from cyborg.tests.functional.life.cards import Traits
 from cyborg.tests.functional.schema.databases import empty_database
 
@@ -29,16 +29,16 @@ def glance() -> Iterator[SimulatedGlance]:
 
 
 @pytest.fixture(scope="package")
-def ground(
+def environment(
     tmp_path_factory: pytest.TempPathFactory,
     placement: PlacementService,
     nova_api: SimulatedNova,
     glance: SimulatedGlance,
-) -> Iterator[Ground]:
+) -> Iterator[Environment]:
     """A database on which nothing works but what a test has work."""
     with empty_database(tmp_path_factory.mktemp("crash")) as db:
         schema.upgrade(db)
-        made = Ground(
+        made = Environment(
             database_url=db.engine.url.render_as_string(hide_password=False),
             state_path=Path(tmp_path_factory.mktemp("state")),
             placement=placement.adapter(),
@@ -50,20 +50,25 @@ def ground(
 
 
 @pytest.fixture(scope="package")
-def stages(
-    ground: Ground, placement: PlacementService, nova_api: SimulatedNova, glance: SimulatedGlance
-) -> Callable[[str], Stage]:
+def clouds(
+    environment: Environment,
+    placement: PlacementService,
+    nova_api: SimulatedNova,
+    glance: SimulatedGlance,
+) -> Callable[[str], SimulatedCloud]:
     """The stage of a name, as its scenarios find it."""
-    made: dict[str, Stage] = {}
+    made: dict[str, SimulatedCloud] = {}
 
-    def stage(name: str) -> Stage:
+    def cloud(name: str) -> SimulatedCloud:
         if name not in made:
             traits = Traits(
                 f"CUSTOM_CARD_{uuid4().hex[:12].upper()}",
                 prepare="prepared" in name,
                 programmable="programmable" in name,
             )
-            made[name] = Stage(ground, placement, nova_api, traits, bare="bare" in name)
+            made[name] = SimulatedCloud(
+                environment, placement, nova_api, traits, bare="bare" in name
+            )
             if "attach" in name:
                 made[name].units = 1
             made[name].image = glance.add(b"bitstream")
@@ -72,33 +77,33 @@ def stages(
             made[name].keep()
         return made[name]
 
-    return stage
+    return cloud
 
 
-def _build(stage: Stage, name: str) -> None:
+def _build(cloud: SimulatedCloud, name: str) -> None:
     """Bring a stage from nothing to what its name says."""
-    life = Life(stage, Plan(CONDUCTOR), agent=True, beats=True)
+    run = Run(cloud, Plan(CONDUCTOR), agent=True, agent_runs=True)
     try:
         if name != "new":
-            life.settle()
+            run.settle()
         if name.startswith(("requested", "bound")):
-            life.ask(lambda client, operation: _request(stage, client, operation))
-            stage.allocate()
+            run.ask(lambda client, operation: _request(cloud, client, operation))
+            cloud.allocate()
         if name.startswith("bound"):
-            life.ask(lambda client, one: client.patch_arqs(NOVA, one, stage.bindings, []))
-            life.settle()
+            run.ask(lambda client, one: client.patch_arqs(NOVA, one, cloud.bindings, []))
+            run.settle()
         if "attached" in name:
-            attach(life)
-            life.settle()
+            attach(run)
+            run.settle()
     finally:
-        life.bury()
+        run.cleanup()
 
 
-def _request(stage: Stage, client: ConductorClient, operation: str) -> None:
-    group = {f"resources:{stage.traits.resource_class}": str(stage.units)}
-    if stage.imaged:
-        group["accel:bitstream_id"] = stage.image
-    profile = DeviceProfile(str(uuid4()), stage.profile, (group,))
+def _request(cloud: SimulatedCloud, client: ConductorClient, operation: str) -> None:
+    group = {f"resources:{cloud.traits.resource_class}": str(cloud.units)}
+    if cloud.imaged:
+        group["accel:bitstream_id"] = cloud.image
+    profile = DeviceProfile(str(uuid4()), cloud.profile, (group,))
     client.create_device_profile(NOVA, operation, profile)
-    made = client.create_arqs(NOVA, str(uuid4()), stage.profile)
-    stage.arqs = tuple(one.uuid for one in made)
+    made = client.create_arqs(NOVA, str(uuid4()), cloud.profile)
+    cloud.arqs = tuple(one.uuid for one in made)

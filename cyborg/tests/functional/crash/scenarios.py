@@ -13,18 +13,18 @@ from cyborg.model.arq import State
 from cyborg.model.device import DeviceStatus
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.tests.functional.crash.lives import Life
-from cyborg.tests.functional.crash.stage import NOVA, UNITS
+from cyborg.tests.functional.crash.cloud import NOVA, UNITS
+from cyborg.tests.functional.crash.runs import Run
 from cyborg.tests.functional.life.cards import CARD, OTHER
 
 
-def _nothing(_life: Life) -> None:
+def _nothing(_life: Run) -> None:
     """Nobody has to do anything before."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """``play`` on a ``stage``, after ``warm``, counted; ``check`` looks at what is its own.
+    """``play`` on a ``cloud``, after ``warm``, counted; ``check`` looks at what is its own.
 
     ``reshapes``: Placement is another one afterwards. ``given_up`` looks instead of ``check`` when
     Nova, not knowing the outcome, deleted what it had asked for. ``long``: it has so many
@@ -32,249 +32,249 @@ class Scenario:
     """
 
     name: str
-    stage: str
-    play: Callable[[Life], None]
-    check: Callable[[Life], None]
+    cloud: str
+    play: Callable[[Run], None]
+    check: Callable[[Run], None]
     victims: tuple[str, ...] = (CONDUCTOR, AGENT)
-    warm: Callable[[Life], object] = _nothing
+    warm: Callable[[Run], object] = _nothing
     reshapes: bool = False
-    given_up: Callable[[Life], None] | None = None
+    given_up: Callable[[Run], None] | None = None
     long: bool = False
 
 
-def _bind(life: Life) -> None:
+def _bind(run: Run) -> None:
     def request(client: ConductorClient, operation: str) -> None:
-        client.patch_arqs(NOVA, operation, life.stage.bindings, [])
+        client.patch_arqs(NOVA, operation, run.cloud.bindings, [])
 
-    life.ask(request)
-    life.work()
-    life.work()
-
-
-def _is_bound(life: Life) -> None:
-    assert life.arqs() == dict.fromkeys(life.stage.arqs, State.BOUND)
-    assert life.told() == dict.fromkeys(life.stage.arqs, "completed")
+    run.ask(request)
+    run.work()
+    run.work()
 
 
-def _is_given_up(life: Life) -> None:
+def _is_bound(run: Run) -> None:
+    assert run.arqs() == dict.fromkeys(run.cloud.arqs, State.BOUND)
+    assert run.told() == dict.fromkeys(run.cloud.arqs, "completed")
+
+
+def _is_given_up(run: Run) -> None:
     """An ARQ that was not bound is none of the instance's: it waits to be deleted by its uuid."""
-    assert set(life.arqs().values()) <= {State.INITIAL}
-    assert _handles(life) == ["free"] * UNITS
+    assert set(run.arqs().values()) <= {State.INITIAL}
+    assert _handles(run) == ["free"] * UNITS
 
 
-def _unbind(life: Life) -> None:
+def _unbind(run: Run) -> None:
     def request(client: ConductorClient, operation: str) -> None:
-        client.patch_arqs(NOVA, operation, [], list(life.stage.arqs))
+        client.patch_arqs(NOVA, operation, [], list(run.cloud.arqs))
 
-    life.ask(request)
-    life.work()
-
-
-def _is_unbound(life: Life) -> None:
-    assert life.arqs() == dict.fromkeys(life.stage.arqs, State.UNBOUND)
-    assert _handles(life) == ["free"] * UNITS
+    run.ask(request)
+    run.work()
 
 
-def _delete(life: Life) -> None:
+def _is_unbound(run: Run) -> None:
+    assert run.arqs() == dict.fromkeys(run.cloud.arqs, State.UNBOUND)
+    assert _handles(run) == ["free"] * UNITS
+
+
+def _delete(run: Run) -> None:
     def request(client: ConductorClient, operation: str) -> None:
-        client.delete_instance_arqs(NOVA, operation, life.stage.instance)
+        client.delete_instance_arqs(NOVA, operation, run.cloud.instance)
 
-    life.ask(request)
-    life.work()
-
-
-def _is_gone(life: Life) -> None:
-    assert life.arqs() == {}
-    assert _handles(life) == ["free"] * UNITS
+    run.ask(request)
+    run.work()
 
 
-def attach(life: Life) -> None:
+def _is_gone(run: Run) -> None:
+    assert run.arqs() == {}
+    assert _handles(run) == ["free"] * UNITS
+
+
+def attach(run: Run) -> None:
     """One unit more, of the flavor's profile."""
 
     def request(client: ConductorClient, operation: str) -> None:
-        client.attach(NOVA, operation, life.stage.instance, None)
+        client.attach(NOVA, operation, run.cloud.instance, None)
 
-    life.ask(request)
-    _work_on(life)
-
-
-def _is_attached(life: Life) -> None:
-    stage = life.stage
-    assert list(life.arqs().values()) == [State.BOUND] * 2
-    assert sorted(stage.guest.has) == sorted(stage.listed(stage.instance)) == sorted(life.arqs())
-    assert stage.allocated() == 2
-    assert _ended(life) == {"succeeded"}
-    assert life.told() == {}
+    run.ask(request)
+    _work_on(run)
 
 
-def _fail_to_attach(life: Life) -> None:
-    life.stage.guest.fails = 1
-    attach(life)
+def _is_attached(run: Run) -> None:
+    cloud = run.cloud
+    assert list(run.arqs().values()) == [State.BOUND] * 2
+    assert sorted(cloud.guest.has) == sorted(cloud.listed(cloud.instance)) == sorted(run.arqs())
+    assert cloud.allocated() == 2
+    assert _ended(run) == {"succeeded"}
+    assert run.told() == {}
 
 
-def _detach(life: Life) -> None:
+def _fail_to_attach(run: Run) -> None:
+    run.cloud.guest.fails = 1
+    attach(run)
+
+
+def _detach(run: Run) -> None:
     def request(client: ConductorClient, operation: str) -> None:
-        client.detach(NOVA, operation, life.stage.instance, None)
+        client.detach(NOVA, operation, run.cloud.instance, None)
 
-    life.ask(request)
-    _work_on(life)
-
-
-def _is_detached(life: Life) -> None:
-    _has_the_flavors_only(life)
-    assert _ended(life) == {"succeeded"}
+    run.ask(request)
+    _work_on(run)
 
 
-def _is_taken_back(life: Life) -> None:
-    _has_the_flavors_only(life)
-    assert _ended(life) == {"failed"}
+def _is_detached(run: Run) -> None:
+    _has_the_flavors_only(run)
+    assert _ended(run) == {"succeeded"}
 
 
-def _ended(life: Life) -> set[str]:
+def _is_taken_back(run: Run) -> None:
+    _has_the_flavors_only(run)
+    assert _ended(run) == {"failed"}
+
+
+def _ended(run: Run) -> set[str]:
     """How the operations stand."""
-    with life.stage.ground.watch.reader() as tx:
+    with run.cloud.environment.watch.reader() as tx:
         return set(tx.execute(sa.select(Operation.state)).scalars())
 
 
-def _has_the_flavors_only(life: Life) -> None:
-    stage = life.stage
-    assert life.arqs() == dict.fromkeys(stage.arqs, State.BOUND)
-    assert stage.guest.has == stage.listed(stage.instance) == list(stage.arqs)
-    assert stage.guest.status == "ACTIVE"
-    assert sorted(_handles(life)) == ["free", "free", "held"]
-    assert stage.allocated() == 1
+def _has_the_flavors_only(run: Run) -> None:
+    cloud = run.cloud
+    assert run.arqs() == dict.fromkeys(cloud.arqs, State.BOUND)
+    assert cloud.guest.has == cloud.listed(cloud.instance) == list(cloud.arqs)
+    assert cloud.guest.status == "ACTIVE"
+    assert sorted(_handles(run)) == ["free", "free", "held"]
+    assert cloud.allocated() == 1
 
 
-def _work_on(life: Life) -> None:
+def _work_on(run: Run) -> None:
     """So many turns as a reboot or two and a host's clean-up take, with time between them."""
     for _ in range(5):
-        life.work()
-        life.stage.ground.clock.ms += 2000
+        run.work()
+        run.cloud.environment.clock.ms += 2000
 
 
-def _report(life: Life) -> None:
-    life.beat()
-    life.beat()
+def _report(run: Run) -> None:
+    run.run_once()
+    run.run_once()
 
 
-def _is_known(life: Life) -> None:
-    assert _devices(life) == [(CARD, DeviceStatus.ENABLED, False)]
-    assert _handles(life) == ["free"] * UNITS
-    assert _offered(life) == UNITS
+def _is_known(run: Run) -> None:
+    assert _devices(run) == [(CARD, DeviceStatus.ENABLED, False)]
+    assert _handles(run) == ["free"] * UNITS
+    assert _offered(run) == UNITS
 
 
-def _change(life: Life) -> None:
-    life.stage.rack.plug(CARD, UNITS + 1)
-    life.stage.rack.plug(OTHER, 1)
-    life.beat()
+def _change(run: Run) -> None:
+    run.cloud.rack.plug(CARD, UNITS + 1)
+    run.cloud.rack.plug(OTHER, 1)
+    run.run_once()
 
 
-def _is_changed(life: Life) -> None:
+def _is_changed(run: Run) -> None:
     both = [(CARD, DeviceStatus.ENABLED, False), (OTHER, DeviceStatus.ENABLED, False)]
-    assert _devices(life) == both
-    assert _handles(life) == ["free"] * (UNITS + 2)
-    assert (_offered(life), _offered(life, OTHER)) == (UNITS + 1, 1)
+    assert _devices(run) == both
+    assert _handles(run) == ["free"] * (UNITS + 2)
+    assert (_offered(run), _offered(run, OTHER)) == (UNITS + 1, 1)
 
 
-def _lose(life: Life) -> None:
-    life.stage.rack.pull(CARD)
-    life.beat()
+def _lose(run: Run) -> None:
+    run.cloud.rack.pull(CARD)
+    run.run_once()
 
 
-def _is_lost(life: Life) -> None:
-    assert _devices(life) == [(CARD, DeviceStatus.ENABLED, True)]
-    assert _offered(life) == 0
+def _is_lost(run: Run) -> None:
+    assert _devices(run) == [(CARD, DeviceStatus.ENABLED, True)]
+    assert _offered(run) == 0
 
 
-def _program(life: Life) -> None:
+def _program(run: Run) -> None:
     def request(client: ConductorClient, operation: str) -> None:
-        client.program_deployable(NOVA, operation, _deployable(life)[0], life.stage.image)
+        client.program_deployable(NOVA, operation, _deployable(run)[0], run.cloud.image)
 
-    life.ask(request)
-    life.work()
-
-
-def _is_programmed(life: Life) -> None:
-    assert _deployable(life)[1] == life.stage.image
-    assert set(life.stage.rack.driver.loaded.values()) == {b"bitstream"}
+    run.ask(request)
+    run.work()
 
 
-def _is_bound_with_image(life: Life) -> None:
-    _is_bound(life)
-    _is_programmed(life)
+def _is_programmed(run: Run) -> None:
+    assert _deployable(run)[1] == run.cloud.image
+    assert set(run.cloud.rack.driver.loaded.values()) == {b"bitstream"}
 
 
-def _toggle(life: Life) -> None:
+def _is_bound_with_image(run: Run) -> None:
+    _is_bound(run)
+    _is_programmed(run)
+
+
+def _toggle(run: Run) -> None:
     for status in (DeviceStatus.MAINTAINING, DeviceStatus.ENABLED):
-        life.ask(partial(_set_status, life, status))
-        life.beat()
+        run.ask(partial(_set_status, run, status))
+        run.run_once()
 
 
-def _disable(life: Life) -> None:
-    life.ask(partial(_set_status, life, DeviceStatus.MAINTAINING))
-    life.beat()
+def _disable(run: Run) -> None:
+    run.ask(partial(_set_status, run, DeviceStatus.MAINTAINING))
+    run.run_once()
 
 
-def _is_disabled(life: Life) -> None:
-    assert _devices(life) == [(CARD, DeviceStatus.MAINTAINING, False)]
-    assert _offered(life) == 0
+def _is_disabled(run: Run) -> None:
+    assert _devices(run) == [(CARD, DeviceStatus.MAINTAINING, False)]
+    assert _offered(run) == 0
 
 
-def _undo_set_up(life: Life) -> None:
+def _undo_set_up(run: Run) -> None:
     """The card is out of service, and its host has reported that it has to be set up."""
-    life.ask(partial(_set_status, life, DeviceStatus.MAINTAINING))
-    life.stage.boot()
-    life.beat()
+    run.ask(partial(_set_status, run, DeviceStatus.MAINTAINING))
+    run.cloud.boot()
+    run.run_once()
 
 
-def _set_up(life: Life) -> None:
-    life.ask(partial(_set_status, life, DeviceStatus.ENABLED))
-    life.work()
-    life.beat()
+def _set_up(run: Run) -> None:
+    run.ask(partial(_set_status, run, DeviceStatus.ENABLED))
+    run.work()
+    run.run_once()
 
 
-def _boot(life: Life) -> None:
-    life.stage.boot()
-    life.beat()
-    life.work()
-    life.work()
-    life.beat()
+def _boot(run: Run) -> None:
+    run.cloud.boot()
+    run.run_once()
+    run.work()
+    run.work()
+    run.run_once()
 
 
-def _is_set_up(life: Life) -> None:
-    _is_known(life)
-    assert life.stage.is_set_up()
+def _is_set_up(run: Run) -> None:
+    _is_known(run)
+    assert run.cloud.is_set_up()
 
 
-def _set_status(life: Life, status: DeviceStatus, client: ConductorClient, operation: str) -> None:
-    with life.stage.ground.watch.reader() as tx:
+def _set_status(run: Run, status: DeviceStatus, client: ConductorClient, operation: str) -> None:
+    with run.cloud.environment.watch.reader() as tx:
         uuid = tx.execute(sa.select(Device.uuid)).scalar_one()
     client.set_device_status(NOVA, operation, uuid, status)
 
 
-def _devices(life: Life) -> list[tuple[str, str, bool]]:
-    with life.stage.ground.watch.reader() as tx:
+def _devices(run: Run) -> list[tuple[str, str, bool]]:
+    with run.cloud.environment.watch.reader() as tx:
         rows = tx.execute(
             sa.select(Device.device_key, Device.status, Device.lost_ms).order_by(Device.device_key)
         )
         return [(row.device_key, row.status, row.lost_ms is not None) for row in rows]
 
 
-def _deployable(life: Life) -> tuple[str, str | None]:
+def _deployable(run: Run) -> tuple[str, str | None]:
     """The only one that there is, and its image."""
-    with life.stage.ground.watch.reader() as tx:
+    with run.cloud.environment.watch.reader() as tx:
         row = tx.execute(sa.select(Deployable.uuid, Deployable.bitstream_id)).one()
     return row.uuid, row.bitstream_id
 
 
-def _handles(life: Life) -> list[str]:
-    with life.stage.ground.watch.reader() as tx:
+def _handles(run: Run) -> list[str]:
+    with run.cloud.environment.watch.reader() as tx:
         return list(tx.execute(sa.select(AttachHandle.state)).scalars())
 
 
-def _offered(life: Life, card: str = CARD) -> int:
-    placement = Placement(life.stage.ground.placement)
-    _, inventories = placement.inventories(life.stage.rack.provider(card))
+def _offered(run: Run, card: str = CARD) -> int:
+    placement = Placement(run.cloud.environment.placement)
+    _, inventories = placement.inventories(run.cloud.rack.provider(card))
     return sum(int(one["total"]) - int(one["reserved"]) for one in inventories.values())
 
 
@@ -302,10 +302,12 @@ SCENARIOS = (
     Scenario("detach", "bound, attached, prepared", _detach, _is_detached, long=True),
     Scenario("program", "programmable", _program, _is_programmed),
     Scenario("first report", "new", _report, _is_known, reshapes=True),
-    Scenario("changed report", "published", _change, _is_changed, warm=Life.beat, reshapes=True),
-    Scenario("device lost", "published", _lose, _is_lost, warm=Life.beat, reshapes=True),
-    Scenario("disable", "published", _disable, _is_disabled, warm=Life.beat, reshapes=True),
-    Scenario("disable and enable", "published", _toggle, _is_known, warm=Life.beat, reshapes=True),
+    Scenario("changed report", "published", _change, _is_changed, warm=Run.run_once, reshapes=True),
+    Scenario("device lost", "published", _lose, _is_lost, warm=Run.run_once, reshapes=True),
+    Scenario("disable", "published", _disable, _is_disabled, warm=Run.run_once, reshapes=True),
+    Scenario(
+        "disable and enable", "published", _toggle, _is_known, warm=Run.run_once, reshapes=True
+    ),
     Scenario(
         "enable with set-up",
         "published, bare",
@@ -320,7 +322,7 @@ SCENARIOS = (
         "published, bare",
         _boot,
         _is_set_up,
-        warm=Life.beat,
+        warm=Run.run_once,
         reshapes=True,
         long=True,
     ),

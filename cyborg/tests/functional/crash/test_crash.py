@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cyborg.model.process import AGENT, CONDUCTOR
-from cyborg.tests.fixtures.crash import CALLS, Death, Kind
-from cyborg.tests.functional.crash.lives import Life, Plan
+from cyborg.tests.fixtures.crash import CALLS, CrashPoint, Kind
+from cyborg.tests.functional.crash.cloud import SimulatedCloud
+from cyborg.tests.functional.crash.runs import Plan, Run
 from cyborg.tests.functional.crash.scenarios import SCENARIOS, Scenario
-from cyborg.tests.functional.crash.stage import Stage
 from cyborg.tests.functional.schema.databases import SERVER
 
 #: Every statement, everywhere. Else only what others can see counts as a boundary, for whoever dies
@@ -22,7 +22,7 @@ FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
 _SHOWN = 5
 
 
-def _lives() -> Iterator[object]:
+def _plans() -> Iterator[object]:
     played = [one for one in SCENARIOS if FULL or SERVER or not one.long]
     for scenario in played:
         for victim in scenario.victims:
@@ -32,18 +32,18 @@ def _lives() -> Iterator[object]:
                 yield pytest.param(scenario, plan, id=f"{scenario.name}-{who}".replace(" ", "-"))
 
 
-@pytest.mark.parametrize(("scenario", "plan"), list(_lives()))
+@pytest.mark.parametrize(("scenario", "plan"), list(_plans()))
 def test_process_recovers_from_a_crash_at_every_boundary(
-    scenario: Scenario, plan: Plan, stages: Callable[[str], Stage]
+    scenario: Scenario, plan: Plan, clouds: Callable[[str], SimulatedCloud]
 ) -> None:
-    stage = stages(scenario.stage)
-    passed = replay(stage, scenario, plan).fate.passed
+    cloud = clouds(scenario.cloud)
+    passed = replay(cloud, scenario, plan).fault_plan.passed
     assert passed, "the victim takes no part"
     failures = []
     for number, text in enumerate(passed, start=1):
         for after in (False, True) if FULL or number == 1 or plan.victim == AGENT else (True,):
-            death = Death(number, after=after)
-            flaw = outcome(stage, scenario, plan.at(death))
+            crash_point = CrashPoint(number, after=after)
+            flaw = outcome(cloud, scenario, plan.at(crash_point))
             if flaw:
                 side = "after" if after else "before"
                 failures.append(f"{side} {number} of {len(passed)} ({text}): {flaw}")
@@ -51,34 +51,34 @@ def test_process_recovers_from_a_crash_at_every_boundary(
     assert not failures, f"{len(failures)} deaths were not survived, the first:\n{told}"
 
 
-def outcome(stage: Stage, scenario: Scenario, plan: Plan) -> str:
+def outcome(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> str:
     """What was wrong after a death; empty when nothing was."""
     try:
-        life = replay(stage, scenario, plan)
-        if not life.fate.dead:
+        run = replay(cloud, scenario, plan)
+        if not run.fault_plan.dead:
             return "it did not come so far"
-        if scenario.given_up is not None and life.was_unknown and not plan.gives_up:
-            return outcome(stage, scenario, replace(plan, gives_up=True))
+        if scenario.given_up is not None and run.was_unknown and not plan.gives_up:
+            return outcome(cloud, scenario, replace(plan, gives_up=True))
     except Exception as error:  # noqa: BLE001 - whatever it is, the report must say where
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def replay(stage: Stage, scenario: Scenario, plan: Plan) -> Life:
+def replay(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> Run:
     """One life of a scenario, and the look at it afterwards."""
-    stage.put_back(publish=scenario.reshapes)
-    life = Life(stage, plan, agent=AGENT in scenario.victims, beats=scenario.reshapes)
+    cloud.restore(publish=scenario.reshapes)
+    run = Run(cloud, plan, agent=AGENT in scenario.victims, agent_runs=scenario.reshapes)
     try:
-        scenario.warm(life)
-        life.begin()
-        scenario.play(life)
-        life.settle()
-        life.verify()
-        given_up = scenario.given_up if plan.gives_up and life.was_unknown else None
-        (given_up or scenario.check)(life)
+        scenario.warm(run)
+        run.begin()
+        scenario.play(run)
+        run.settle()
+        run.verify()
+        given_up = scenario.given_up if plan.gives_up and run.was_unknown else None
+        (given_up or scenario.check)(run)
     finally:
-        life.bury()
-    return life
+        run.cleanup()
+    return run
 
 
 def test_scenarios_crash_every_process_that_takes_part() -> None:

@@ -13,7 +13,7 @@ from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.processes import Deployment, Options
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Service
-from cyborg.tests.functional.schema.databases import SERVER, empty_database
+from cyborg.tests.functional.schema.databases import empty_database
 
 # Processes share nothing but a broker: without one these are not collected.
 collect_ignore = (
@@ -32,9 +32,6 @@ collect_ignore = (
         "test_watching.py",
     ]
 )
-# They are made for the servers of a deployment.
-if not (deployments.HAS_BROKER and SERVER.startswith("mysql")):
-    collect_ignore += ["test_dev.py", "test_walkthrough.py"]
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 
 import cyborg
 from cyborg.model.process import AGENT, API, CONDUCTOR
-from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.service_manager import SimulatedManager
 
 NOWHERE = "rabbit://guest:guest@127.0.0.1:1/"
 

@@ -14,8 +14,8 @@ from cyborg.db.models import Service as ServiceRow
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.service import wait_until
 from cyborg.tests.fixtures.broker import Tenant
-from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.processes import Deployment, Options, Program
+from cyborg.tests.fixtures.service_manager import SimulatedManager
 from cyborg.tests.functional.daemons.service import Http, ask
 from cyborg.tests.functional.deployments import TRANSPORT_URL, merged
 

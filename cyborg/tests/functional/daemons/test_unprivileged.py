@@ -15,9 +15,9 @@ import pytest
 from cyborg import service as runner
 from cyborg.model.process import AGENT
 from cyborg.model.provider import provider_uuid
-from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.fixtures.processes import Deployment, Options, Program, script
+from cyborg.tests.fixtures.service_manager import SimulatedManager
 from cyborg.tests.functional import deployments
 from cyborg.tests.functional.conftest import offered
 from cyborg.tests.functional.daemons.service import ask

@@ -7,8 +7,8 @@ from pathlib import Path
 import cyborg
 from cyborg import service as runner
 from cyborg.model.process import AGENT
-from cyborg.tests.fixtures.manager import SimulatedManager
 from cyborg.tests.fixtures.processes import Deployment
+from cyborg.tests.fixtures.service_manager import SimulatedManager
 from cyborg.tests.functional.daemons.service import ask
 
 #: A driver whose maker thought of a program of his own: it ends whoever asks it.

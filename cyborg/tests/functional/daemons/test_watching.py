@@ -22,7 +22,7 @@ from cyborg.tests.functional import deployments
 from cyborg.tests.functional.daemons.service import Http, all_at_once
 from cyborg.tests.functional.deployed.page import block
 from cyborg.tests.functional.deployments import TRANSPORT_URL
-from cyborg.tests.functional.watching.ears import Ear
+from cyborg.tests.functional.watching.listener import NotificationListener
 
 CLIENTS = 12
 PATIENCE = 60.0
@@ -38,9 +38,9 @@ def topic() -> str:
 
 
 @pytest.fixture
-def ear(conf: cfg.ConfigOpts, topic: str, exchange: str) -> Iterator[Ear]:
+def listener(conf: cfg.ConfigOpts, topic: str, exchange: str) -> Iterator[NotificationListener]:
     """Somebody who begins to listen when told to; the broker keeps what comes before."""
-    one = Ear(conf, TRANSPORT_URL, topic, exchange=exchange)
+    one = NotificationListener(conf, TRANSPORT_URL, topic, exchange=exchange)
     yield one
     one.close()
 
@@ -74,7 +74,10 @@ def followed(db: Database) -> bool:
 
 
 def test_notification_is_sent_after_conductor_is_killed(
-    deploy: Callable[..., Deployment], telling: Options, ear: Ear, db: Database
+    deploy: Callable[..., Deployment],
+    telling: Options,
+    listener: NotificationListener,
+    db: Database,
 ):
     deployment = deploy(telling)
     first = deployment.conductor({"DEFAULT": {"host": "control-1"}})
@@ -85,15 +88,19 @@ def test_notification_is_sent_after_conductor_is_killed(
     first.kill()
     write_history(db, after)
     deployment.conductor({"DEFAULT": {"host": "control-2"}})
-    ear.listen()
-    soon(lambda: ear.states("arq.state", after) == ["Bound"])
-    soon(lambda: set(ear.states("arq.state", before)) == {"Bound"})
+    listener.listen()
+    soon(lambda: listener.states("arq.state", after) == ["Bound"])
+    soon(lambda: set(listener.states("arq.state", before)) == {"Bound"})
     # Nothing is heard of the first any more, and that is told, too.
-    soon(lambda: len(ear.of("service.down", host="control-1")) == 1)
+    soon(lambda: len(listener.of("service.down", host="control-1")) == 1)
 
 
 def test_readings_of_an_agent_appear_in_conductor_metrics(
-    host: str, deploy: Callable[..., Deployment], telling: Options, ear: Ear, tmp_path: Path
+    host: str,
+    deploy: Callable[..., Deployment],
+    telling: Options,
+    listener: NotificationListener,
+    tmp_path: Path,
 ):
     ports = free_port(), free_port()
     more = {
@@ -103,9 +110,9 @@ def test_readings_of_an_agent_appear_in_conductor_metrics(
     deployment = deploy(telling, more, {"DEFAULT": {"state_path": tmp_path}})
     deployment.conductor()
     deployment.agent()
-    ear.listen()
+    listener.listen()
     conductor, agent = (Page.at(f"http://127.0.0.1:{port}/metrics") for port in ports)
-    soon(lambda: ear.of("accelerator.usage", host=host) != [])
+    soon(lambda: listener.of("accelerator.usage", host=host) != [])
     power = "cyborg_accelerator_power_watts"
     soon(lambda: conductor.value(power, host=host, driver="fake_driver") == 75.0)
     assert conductor.names == {one.name for one in catalogue.CONDUCTOR_METRICS}

@@ -10,7 +10,7 @@ from uuid import uuid4
 from cyborg.clients.placement import Placement
 from cyborg.model.audit_findings import Kind
 from cyborg.model.provider import provider_uuid
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.functional.drift.site import Entry, Site
 
 FOREIGN = "CUSTOM_OPERATORS_OWN"

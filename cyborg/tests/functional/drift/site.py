@@ -25,8 +25,8 @@ from cyborg.model.audit_rules import Ages
 from cyborg.model.provider import provider_uuid
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.cards import Rack, Traits

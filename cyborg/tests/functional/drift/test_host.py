@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from cyborg import exception, service
 from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.model.device import HandleState
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.functional.drift.site import CARDS, UNITS, Site
 
 BROKEN = exception.DriverFailed(driver="card_driver", verb="discover", reason="no library")

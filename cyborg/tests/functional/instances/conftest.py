@@ -23,7 +23,7 @@ from cyborg.db.services import Process
 from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.tests.fixtures.fake_servers import Guest
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client

@@ -50,7 +50,7 @@ DEVICE = {
 
 
 @dataclass(frozen=True)
-class Seat:
+class ClientSession:
     """Somebody with administrator's rights at a shell."""
 
     shell: Shell
@@ -95,13 +95,13 @@ def compute_api() -> Iterator[str]:
     params=[(one, auth) for one in GENERATIONS for auth in ("keystone", "none")],
     ids="-".join,
 )
-def seat(
+def session(
     request: pytest.FixtureRequest,
     cloud: Cloud,
     without_keystone: str,
     compute_api: str,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Seat]:
+) -> Iterator[ClientSession]:
     generation, auth = request.param
     home = tmp_path_factory.mktemp("home")
     if auth == "keystone":
@@ -117,83 +117,89 @@ def seat(
         # Where there is no catalogue it would look servers up at the one endpoint it was given.
         **({} if auth == "keystone" else {"OS_COMPUTE_ENDPOINT_OVERRIDE": compute_api}),
     ) as shell:
-        yield Seat(shell, generation, auth == "keystone")
+        yield ClientSession(shell, generation, auth == "keystone")
 
 
 @pytest.fixture
-def profile(seat: Seat) -> Iterator[dict[str, Any]]:
+def profile(session: ClientSession) -> Iterator[dict[str, Any]]:
     """A profile that the command made."""
     name = f"profile-{uuid4().hex}"
     group = ",".join(f"{key}={value}" for key, value in GROUP.items())
-    asked = ["--group", group] if seat.of_osc else [json.dumps([GROUP])]
-    yield seat.shell.show("accelerator device profile create", name, *asked, "--description", "d")
-    seat.shell.do("accelerator device profile delete", name)
+    asked = ["--group", group] if session.of_osc else [json.dumps([GROUP])]
+    yield session.shell.show(
+        "accelerator device profile create", name, *asked, "--description", "d"
+    )
+    session.shell.do("accelerator device profile delete", name)
 
 
 @pytest.fixture
-def arq(seat: Seat, profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def arq(session: ClientSession, profile: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """An ARQ that the command made."""
-    made = seat.shell.show("accelerator arq create", profile["name"])
+    made = session.shell.show("accelerator arq create", profile["name"])
     yield made
-    seat.shell.do("accelerator arq delete", made["uuid"])
+    session.shell.do("accelerator arq delete", made["uuid"])
 
 
-def test_client_manages_device_profiles(seat: Seat, profile: dict[str, Any]):
+def test_client_manages_device_profiles(session: ClientSession, profile: dict[str, Any]):
     assert set(profile) == PROFILE
     assert profile["groups"] == [GROUP]  # values as strings, as they were sent
     UUID(profile["uuid"])
     for key in (profile["uuid"], profile["name"]):
-        assert seat.shell.show("accelerator device profile show", key) == profile
-    (short,) = _mine(seat.shell.show("accelerator device profile list"), profile)
+        assert session.shell.show("accelerator device profile show", key) == profile
+    (short,) = _mine(session.shell.show("accelerator device profile list"), profile)
     assert set(short) == {"uuid", "name", "groups", "description"}
     assert short["groups"] == [GROUP]
-    (long,) = _mine(seat.shell.show("accelerator device profile list --long"), profile)
+    (long,) = _mine(session.shell.show("accelerator device profile list --long"), profile)
     assert set(long) == PROFILE
 
 
-def test_client_creates_profile_from_json(seat: Seat):
+def test_client_creates_profile_from_json(session: ClientSession):
     name = f"profile-{uuid4().hex}"
-    made = seat.shell.show("accelerator device profile create", name, json.dumps([GROUP, GROUP]))
+    made = session.shell.show("accelerator device profile create", name, json.dumps([GROUP, GROUP]))
     assert made["groups"] == [GROUP, GROUP]
-    other = seat.shell.show("accelerator device profile create", f"{name}-2", json.dumps([GROUP]))
-    seat.shell.do("accelerator device profile delete", made["uuid"], f"{name}-2")
-    assert "found" in seat.shell.fails("accelerator device profile show", other["uuid"])
+    other = session.shell.show(
+        "accelerator device profile create", f"{name}-2", json.dumps([GROUP])
+    )
+    session.shell.do("accelerator device profile delete", made["uuid"], f"{name}-2")
+    assert "found" in session.shell.fails("accelerator device profile show", other["uuid"])
 
 
 def test_client_manages_accelerator_requests(
-    seat: Seat, profile: dict[str, Any], arq: dict[str, Any]
+    session: ClientSession, profile: dict[str, Any], arq: dict[str, Any]
 ):
     assert set(arq) == ARQ
     assert (arq["state"], arq["device_profile_name"]) == ("Initial", profile["name"])
-    assert seat.shell.show("accelerator arq show", arq["uuid"]) == arq
-    (short,) = _mine(seat.shell.show("accelerator arq list"), arq)
+    assert session.shell.show("accelerator arq show", arq["uuid"]) == arq
+    (short,) = _mine(session.shell.show("accelerator arq list"), arq)
     assert set(short) == ARQ - {"hostname", "device_rp_uuid"}
-    (long,) = _mine(seat.shell.show("accelerator arq list --long"), arq)
+    (long,) = _mine(session.shell.show("accelerator arq list --long"), arq)
     assert set(long) == ARQ
-    assert "found" in seat.shell.fails("accelerator arq show", str(uuid4()))
+    assert "found" in session.shell.fails("accelerator arq show", str(uuid4()))
 
 
-def test_client_binds_only_without_authentication(seat: Seat, cloud: Cloud, arq: dict[str, Any]):
+def test_client_binds_only_without_authentication(
+    session: ClientSession, cloud: Cloud, arq: dict[str, Any]
+):
     instance = str(uuid4())
     place = [arq["uuid"], cloud.host, instance, cloud.provider]
-    if not seat.of_osc:
+    if not session.of_osc:
         place.append("blue")  # the project, asked for and never sent
-    if seat.authenticated:
+    if session.authenticated:
         for command, arguments in (("bind", place), ("unbind", place[:1])):
-            complaint = seat.shell.fails(f"accelerator arq {command}", *arguments)
+            complaint = session.shell.fails(f"accelerator arq {command}", *arguments)
             assert "requires a service token" in complaint.lower()
         return
-    bound = seat.shell.show("accelerator arq bind", *place)
+    bound = session.shell.show("accelerator arq bind", *place)
     assert (bound["state"], bound["instance_uuid"]) == ("Bound", instance)
     assert bound["attach_handle_type"] == "TEST_PCI"
-    unbound = seat.shell.show("accelerator arq unbind", arq["uuid"])
+    unbound = session.shell.show("accelerator arq unbind", arq["uuid"])
     assert (unbound["state"], unbound["instance_uuid"]) == ("Unbound", None)
 
 
-def test_client_manages_devices(seat: Seat, cloud: Cloud):
+def test_client_manages_devices(session: ClientSession, cloud: Cloud):
     (found,) = [
         one
-        for one in seat.shell.show("accelerator device list --long")
+        for one in session.shell.show("accelerator device list --long")
         if one["hostname"] == cloud.host
     ]
     assert set(found) >= DEVICE
@@ -201,17 +207,17 @@ def test_client_manages_devices(seat: Seat, cloud: Cloud):
     assert json.loads(found["std_board_info"])["device_id"]
     # Only the older generation asks for a microversion that has it; both together ask for 2.0.
     shown = {"openstackclient": None, "cyborgclient": "enabled", "both": "no such column"}
-    assert found.get("status", "no such column") == shown[seat.generation]
-    (short,) = _mine(seat.shell.show("accelerator device list"), found)
+    assert found.get("status", "no such column") == shown[session.generation]
+    (short,) = _mine(session.shell.show("accelerator device list"), found)
     assert set(short) - {"status"} == {"uuid", "type", "vendor", "hostname", "std_board_info"}
     for verb in ("disable", "enable"):
-        seat.shell.do(f"accelerator device {verb}", found["uuid"])
-    assert set(seat.shell.show("accelerator device show", found["uuid"])) >= DEVICE
-    assert "found" in seat.shell.fails("accelerator device show", str(uuid4()))
+        session.shell.do(f"accelerator device {verb}", found["uuid"])
+    assert set(session.shell.show("accelerator device show", found["uuid"])) >= DEVICE
+    assert "found" in session.shell.fails("accelerator device show", str(uuid4()))
 
 
-def test_client_lists_deployables(seat: Seat):
-    found = seat.shell.show("accelerator deployable list --long")
+def test_client_lists_deployables(session: ClientSession):
+    found = session.shell.show("accelerator deployable list --long")
     (one,) = [deployable for deployable in found if deployable["num_accelerators"] == 16]
     assert set(one) == {
         "created_at",
@@ -223,24 +229,24 @@ def test_client_lists_deployables(seat: Seat):
         "num_accelerators",
         "device_id",
     }
-    (short,) = _mine(seat.shell.show("accelerator deployable list"), one)
+    (short,) = _mine(session.shell.show("accelerator deployable list"), one)
     assert set(short) == {"uuid", "name", "device_id"}
-    shown = seat.shell.show("accelerator deployable show", one["uuid"])
+    shown = session.shell.show("accelerator deployable show", one["uuid"])
     assert (shown["uuid"], shown["name"]) == (one["uuid"], one["name"])
 
 
-def test_client_manages_attributes(seat: Seat):
-    deployable = seat.shell.show("accelerator deployable list")[0]["uuid"]
-    made = seat.shell.show("accelerator device attribute create", deployable, "colour", "blue")
+def test_client_manages_attributes(session: ClientSession):
+    deployable = session.shell.show("accelerator deployable list")[0]["uuid"]
+    made = session.shell.show("accelerator device attribute create", deployable, "colour", "blue")
     assert (made["key"], made["value"]) == ("colour", "blue")
-    shown = seat.shell.show("accelerator device attribute show", made["uuid"])
+    shown = session.shell.show("accelerator device attribute show", made["uuid"])
     assert {"uuid", "deployable_id", "key", "value"} <= set(shown)
-    (short,) = _mine(seat.shell.show("accelerator device attribute list"), made)
+    (short,) = _mine(session.shell.show("accelerator device attribute list"), made)
     assert set(short) == {"uuid", "deployable_id", "key", "value"}
-    (long,) = _mine(seat.shell.show("accelerator device attribute list --long"), made)
+    (long,) = _mine(session.shell.show("accelerator device attribute list --long"), made)
     assert set(long) == {"created_at", "updated_at", *short}
-    seat.shell.do("accelerator device attribute delete", made["uuid"])
-    assert "found" in seat.shell.fails("accelerator device attribute show", made["uuid"])
+    session.shell.do("accelerator device attribute delete", made["uuid"])
+    assert "found" in session.shell.fails("accelerator device attribute show", made["uuid"])
 
 
 def test_client_shows_device_status_from_2_3(cloud: Cloud, without_keystone: str, tmp_path: Path):

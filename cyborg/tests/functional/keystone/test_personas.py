@@ -15,7 +15,14 @@ from cyborg.cli.shell import COMMANDS
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.keystone.cloud import Cloud
-from cyborg.tests.functional.keystone.seats import HELD, SPARE, Scene, Seats, seated, staged
+from cyborg.tests.functional.keystone.sessions import (
+    HELD,
+    SPARE,
+    Scenario,
+    UserSessions,
+    prepared_scenario,
+    user_sessions,
+)
 from cyborg.tests.functional.life.steps import eventually, everything
 from cyborg.tests.unit.cli.conftest import CommandResult
 from cyborg.tests.unit.policies.page import NO, OWN, YES, table
@@ -26,7 +33,7 @@ PEOPLE = ("stranger", "reader", "member", "manager", "operator", "admin")
 #: Who must not learn where accelerators are.
 OUTSIDE = frozenset({"stranger", "reader", "member"})
 DONE = ""
-Arguments = Callable[[Scene], str]
+Arguments = Callable[[Scenario], str]
 
 
 @dataclass(frozen=True)
@@ -41,107 +48,111 @@ class Line:
     arguments: Arguments = lambda _scene: ""
     ours: Arguments | None = None
     end: str = DONE
-    tidy: Callable[[Scene], object] = lambda _scene: None
+    tidy: Callable[[Scenario], object] = lambda _scene: None
 
     @property
     def own(self) -> Arguments:
         return self.ours or self.arguments
 
 
-def on_host(scene: Scene) -> str:
-    return f"--host {scene.host}"
+def on_host(scenario: Scenario) -> str:
+    return f"--host {scenario.host}"
 
 
-def unmake(scene: Scene) -> None:
+def unmake(scenario: Scenario) -> None:
     """Delete what was created, and wait until it is gone."""
 
     def made() -> list[str]:
-        found = scene.seats.cyborg("admin", "accelerator-list -f json").json
+        found = scenario.sessions.cyborg("admin", "accelerator-list -f json").json
         return [one["uuid"] for one in found if one["model"] == "made"]
 
-    scene.seats.cyborg("admin", f"accelerator-delete {' '.join(made())}")
+    scenario.sessions.cyborg("admin", f"accelerator-delete {' '.join(made())}")
     eventually(lambda: made() == [], timeout=60.0)
 
 
 LINES = {
     "service-list": Line(on_host),
-    "service-show": Line(lambda scene: scene.agent),
+    "service-show": Line(lambda scenario: scenario.agent),
     "service-disable": Line(
-        lambda scene: f"{scene.agent} --reason fans",
-        tidy=lambda scene: scene.seats.do(f"service-enable {scene.agent}"),
+        lambda scenario: f"{scenario.agent} --reason fans",
+        tidy=lambda scenario: scenario.sessions.do(f"service-enable {scenario.agent}"),
     ),
-    "service-enable": Line(lambda scene: scene.agent),
-    "service-delete": Line(lambda scene: scene.gone_process()),
+    "service-enable": Line(lambda scenario: scenario.agent),
+    "service-delete": Line(lambda scenario: scenario.gone_process()),
     "backend-list": Line(on_host),
-    "backend-show": Line(lambda scene: scene.backend),
+    "backend-show": Line(lambda scenario: scenario.backend),
     "driver-list": Line(on_host),
-    "driver-show": Line(lambda scene: scene.driver),
-    "install-driver": Line(lambda scene: f"pci_driver --host {scene.host}"),
-    "update-driver": Line(lambda scene: f"{scene.installed()} --disable"),
-    "uninstall-driver": Line(lambda scene: scene.installed()),
+    "driver-show": Line(lambda scenario: scenario.driver),
+    "install-driver": Line(lambda scenario: f"pci_driver --host {scenario.host}"),
+    "update-driver": Line(lambda scenario: f"{scenario.installed()} --disable"),
+    "uninstall-driver": Line(lambda scenario: scenario.installed()),
     "discover-services": Line(on_host),
     "hardware-list": Line(on_host),
-    "hardware-show": Line(lambda scene: scene.hardware),
+    "hardware-show": Line(lambda scenario: scenario.hardware),
     "accelerator-list": Line(lambda _scene: "--driver generic_driver --long"),
-    "accelerator-show": Line(lambda scene: scene.held),
+    "accelerator-show": Line(lambda scenario: scenario.held),
     "accelerator-update": Line(
-        lambda scene: f"{scene.spare} --status ready",
-        ours=lambda scene: f"{scene.held} --label owner=blue",
+        lambda scenario: f"{scenario.spare} --status ready",
+        ours=lambda scenario: f"{scenario.held} --label owner=blue",
     ),
     "accelerator-create": Line(
-        lambda scene: (
-            f"{on_host(scene)} --driver generic_driver --backend soft --model made "
+        lambda scenario: (
+            f"{on_host(scenario)} --driver generic_driver --backend soft --model made "
             "--type FPGA --resource-class CUSTOM_MADE"
         ),
-        tidy=lambda scene: unmake(scene),
+        tidy=lambda scenario: unmake(scenario),
     ),
-    "accelerator-delete": Line(lambda scene: scene.spare, end="(HTTP 409)"),
-    "profile-list": Line(lambda scene: f"--name {scene.profile}"),
-    "profile-show": Line(lambda scene: scene.profile),
+    "accelerator-delete": Line(lambda scenario: scenario.spare, end="(HTTP 409)"),
+    "profile-list": Line(lambda scenario: f"--name {scenario.profile}"),
+    "profile-show": Line(lambda scenario: scenario.profile),
     "profile-create": Line(
         lambda _scene: "made --group resources:FPGA=1",
-        tidy=lambda scene: scene.seats.cyborg("admin", "profile-delete made"),
+        tidy=lambda scenario: scenario.sessions.cyborg("admin", "profile-delete made"),
     ),
-    "profile-update": Line(lambda scene: f"{scene.profile} --description d"),
-    "profile-delete": Line(lambda scene: scene.new_profile()),
-    "arq-list": Line(lambda scene: f"--instance {scene.server.uuid}"),
-    "arq-show": Line(lambda scene: scene.arq),
+    "profile-update": Line(lambda scenario: f"{scenario.profile} --description d"),
+    "profile-delete": Line(lambda scenario: scenario.new_profile()),
+    "arq-list": Line(lambda scenario: f"--instance {scenario.server.uuid}"),
+    "arq-show": Line(lambda scenario: scenario.arq),
     "operation-list": Line(lambda _scene: "--action discover"),
-    "operation-show": Line(lambda scene: scene.operation()),
-    "event-list": Line(lambda scene: f"{on_host(scene)} --limit 5"),
-    "attach-instance": Line(lambda scene: scene.server.uuid, tidy=lambda scene: scene.detach()),
-    "detach-instance": Line(lambda scene: scene.attached()),
+    "operation-show": Line(lambda scenario: scenario.operation()),
+    "event-list": Line(lambda scenario: f"{on_host(scenario)} --limit 5"),
+    "attach-instance": Line(
+        lambda scenario: scenario.server.uuid, tidy=lambda scenario: scenario.detach()
+    ),
+    "detach-instance": Line(lambda scenario: scenario.attached()),
     "usage-show": Line(),
 }
 #: All that there is of these is the operators', though projects may have some.
 NONE_IS_OURS = frozenset({"operation-list", "operation-show"})
 #: Everybody, and for the commands inside the other client one who may most things and one who not.
-SEATS = {"cyborg": PEOPLE, "openstack": ("stranger", "member", "operator")}
+SESSIONS = {"cyborg": PEOPLE, "openstack": ("stranger", "member", "operator")}
 #: How often a command that fails is run, until nothing in the background comes between.
 _TRIES = 5
 TRIED = [
     pytest.param(program, command, id=f"{program} {command}")
-    for program in SEATS
+    for program in SESSIONS
     for command in LINES
     if program == "cyborg" or COMMANDS[command].openstack_name
 ]
 
 
 @pytest.fixture(scope="module")
-def seats(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seats]:
+def sessions(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserSessions]:
     """Everybody at both programs; the module's own, because they share one file of clouds."""
     home = tmp_path_factory.mktemp("seats")
     with (
         pytest.MonkeyPatch.context() as patch,
-        seated(cloud, home, SEATS["openstack"]) as everybody,
+        user_sessions(cloud, home, SESSIONS["openstack"]) as everybody,
     ):
         patch.setenv("OS_CLIENT_CONFIG_FILE", str(home / "clouds.yaml"))
         yield everybody
 
 
 @pytest.fixture(scope="module")
-def scene(seats: Seats, placement: PlacementService, nova_api: SimulatedNova) -> Iterator[Scene]:
-    with staged(seats, placement, nova_api) as made:
+def scenario(
+    sessions: UserSessions, placement: PlacementService, nova_api: SimulatedNova
+) -> Iterator[Scenario]:
+    with prepared_scenario(sessions, placement, nova_api) as made:
         yield made
 
 
@@ -150,11 +161,11 @@ def test_every_documented_command_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("program", "command"), TRIED)
-def test_command_is_allowed_as_documented(scene: Scene, program: str, command: str) -> None:
-    for who in SEATS[program]:
+def test_command_is_allowed_as_documented(scenario: Scenario, program: str, command: str) -> None:
+    for who in SESSIONS[program]:
         promised = TABLE[command].people["member" if who == "stranger" else who]
-        ran = tried(scene, program, command, who, own=promised == OWN)
-        keeps_quiet(scene, command, who, ran)
+        ran = tried(scenario, program, command, who, own=promised == OWN)
+        keeps_quiet(scenario, command, who, ran)
         if promised == NO:
             is_refused(command, ran)
         elif promised == OWN and (who == "stranger" or command in NONE_IS_OURS):
@@ -164,22 +175,22 @@ def test_command_is_allowed_as_documented(scene: Scene, program: str, command: s
             assert LINES[command].end in ran.err
         else:
             assert ran.status == 0, f"{who}: {ran.err}"
-            LINES[command].tidy(scene)
+            LINES[command].tidy(scenario)
 
 
-def tried(scene: Scene, program: str, command: str, who: str, *, own: bool) -> CommandResult:
+def tried(scenario: Scenario, program: str, command: str, who: str, *, own: bool) -> CommandResult:
     """Run it; whoever fails has changed nothing.
 
     Work in the background may still change something, but not each time.
     """
     line = LINES[command]
-    run = scene.seats.cyborg if program == "cyborg" else scene.seats.plugin
-    words = (line.own if own else line.arguments)(scene)
+    run = scenario.sessions.cyborg if program == "cyborg" else scenario.sessions.plugin
+    words = (line.own if own else line.arguments)(scenario)
     shows = issubclass(COMMANDS[command].command, ListCommand | ShowCommand)
-    before = after = everything(scene.seats.cloud.database)
+    before = after = everything(scenario.sessions.cloud.database)
     for _ in range(_TRIES):
         ran = run(who, f"{command} {words}", *(("-f", "json") if shows else ()))
-        after, before = everything(scene.seats.cloud.database), after
+        after, before = everything(scenario.sessions.cloud.database), after
         if not ran.status or after == before:
             return ran
     assert after == before, who
@@ -203,57 +214,62 @@ def is_empty_handed(command: str, ran: CommandResult) -> None:
     assert "could not be found (HTTP 404)" in ran.err
 
 
-def keeps_quiet(scene: Scene, command: str, who: str, ran: CommandResult) -> None:
+def keeps_quiet(scenario: Scenario, command: str, who: str, ran: CommandResult) -> None:
     """No secrets for anybody, and no places for those who only use accelerators."""
     said = ran.out + ran.err
-    people = vars(scene.seats.cloud.people).values()
-    for secret in [*scene.seats.tokens.values(), *(one.password for one in people)]:
+    people = vars(scenario.sessions.cloud.people).values()
+    for secret in [*scenario.sessions.tokens.values(), *(one.password for one in people)]:
         assert secret not in said
     # What Nova hands a guest is in its owner's requests, as ever.
     if who in OUTSIDE and not command.startswith("arq-"):
-        for place in (scene.host, HELD, SPARE):
+        for place in (scenario.host, HELD, SPARE):
             assert place not in said, who
 
 
 @pytest.mark.parametrize("who", ["member", "reader"])
-def test_project_sees_devices_that_it_holds(scene: Scene, who: str) -> None:
-    (listed,) = scene.seats.cyborg(who, "accelerator-list -f json").json
-    assert (listed["uuid"], listed["hostname"]) == (scene.held, None)
-    one = scene.seats.cyborg(who, f"accelerator-show {scene.held} -f json").json
-    assert [each["uuid"] for each in one["instances"]] == [scene.server.uuid]
+def test_project_sees_devices_that_it_holds(scenario: Scenario, who: str) -> None:
+    (listed,) = scenario.sessions.cyborg(who, "accelerator-list -f json").json
+    assert (listed["uuid"], listed["hostname"]) == (scenario.held, None)
+    one = scenario.sessions.cyborg(who, f"accelerator-show {scenario.held} -f json").json
+    assert [each["uuid"] for each in one["instances"]] == [scenario.server.uuid]
     places = {"hostname", "backend", "std_board_info", "vendor_board_info", "address", "numa_node"}
     assert one.keys().isdisjoint({*places, "providers", "units", "events"})
-    foreign = scene.seats.cyborg(who, f"accelerator-show {scene.spare}")
+    foreign = scenario.sessions.cyborg(who, f"accelerator-show {scenario.spare}")
     assert "(HTTP 404)" in foreign.err
-    where = scene.seats.cyborg(who, f"accelerator-list --host {scene.host}")
+    where = scenario.sessions.cyborg(who, f"accelerator-list --host {scenario.host}")
     assert (where.status, "(HTTP 403)" in where.err) == (1, True)
 
 
-def test_members_may_only_label_devices_that_they_hold(scene: Scene) -> None:
-    member = scene.seats.cyborg("member", f"accelerator-update {scene.held} --status maintaining")
+def test_members_may_only_label_devices_that_they_hold(scenario: Scenario) -> None:
+    member = scenario.sessions.cyborg(
+        "member", f"accelerator-update {scenario.held} --status maintaining"
+    )
     assert "Only operators change the status of a device (HTTP 403)" in member.err
     label = "--label owner=blue"
-    assert scene.seats.cyborg("member", f"accelerator-update {scene.held} {label}").status == 0
-    for who, device in (("member", scene.spare), ("stranger", scene.held)):
-        ran = scene.seats.cyborg(who, f"accelerator-update {device} {label}")
+    assert (
+        scenario.sessions.cyborg("member", f"accelerator-update {scenario.held} {label}").status
+        == 0
+    )
+    for who, device in (("member", scenario.spare), ("stranger", scenario.held)):
+        ran = scenario.sessions.cyborg(who, f"accelerator-update {device} {label}")
         assert (ran.status, "(HTTP 404)" in ran.err) == (1, True), who
-    shown = scene.seats.do(f"accelerator-show {scene.held}")
+    shown = scenario.sessions.do(f"accelerator-show {scenario.held}")
     assert (shown["labels"], shown["status"]) == ({"owner": "blue"}, "enabled")
 
 
-def test_attach_is_for_operators_unless_policy_changes(scene: Scene) -> None:
-    uuid = scene.server.uuid
-    before = scene.seats.of_instance(uuid)
-    ran = scene.seats.cyborg("member", f"attach-instance {uuid}")
+def test_attach_is_for_operators_unless_policy_changes(scenario: Scenario) -> None:
+    uuid = scenario.server.uuid
+    before = scenario.sessions.of_instance(uuid)
+    ran = scenario.sessions.cyborg("member", f"attach-instance {uuid}")
     assert "cyborg:instance:attach" in ran.err
-    done = scene.seats.do(f"attach-instance {uuid} --no-wait")
+    done = scenario.sessions.do(f"attach-instance {uuid} --no-wait")
     assert done["state"] in {"running", "succeeded"}
-    over = scene.seats.do(f"operation-show {done['uuid']} --wait")
+    over = scenario.sessions.do(f"operation-show {done['uuid']} --wait")
     assert over["state"] == "succeeded"
-    now = scene.seats.of_instance(uuid)
+    now = scenario.sessions.of_instance(uuid)
     (new,) = [one["uuid"] for one in now if one not in before]
-    gone = scene.seats.do(f"detach-instance {uuid} {new} --no-wait")
-    assert scene.seats.do(f"operation-show {gone['uuid']} --wait")["state"] == "succeeded"
-    assert scene.seats.of_instance(uuid) == before
-    ran = scene.seats.cyborg("operator", f"detach-instance {uuid} {scene.arq}")
+    gone = scenario.sessions.do(f"detach-instance {uuid} {new} --no-wait")
+    assert scenario.sessions.do(f"operation-show {gone['uuid']} --wait")["state"] == "succeeded"
+    assert scenario.sessions.of_instance(uuid) == before
+    ran = scenario.sessions.cyborg("operator", f"detach-instance {uuid} {scenario.arq}")
     assert (ran.status, "came with its flavor" in ran.err) == (1, True)

@@ -96,8 +96,8 @@ def racked(
 @pytest.fixture(scope="session")
 def url(app: Any) -> Iterator[str]:
     """The API on a real port, for those who bring tokens (see TokenReader)."""
-    with Loopback(TokenReader(app.app)) as door:
-        yield f"{door.url}/v2"
+    with Loopback(TokenReader(app.app)) as server:
+        yield f"{server.url}/v2"
 
 
 @pytest.fixture

@@ -38,21 +38,21 @@ def test_agent_publishes_when_placement_starts_later(
     name = fresh_host()
     placement.make_compute(name)
     rack = Rack.build(name, Traits(resource_class), {CARD: 1})
-    door = _Door(placement.url)
-    own = replace(stack, peers=replace(stack.peers, placement=door.adapter), _endings=[])
-    with Loopback(door) as loopback:
-        door.url = loopback.url
+    closable = _ClosablePlacement(placement.url)
+    own = replace(stack, peers=replace(stack.peers, placement=closable.adapter), _endings=[])
+    with Loopback(closable) as loopback:
+        closable.url = loopback.url
         own.start_agent(name, machine=rack.machine, drivers=[rack.loaded], state_path=tmp_path)
         try:
-            eventually(lambda: rack.driver.scans > 1 and door.refused > 1)
+            eventually(lambda: rack.driver.scans > 1 and closable.refused > 1)
             assert offered(placement, rack.provider()) == 0
-            door.is_open = True
+            closable.is_open = True
             eventually_offered(placement, rack.provider(), 1)
         finally:
             own.stop()
 
 
-class _Door:
+class _ClosablePlacement:
     """Placement behind a door that is closed at first."""
 
     def __init__(self, behind: str) -> None:

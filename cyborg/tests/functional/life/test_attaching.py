@@ -45,7 +45,7 @@ Profiles = Callable[..., str]
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scenario:
     """A server with one unit of its flavor's; ``operator`` may attach to it."""
 
     server: Server
@@ -127,7 +127,7 @@ def operator(app: Any) -> Client:
 
 
 @pytest.fixture
-def make_scene(
+def make_scenario(
     racked: Racks,
     member: Client,
     operator: Client,
@@ -136,18 +136,18 @@ def make_scene(
     *,
     database: Database,
     placement: PlacementService,
-) -> Iterator[Callable[..., Scene]]:
+) -> Iterator[Callable[..., Scenario]]:
     """Boot a server on a compute of its own."""
 
-    def make(profile: str, *, units: int = 3, traits: Traits | None = None) -> Scene:
+    def make(profile: str, *, units: int = 3, traits: Traits | None = None) -> Scenario:
         rack = racked(traits, cards={CARD: units})
         user = walk("member", member.project)
         server = user.boot(profile)
         guest = nova_api.own(server.uuid, member.project, server.host, profile)
         guest.has = [one["uuid"] for one in server.arqs]
-        scene = Scene(server, guest, rack, user, member, operator, database, placement)
-        scene.settle()
-        return scene
+        scenario = Scenario(server, guest, rack, user, member, operator, database, placement)
+        scenario.settle()
+        return scenario
 
     service = member.with_service_token()
     nova_api.guests.listed = lambda uuid: [
@@ -158,43 +158,43 @@ def make_scene(
 
 
 @pytest.fixture
-def scene(make_scene: Callable[..., Scene], one: str) -> Scene:
-    return make_scene(one)
+def scenario(make_scenario: Callable[..., Scenario], one: str) -> Scenario:
+    return make_scenario(one)
 
 
 def refused(answer: Any) -> str:
     return str(answer["error_message"])
 
 
-def test_accelerators_are_attached_and_detached(scene: Scene) -> None:
-    flavors = scene.listed
-    done = scene.attach()
-    assert len(scene.attached) == 1
+def test_accelerators_are_attached_and_detached(scenario: Scenario) -> None:
+    flavors = scenario.listed
+    done = scenario.attach()
+    assert len(scenario.attached) == 1
     assert (done["state"], done["error"]) == ("succeeded", None)
     assert done["results"] == [
         {
-            "host": scene.rack.compute,
+            "host": scenario.rack.compute,
             "state": "succeeded",
-            "result": {"arqs": list(scene.attached)},
+            "result": {"arqs": list(scenario.attached)},
             "error": None,
         }
     ]
     steps = [step["name"] for step in done["steps"]]
     assert steps == ["begun", "allocate", "reboot", "watch", "succeeded"]
-    assert scene.guest.has == scene.listed
-    assert scene.guest.reboots == 1
-    assert scene.allocated == {scene.rack.provider(): 2}
-    (arq,) = scene.attached
-    assert scene.member.get(f"{ARQS}/{arq}")["state"] == "Bound"
-    done = scene.detach()
+    assert scenario.guest.has == scenario.listed
+    assert scenario.guest.reboots == 1
+    assert scenario.allocated == {scenario.rack.provider(): 2}
+    (arq,) = scenario.attached
+    assert scenario.member.get(f"{ARQS}/{arq}")["state"] == "Bound"
+    done = scenario.detach()
     assert (done["verb"], done["state"]) == ("detach", "succeeded")
     steps = [step["name"] for step in done["steps"]]
     assert steps == ["begun", "watch", "release", "shrink", "succeeded"]
-    assert scene.listed == scene.guest.has == flavors
-    assert scene.guest.reboots == 2
-    assert scene.allocated == {scene.rack.provider(): 1}
-    assert sorted(handle_states(scene.database).values()) == ["free", "free", "held"]
-    assert [action for action, _ in scene.history()] == [
+    assert scenario.listed == scenario.guest.has == flavors
+    assert scenario.guest.reboots == 2
+    assert scenario.allocated == {scenario.rack.provider(): 1}
+    assert sorted(handle_states(scenario.database).values()) == ["free", "free", "held"]
+    assert [action for action, _ in scenario.history()] == [
         "attach",
         "attached",
         "detach",
@@ -202,244 +202,248 @@ def test_accelerators_are_attached_and_detached(scene: Scene) -> None:
     ]
 
 
-def test_one_of_several_attached_accelerators_is_detached(scene: Scene, profile: Profiles) -> None:
-    scene.attach(profile({f"resources:{scene.rack.resource_class}": "2"}))
-    assert scene.allocated == {scene.rack.provider(): 3}
-    first, second = sorted(scene.attached)
-    scene.detach(first)
-    assert scene.attached == {second}
-    assert scene.allocated == {scene.rack.provider(): 2}
-    assert scene.guest.has == scene.listed
+def test_one_of_several_attached_accelerators_is_detached(
+    scenario: Scenario, profile: Profiles
+) -> None:
+    scenario.attach(profile({f"resources:{scenario.rack.resource_class}": "2"}))
+    assert scenario.allocated == {scenario.rack.provider(): 3}
+    first, second = sorted(scenario.attached)
+    scenario.detach(first)
+    assert scenario.attached == {second}
+    assert scenario.allocated == {scenario.rack.provider(): 2}
+    assert scenario.guest.has == scenario.listed
 
 
-def test_server_that_is_off_is_not_rebooted(scene: Scene) -> None:
-    scene.guest.status = "SHUTOFF"
-    scene.attach()
-    assert len(scene.attached) == 1
-    scene.detach()
-    assert scene.attached == set()
-    assert scene.guest.reboots == 0
-    assert scene.allocated == {scene.rack.provider(): 1}
+def test_server_that_is_off_is_not_rebooted(scenario: Scenario) -> None:
+    scenario.guest.status = "SHUTOFF"
+    scenario.attach()
+    assert len(scenario.attached) == 1
+    scenario.detach()
+    assert scenario.attached == set()
+    assert scenario.guest.reboots == 0
+    assert scenario.allocated == {scenario.rack.provider(): 1}
 
 
 def test_attached_arq_is_listed_after_preparation(
-    make_scene: Callable[..., Scene], one: str, resource_class: str
+    make_scenario: Callable[..., Scenario], one: str, resource_class: str
 ) -> None:
-    scene = make_scene(one, traits=Traits(resource_class, prepare=True))
-    gate = scene.rack.driver.behaviour.preparing
-    before = scene.listed
+    scenario = make_scenario(one, traits=Traits(resource_class, prepare=True))
+    gate = scenario.rack.driver.behaviour.preparing
+    before = scenario.listed
     gate.clear()
-    scene.operator.post(scene.path, {}, status=202)
-    eventually(lambda: len(scene.rack.driver.tasks) == 2)
-    assert scene.listed == before
-    assert scene.allocated == {scene.rack.provider(): 1}
-    hidden = [arq for arq in scene.member.get(ARQS)["arqs"] if arq["uuid"] not in before]
+    scenario.operator.post(scenario.path, {}, status=202)
+    eventually(lambda: len(scenario.rack.driver.tasks) == 2)
+    assert scenario.listed == before
+    assert scenario.allocated == {scenario.rack.provider(): 1}
+    hidden = [arq for arq in scenario.member.get(ARQS)["arqs"] if arq["uuid"] not in before]
     assert [(arq["state"], arq["instance_uuid"]) for arq in hidden] == [("BindStarted", None)]
     gate.set()
-    scene.settle()
-    assert scene.guest.has == scene.listed != before
-    assert len(scene.rack.driver.ready) == 2
-    scene.detach()
-    assert len(scene.rack.driver.ready) == 1
+    scenario.settle()
+    assert scenario.guest.has == scenario.listed != before
+    assert len(scenario.rack.driver.ready) == 2
+    scenario.detach()
+    assert len(scenario.rack.driver.ready) == 1
 
 
 def test_failed_preparation_changes_nothing(
-    make_scene: Callable[..., Scene], one: str, resource_class: str
+    make_scenario: Callable[..., Scenario], one: str, resource_class: str
 ) -> None:
-    scene = make_scene(one, traits=Traits(resource_class, prepare=True))
-    before = untouched(scene)
-    scene.rack.driver.behaviour.fault = RuntimeError("no power")
-    scene.attach()
-    assert untouched(scene) == before
-    assert scene.guest.reboots == 0
-    action, reason = scene.history()[-1]
+    scenario = make_scenario(one, traits=Traits(resource_class, prepare=True))
+    before = untouched(scenario)
+    scenario.rack.driver.behaviour.fault = RuntimeError("no power")
+    scenario.attach()
+    assert untouched(scenario) == before
+    assert scenario.guest.reboots == 0
+    action, reason = scenario.history()[-1]
     assert action == "not attached"
     assert "no power" in str(reason)
 
 
 @pytest.mark.parametrize("prepare", [True, False])
 def test_attach_fails_when_agent_must_prepare_and_is_down(
-    make_scene: Callable[..., Scene], one: str, resource_class: str, prepare: bool
+    make_scenario: Callable[..., Scenario], one: str, resource_class: str, prepare: bool
 ) -> None:
-    scene = make_scene(one, traits=Traits(resource_class, prepare=prepare))
-    kill(scene.database, scene.rack)
-    before = untouched(scene)
+    scenario = make_scenario(one, traits=Traits(resource_class, prepare=prepare))
+    kill(scenario.database, scenario.rack)
+    before = untouched(scenario)
     if not prepare:
-        assert scene.attach()["state"] == "succeeded"
+        assert scenario.attach()["state"] == "succeeded"
         return
-    said = refused(scene.operator.post(scene.path, {}, status=503))
-    assert f"The agent of {scene.rack.compute} is not available" in said
-    assert untouched(scene) == before
-    assert scene.operator.get("/operations")["operations"] == []
-    scene.rack.restart()
-    eventually(lambda: scene.operator.answer("POST", scene.path, {}) == 202, timeout=60.0)
-    scene.settle()
-    assert len(scene.attached) == 1
+    said = refused(scenario.operator.post(scenario.path, {}, status=503))
+    assert f"The agent of {scenario.rack.compute} is not available" in said
+    assert untouched(scenario) == before
+    assert scenario.operator.get("/operations")["operations"] == []
+    scenario.rack.restart()
+    eventually(lambda: scenario.operator.answer("POST", scenario.path, {}) == 202, timeout=60.0)
+    scenario.settle()
+    assert len(scenario.attached) == 1
 
 
-def untouched(scene: Scene) -> Any:
+def untouched(scenario: Scenario) -> Any:
     """All that must be the same after what was refused, or taken back."""
     # Handles tell when they were last moved; who has them now is what counts.
     left_out = ("events", "attach_handles", "operations", "operation_results")
-    rows = everything(scene.database, but=left_out)
-    return rows, handle_states(scene.database), scene.allocated, scene.listed
+    rows = everything(scenario.database, but=left_out)
+    return rows, handle_states(scenario.database), scenario.allocated, scenario.listed
 
 
-def test_attach_is_rolled_back_after_a_failed_reboot(scene: Scene) -> None:
-    before = untouched(scene)
-    scene.guest.fails = 1
-    done = scene.attach()
+def test_attach_is_rolled_back_after_a_failed_reboot(scenario: Scenario) -> None:
+    before = untouched(scenario)
+    scenario.guest.fails = 1
+    done = scenario.attach()
     assert (done["state"], done["results"][0]["error"]) == ("failed", "the reboot failed")
-    assert untouched(scene) == before
-    assert (scene.guest.status, scene.guest.reboots) == ("ACTIVE", 2)
-    assert scene.guest.has == scene.listed
-    assert scene.history()[-1] == ("not attached", "the reboot failed")
+    assert untouched(scenario) == before
+    assert (scenario.guest.status, scenario.guest.reboots) == ("ACTIVE", 2)
+    assert scenario.guest.has == scenario.listed
+    assert scenario.history()[-1] == ("not attached", "the reboot failed")
 
 
-def test_device_stays_held_when_server_cannot_be_rebooted(scene: Scene) -> None:
-    scene.guest.fails = 2
-    scene.operator.post(scene.path, {}, status=202)
+def test_device_stays_held_when_server_cannot_be_rebooted(scenario: Scenario) -> None:
+    scenario.guest.fails = 2
+    scenario.operator.post(scenario.path, {}, status=202)
 
     def told() -> bool:
-        hasten(scene.database)
-        return scene.history()[-1][0] == "not attached"
+        hasten(scenario.database)
+        return scenario.history()[-1][0] == "not attached"
 
     eventually(told)
-    assert scene.attached == set()
-    assert sorted(handle_states(scene.database).values()) == ["free", "held", "held"]
-    assert scene.guest.reboots == 2
+    assert scenario.attached == set()
+    assert sorted(handle_states(scenario.database).values()) == ["free", "held", "held"]
+    assert scenario.guest.reboots == 2
     # Its operator repairs it; what is left is tidied up then.
-    scene.guest.begin()
-    scene.settle()
-    assert sorted(handle_states(scene.database).values()) == ["free", "free", "held"]
-    assert scene.allocated == {scene.rack.provider(): 1}
-    assert [action for action, _ in scene.history()].count("not attached") == 1
+    scenario.guest.begin()
+    scenario.settle()
+    assert sorted(handle_states(scenario.database).values()) == ["free", "free", "held"]
+    assert scenario.allocated == {scenario.rack.provider(): 1}
+    assert [action for action, _ in scenario.history()].count("not attached") == 1
 
 
-def test_detach_repeats_a_failed_reboot(scene: Scene) -> None:
-    scene.attach()
-    scene.guest.fails = 1
-    scene.detach()
-    assert (scene.guest.status, scene.guest.reboots) == ("ACTIVE", 3)
-    assert scene.attached == set()
-    assert scene.history()[-1] == ("detached", None)
+def test_detach_repeats_a_failed_reboot(scenario: Scenario) -> None:
+    scenario.attach()
+    scenario.guest.fails = 1
+    scenario.detach()
+    assert (scenario.guest.status, scenario.guest.reboots) == ("ACTIVE", 3)
+    assert scenario.attached == set()
+    assert scenario.history()[-1] == ("detached", None)
 
 
 @pytest.mark.parametrize("status", ["PAUSED", "SUSPENDED", "ERROR", "SHELVED_OFFLOADED", "BUILD"])
-def test_attach_is_refused_in_other_server_states(scene: Scene, status: str) -> None:
-    scene.attach()
-    before = untouched(scene)
-    scene.guest.status = status
-    assert status in refused(scene.operator.post(scene.path, {}, status=409))
-    assert status in refused(scene.operator.delete(scene.path, status=409))
-    assert untouched(scene) == before
+def test_attach_is_refused_in_other_server_states(scenario: Scenario, status: str) -> None:
+    scenario.attach()
+    before = untouched(scenario)
+    scenario.guest.status = status
+    assert status in refused(scenario.operator.post(scenario.path, {}, status=409))
+    assert status in refused(scenario.operator.delete(scenario.path, status=409))
+    assert untouched(scenario) == before
 
 
-def test_attach_is_refused_during_a_server_task(scene: Scene) -> None:
-    scene.guest.task, scene.guest._looks = "image_snapshot", 10
-    assert "image_snapshot" in refused(scene.operator.post(scene.path, {}, status=409))
+def test_attach_is_refused_during_a_server_task(scenario: Scenario) -> None:
+    scenario.guest.task, scenario.guest._looks = "image_snapshot", 10
+    assert "image_snapshot" in refused(scenario.operator.post(scenario.path, {}, status=409))
 
 
-def test_attach_is_refused_without_profile_in_flavor(scene: Scene, one: str) -> None:
-    scene.guest.profile = None
-    before = untouched(scene)
-    said = refused(scene.operator.post(scene.path, {"device_profile": one}, status=409))
+def test_attach_is_refused_without_profile_in_flavor(scenario: Scenario, one: str) -> None:
+    scenario.guest.profile = None
+    before = untouched(scenario)
+    said = refused(scenario.operator.post(scenario.path, {"device_profile": one}, status=409))
     assert "its flavor names no device profile (accel:device_profile)" in said
-    assert untouched(scene) == before
+    assert untouched(scenario) == before
 
 
-def test_attach_with_missing_objects_returns_404(scene: Scene, nova_api: SimulatedNova) -> None:
-    before = untouched(scene)
-    scene.operator.post(scene.path, {"device_profile": "none"}, status=404)
-    scene.operator.post(f"/instances/{uuid4()}/accelerators", {}, status=404)
-    scene.operator.delete(f"/instances/{uuid4()}/accelerators", status=404)
-    scene.operator.delete(f"{scene.path}/{uuid4()}", status=404)
-    assert untouched(scene) == before
+def test_attach_with_missing_objects_returns_404(
+    scenario: Scenario, nova_api: SimulatedNova
+) -> None:
+    before = untouched(scenario)
+    scenario.operator.post(scenario.path, {"device_profile": "none"}, status=404)
+    scenario.operator.post(f"/instances/{uuid4()}/accelerators", {}, status=404)
+    scenario.operator.delete(f"/instances/{uuid4()}/accelerators", status=404)
+    scenario.operator.delete(f"{scenario.path}/{uuid4()}", status=404)
+    assert untouched(scenario) == before
 
 
 def test_attach_fails_when_host_has_no_free_unit(
-    make_scene: Callable[..., Scene], one: str
+    make_scenario: Callable[..., Scenario], one: str
 ) -> None:
-    scene = make_scene(one, units=1)
-    before = untouched(scene)
-    assert "no free accelerators" in refused(scene.operator.post(scene.path, {}, status=409))
-    assert untouched(scene) == before
+    scenario = make_scenario(one, units=1)
+    before = untouched(scenario)
+    assert "no free accelerators" in refused(scenario.operator.post(scenario.path, {}, status=409))
+    assert untouched(scenario) == before
 
 
-def test_unhealthy_device_is_not_attached(scene: Scene) -> None:
+def test_unhealthy_device_is_not_attached(scenario: Scenario) -> None:
     """Placement may still offer it: its agent has not heard of the fault yet."""
-    mine = Device.hostname == scene.server.host
-    meddle(scene.database, sa.update(Device).where(mine).values(health="drain"))
-    before = untouched(scene)
-    assert "no free accelerators" in refused(scene.operator.post(scene.path, {}, status=409))
-    assert untouched(scene) == before
-    meddle(scene.database, sa.update(Device).where(mine).values(health="ok"))
-    assert scene.attach()["state"] == "succeeded"
+    mine = Device.hostname == scenario.server.host
+    meddle(scenario.database, sa.update(Device).where(mine).values(health="drain"))
+    before = untouched(scenario)
+    assert "no free accelerators" in refused(scenario.operator.post(scenario.path, {}, status=409))
+    assert untouched(scenario) == before
+    meddle(scenario.database, sa.update(Device).where(mine).values(health="ok"))
+    assert scenario.attach()["state"] == "succeeded"
 
 
-def test_accelerators_of_the_flavor_are_not_detached(scene: Scene) -> None:
-    (flavors,) = scene.listed
-    said = refused(scene.operator.delete(f"{scene.path}/{flavors}", status=409))
+def test_accelerators_of_the_flavor_are_not_detached(scenario: Scenario) -> None:
+    (flavors,) = scenario.listed
+    said = refused(scenario.operator.delete(f"{scenario.path}/{flavors}", status=409))
     assert "only an attached accelerator can be detached" in said
-    done = scene.detach()
+    done = scenario.detach()
     assert (done["state"], done["results"][0]["result"]) == ("succeeded", {"arqs": []})
-    assert scene.listed == [flavors]
-    assert scene.guest.reboots == 0
-    assert scene.history()[-1] == ("nothing to detach", None)
+    assert scenario.listed == [flavors]
+    assert scenario.guest.reboots == 0
+    assert scenario.history()[-1] == ("nothing to detach", None)
 
 
-def test_second_attach_is_refused_while_one_is_in_progress(scene: Scene) -> None:
-    scene.guest.lasts = 10_000
-    scene.operator.post(scene.path, {}, status=202)
-    eventually(lambda: scene.guest.reboots == 1)
-    assert "is in progress" in refused(scene.operator.post(scene.path, {}, status=409))
-    assert "(attach)" in refused(scene.operator.delete(scene.path, status=409))
-    scene.guest._looks = 0
-    scene.settle()
-    assert len(scene.attached) == 1
+def test_second_attach_is_refused_while_one_is_in_progress(scenario: Scenario) -> None:
+    scenario.guest.lasts = 10_000
+    scenario.operator.post(scenario.path, {}, status=202)
+    eventually(lambda: scenario.guest.reboots == 1)
+    assert "is in progress" in refused(scenario.operator.post(scenario.path, {}, status=409))
+    assert "(attach)" in refused(scenario.operator.delete(scenario.path, status=409))
+    scenario.guest._looks = 0
+    scenario.settle()
+    assert len(scenario.attached) == 1
 
 
 def test_delete_of_instance_during_attach_releases_everything(
-    scene: Scene, nova_api: SimulatedNova
+    scenario: Scenario, nova_api: SimulatedNova
 ) -> None:
-    scene.guest.lasts = 10_000
-    scene.operator.post(scene.path, {}, status=202)
-    eventually(lambda: scene.guest.reboots == 1)
-    scene.user.delete(scene.server)
-    nova_api.disown(scene.server.uuid)
-    scene.settle()
-    assert set(handle_states(scene.database).values()) == {"free"}
-    assert scene.member.get(ARQS)["arqs"] == []
-    assert [action for action, _ in scene.history()][1:] == [
+    scenario.guest.lasts = 10_000
+    scenario.operator.post(scenario.path, {}, status=202)
+    eventually(lambda: scenario.guest.reboots == 1)
+    scenario.user.delete(scenario.server)
+    nova_api.disown(scenario.server.uuid)
+    scenario.settle()
+    assert set(handle_states(scenario.database).values()) == {"free"}
+    assert scenario.member.get(ARQS)["arqs"] == []
+    assert [action for action, _ in scenario.history()][1:] == [
         "attached ones deleted",
         "not attached",
     ]
 
 
 def test_evacuation_releases_attached_accelerators(
-    scene: Scene, racked: Racks, one: str, nova_api: SimulatedNova
+    scenario: Scenario, racked: Racks, one: str, nova_api: SimulatedNova
 ) -> None:
-    scene.attach()
+    scenario.attach()
     racked(cards={OTHER: 1})
-    scene.rack.agent.stop()
-    scene.user.evacuate(scene.server)
-    assert scene.listed == [arq["uuid"] for arq in scene.server.arqs]
-    assert scene.history()[-1][0] == "attached ones deleted"
+    scenario.rack.agent.stop()
+    scenario.user.evacuate(scenario.server)
+    assert scenario.listed == [arq["uuid"] for arq in scenario.server.arqs]
+    assert scenario.history()[-1][0] == "attached ones deleted"
 
 
-def test_only_operators_attach_and_detach(scene: Scene, app: Any) -> None:
-    own = scene.member.project
+def test_only_operators_attach_and_detach(scenario: Scenario, app: Any) -> None:
+    own = scenario.member.project
     for role in ("member", "reader", "manager"):
         client = Client(app, role=role, project=own, version="2.4")
-        client.post(scene.path, {}, status=403)
-        client.delete(scene.path, status=403)
-        client.delete(f"{scene.path}/{uuid4()}", status=403)
-    Client(app, role="admin", version="2.4").delete(scene.path, status=202)
-    replace(scene.operator, version="2.3").post(scene.path, {}, status=404)
-    replace(scene.operator, version=None).delete(scene.path, status=404)
+        client.post(scenario.path, {}, status=403)
+        client.delete(scenario.path, status=403)
+        client.delete(f"{scenario.path}/{uuid4()}", status=403)
+    Client(app, role="admin", version="2.4").delete(scenario.path, status=202)
+    replace(scenario.operator, version="2.3").post(scenario.path, {}, status=404)
+    replace(scenario.operator, version=None).delete(scenario.path, status=404)
 
 
-def test_invalid_attach_requests_are_refused(scene: Scene) -> None:
+def test_invalid_attach_requests_are_refused(scenario: Scenario) -> None:
     odd: tuple[Any, ...] = (
         {"device_profile": ""},
         {"device_profile": 1},
@@ -448,40 +452,42 @@ def test_invalid_attach_requests_are_refused(scene: Scene) -> None:
         "x",
     )
     for body in odd:
-        scene.operator.post(scene.path, body, status=400)
-    scene.operator.post("/instances/none/accelerators", {}, status=400)
-    scene.operator.delete(f"{scene.path}/none", status=400)
+        scenario.operator.post(scenario.path, body, status=400)
+    scenario.operator.post("/instances/none/accelerators", {}, status=400)
+    scenario.operator.delete(f"{scenario.path}/none", status=400)
 
 
 @pytest.fixture
-def preparing(make_scene: Callable[..., Scene], one: str, resource_class: str) -> Iterator[Scene]:
+def preparing(
+    make_scenario: Callable[..., Scenario], one: str, resource_class: str
+) -> Iterator[Scenario]:
     """A server to which something is being attached that its host is still preparing."""
-    scene = make_scene(one, units=2, traits=Traits(resource_class, prepare=True))
-    scene.rack.driver.behaviour.preparing.clear()
-    scene.operator.post(scene.path, {}, status=202)
-    eventually(lambda: len(scene.rack.driver.tasks) == 2)
-    yield scene
-    scene.rack.driver.behaviour.open()
+    scenario = make_scenario(one, units=2, traits=Traits(resource_class, prepare=True))
+    scenario.rack.driver.behaviour.preparing.clear()
+    scenario.operator.post(scenario.path, {}, status=202)
+    eventually(lambda: len(scenario.rack.driver.tasks) == 2)
+    yield scenario
+    scenario.rack.driver.behaviour.open()
 
 
-def go_on(scene: Scene) -> None:
+def go_on(scenario: Scenario) -> None:
     """The host is done."""
-    scene.rack.driver.behaviour.open()
-    scene.settle()
+    scenario.rack.driver.behaviour.open()
+    scenario.settle()
 
 
-def is_taken_back(scene: Scene) -> str:
+def is_taken_back(scenario: Scenario) -> str:
     """Whether nothing of an attach is left; answers why it was taken back."""
-    assert scene.listed == [one["uuid"] for one in scene.server.arqs]
-    assert sorted(handle_states(scene.database).values()) == ["free", "held"]
-    assert len(scene.rack.driver.ready) == 1
-    assert scene.guest.reboots == 0
-    action, reason = scene.history()[-1]
+    assert scenario.listed == [one["uuid"] for one in scenario.server.arqs]
+    assert sorted(handle_states(scenario.database).values()) == ["free", "held"]
+    assert len(scenario.rack.driver.ready) == 1
+    assert scenario.guest.reboots == 0
+    action, reason = scenario.history()[-1]
     assert action == "not attached"
     return str(reason)
 
 
-def test_attach_fails_when_placement_allocates_the_unit_elsewhere(preparing: Scene) -> None:
+def test_attach_fails_when_placement_allocates_the_unit_elsewhere(preparing: Scenario) -> None:
     provider = preparing.rack.provider()
     body = {
         "allocations": {provider: {"resources": {preparing.rack.resource_class: 1}}},
@@ -504,7 +510,7 @@ def test_attach_fails_when_placement_allocates_the_unit_elsewhere(preparing: Sce
     ],
 )
 def test_attach_is_rolled_back_when_server_changes(
-    preparing: Scene, change: dict[str, Any], reason: str
+    preparing: Scenario, change: dict[str, Any], reason: str
 ) -> None:
     for name, value in change.items():
         setattr(preparing.guest, name, value)
@@ -512,7 +518,7 @@ def test_attach_is_rolled_back_when_server_changes(
     assert reason in is_taken_back(preparing)
 
 
-def test_attach_needs_no_reboot_when_server_is_stopped(preparing: Scene) -> None:
+def test_attach_needs_no_reboot_when_server_is_stopped(preparing: Scenario) -> None:
     preparing.guest.status = "SHUTOFF"
     go_on(preparing)
     assert len(preparing.attached) == 1
@@ -520,7 +526,7 @@ def test_attach_needs_no_reboot_when_server_is_stopped(preparing: Scene) -> None
 
 
 def test_attach_releases_units_when_server_is_deleted(
-    preparing: Scene, nova_api: SimulatedNova
+    preparing: Scenario, nova_api: SimulatedNova
 ) -> None:
     preparing.user.delete(preparing.server)
     nova_api.disown(preparing.server.uuid)
@@ -533,7 +539,7 @@ def test_attach_releases_units_when_server_is_deleted(
 
 
 def test_audit_has_no_findings_during_an_attach(
-    preparing: Scene, placement: PlacementService, nova_api: SimulatedNova
+    preparing: Scenario, placement: PlacementService, nova_api: SimulatedNova
 ) -> None:
     auditor = Auditor(
         db=preparing.database,
@@ -558,79 +564,83 @@ def test_audit_has_no_findings_during_an_attach(
     assert wrong() == []
 
 
-def test_attach_refuses_mixed_handle_types(scene: Scene) -> None:
-    with scene.database.writer() as tx:
+def test_attach_refuses_mixed_handle_types(scenario: Scenario) -> None:
+    with scenario.database.writer() as tx:
         free = sa.update(AttachHandle).where(AttachHandle.state == "free")
         tx.execute(free.values(attach_type="TEST_PCI"))
-    before = untouched(scene)
-    said = refused(scene.operator.post(scene.path, {}, status=409))
+    before = untouched(scenario)
+    said = refused(scenario.operator.post(scenario.path, {}, status=409))
     assert "attach types must not be mixed: it has PCI" in said
-    assert untouched(scene) == before
-    with scene.database.writer() as tx:
+    assert untouched(scenario) == before
+    with scenario.database.writer() as tx:
         tx.execute(sa.update(AttachHandle).values(attach_type="TEST_PCI"))
-    scene.attach()
-    assert len(scene.attached) == 1
+    scenario.attach()
+    assert len(scenario.attached) == 1
 
 
-def test_disabled_device_is_not_attached(scene: Scene) -> None:
-    with scene.database.writer() as tx:
+def test_disabled_device_is_not_attached(scenario: Scenario) -> None:
+    with scenario.database.writer() as tx:
         tx.execute(sa.update(Device).values(status="maintaining"))
-    assert "no free accelerators" in refused(scene.operator.post(scene.path, {}, status=409))
+    assert "no free accelerators" in refused(scenario.operator.post(scenario.path, {}, status=409))
 
 
-def test_disabled_host_attaches_nothing(scene: Scene) -> None:
+def test_disabled_host_attaches_nothing(scenario: Scenario) -> None:
     agents = Service.binary == AGENT
-    meddle(scene.database, sa.update(Service).where(agents).values(disabled=True))
+    meddle(scenario.database, sa.update(Service).where(agents).values(disabled=True))
     try:
-        assert "no free accelerators" in refused(scene.operator.post(scene.path, {}, status=409))
+        assert "no free accelerators" in refused(
+            scenario.operator.post(scenario.path, {}, status=409)
+        )
     finally:
-        meddle(scene.database, sa.update(Service).where(agents).values(disabled=False))
+        meddle(scenario.database, sa.update(Service).where(agents).values(disabled=False))
 
 
-def test_repeated_attach_and_detach_run_once(scene: Scene, conductor: ConductorClient) -> None:
+def test_repeated_attach_and_detach_run_once(
+    scenario: Scenario, conductor: ConductorClient
+) -> None:
     caller = Caller("operators", "operator", "req-attach", everywhere=True)
-    operation, instance = str(uuid4()), scene.server.uuid
+    operation, instance = str(uuid4()), scenario.server.uuid
     for _ in range(2):
         conductor.attach(caller, operation, instance, None)
-    scene.settle()
+    scenario.settle()
     conductor.attach(caller, operation, instance, None)
-    scene.settle()
-    assert (len(scene.attached), scene.guest.reboots) == (1, 1)
+    scenario.settle()
+    assert (len(scenario.attached), scenario.guest.reboots) == (1, 1)
     later = str(uuid4())
     for _ in range(2):
         conductor.detach(caller, later, instance, None)
-    scene.settle()
-    scene.attach()
+    scenario.settle()
+    scenario.attach()
     conductor.detach(caller, later, instance, None)
-    scene.settle()
+    scenario.settle()
     # What was attached since is not this operation's any more.
-    assert (len(scene.attached), scene.guest.reboots) == (1, 3)
+    assert (len(scenario.attached), scenario.guest.reboots) == (1, 3)
 
 
-def test_client_chooses_the_operation_uuid(scene: Scene) -> None:
-    chosen = replace(scene.operator, key=str(uuid4()))
-    first = chosen.post(scene.path, {}, status=202)
+def test_client_chooses_the_operation_uuid(scenario: Scenario) -> None:
+    chosen = replace(scenario.operator, key=str(uuid4()))
+    first = chosen.post(scenario.path, {}, status=202)
     assert first["uuid"] == chosen.key
-    scene.settle()
-    again = chosen.post(scene.path, {}, status=202)
+    scenario.settle()
+    again = chosen.post(scenario.path, {}, status=202)
     assert (again["uuid"], again["state"]) == (chosen.key, "succeeded")
-    scene.settle()
-    assert len(scene.attached) == 1
-    assert "another request" in refused(chosen.delete(scene.path, status=409))
-    assert len(scene.attached) == 1
+    scenario.settle()
+    assert len(scenario.attached) == 1
+    assert "another request" in refused(chosen.delete(scenario.path, status=409))
+    assert len(scenario.attached) == 1
 
 
 def test_policy_for_owners_reaches_only_their_servers(
-    scene: Scene, conductor: ConductorClient
+    scenario: Scenario, conductor: ConductorClient
 ) -> None:
     stranger = Caller("strangers", "stranger", "req-attach")
     for verb in (conductor.attach, conductor.detach):
-        with pytest.raises(exception.NotFound, match=f"Instance {scene.server.uuid}"):
-            verb(stranger, str(uuid4()), scene.server.uuid, None)
-    owner = Caller(scene.member.project, "owner", "req-attach")
-    conductor.attach(owner, str(uuid4()), scene.server.uuid, None)
-    scene.settle()
-    assert len(scene.attached) == 1
+        with pytest.raises(exception.NotFound, match=f"Instance {scenario.server.uuid}"):
+            verb(stranger, str(uuid4()), scenario.server.uuid, None)
+    owner = Caller(scenario.member.project, "owner", "req-attach")
+    conductor.attach(owner, str(uuid4()), scenario.server.uuid, None)
+    scenario.settle()
+    assert len(scenario.attached) == 1
 
 
 class Meddled(Allocations):
@@ -647,34 +657,34 @@ class Meddled(Allocations):
         return found
 
 
-def test_allocation_is_read_again_after_a_conflict(scene: Scene) -> None:
-    scene.attach()
-    provider, uuid = scene.rack.provider(), scene.server.uuid
-    providers = {provider: scene.rack.resource_class}
-    meddled = Meddled(scene.placement.adapter())
-    allocation = InstanceAllocation(db=scene.database, placement=meddled)
+def test_allocation_is_read_again_after_a_conflict(scenario: Scenario) -> None:
+    scenario.attach()
+    provider, uuid = scenario.rack.provider(), scenario.server.uuid
+    providers = {provider: scenario.rack.resource_class}
+    meddled = Meddled(scenario.placement.adapter())
+    allocation = InstanceAllocation(db=scenario.database, placement=meddled)
     found = meddled.consumer(uuid)
     assert found is not None
-    current = Allocations(scene.placement.adapter()).consumer(uuid)
+    current = Allocations(scenario.placement.adapter()).consumer(uuid)
     assert current is not None
-    less = {**current.allocations, provider: {scene.rack.resource_class: 1}}
+    less = {**current.allocations, provider: {scenario.rack.resource_class: 1}}
     meddled.set_consumer(uuid, replace(current, allocations=less))
     meddled.times = 2
     allocation.grow(uuid, providers)
-    assert scene.allocated == {provider: 2}
+    assert scenario.allocated == {provider: 2}
     meddled.times = 1000
-    more = {**current.allocations, provider: {scene.rack.resource_class: 3}}
-    fresh = Allocations(scene.placement.adapter()).consumer(uuid)
+    more = {**current.allocations, provider: {scenario.rack.resource_class: 3}}
+    fresh = Allocations(scenario.placement.adapter()).consumer(uuid)
     assert fresh is not None
     meddled.set_consumer(uuid, replace(fresh, allocations=more))
     with pytest.raises(exception.Unavailable, match="keeps changing"):
         allocation.shrink(uuid, providers)
     meddled.times = 1
     allocation.shrink(uuid, providers)
-    assert scene.allocated == {provider: 2}
+    assert scenario.allocated == {provider: 2}
     # What Nova has removed does not come back.
-    scene.placement.free(uuid)
+    scenario.placement.free(uuid)
     allocation.shrink(uuid, providers)
     with pytest.raises(exception.NotFound):
         allocation.grow(uuid, providers)
-    assert scene.allocated == {}
+    assert scenario.allocated == {}

@@ -13,7 +13,7 @@ from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.service import wait_until
-from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.host_reports import report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client

@@ -24,7 +24,7 @@ from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.report import Hello
 from cyborg.rpc.agent import AgentClient
-from cyborg.tests.fixtures.machines import provider_of, report_of
+from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.proxy import Proxy
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.steps import everything
@@ -46,7 +46,7 @@ _SETTINGS = conductor_app.Settings(
 
 
 @dataclass(frozen=True)
-class House:
+class Environment:
     """The use cases behind a proxy, and the database as others see it."""
 
     cases: UseCases
@@ -82,7 +82,7 @@ def quiet(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def house(stack: Stack, quiet: Database) -> Iterator[House]:
+def environment(stack: Stack, quiet: Database) -> Iterator[Environment]:
     url = quiet.engine.url
     bus = stack.bus()
     agents = AgentClient(bus, timeout=1.0)
@@ -93,7 +93,7 @@ def house(stack: Stack, quiet: Database) -> Iterator[House]:
         cases = conductor_app.use_cases(
             settings=_SETTINGS, db=db, agents=agents, peers=peers, wake=lambda: None
         )
-        yield House(cases, proxy, quiet)
+        yield Environment(cases, proxy, quiet)
         db.close()
     agents.close()
     bus.close()
@@ -104,19 +104,19 @@ def operation() -> str:
     return str(uuid4())
 
 
-def published(house: House, devices: int = 1) -> int:
+def published(environment: Environment, devices: int = 1) -> int:
     """Have a host reported; gives its agent's epoch."""
-    epoch = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
-    house.cases.report_applier.report(HOST, epoch, report_of(HOST, devices))
+    epoch = environment.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
+    environment.cases.report_applier.report(HOST, epoch, report_of(HOST, devices))
     return epoch
 
 
-def created(house: House) -> tuple[str, list[str]]:
+def created(environment: Environment) -> tuple[str, list[str]]:
     """The name of a new profile, and ARQs of it."""
     groups = ({"resources:FPGA": "2"},)
     profile = DeviceProfile(str(uuid4()), f"profile-{uuid4().hex}", groups)
-    house.cases.profiles.create(CALLER, str(uuid4()), profile)
-    made = house.cases.arq_creator.create(CALLER, str(uuid4()), profile.name)
+    environment.cases.profiles.create(CALLER, str(uuid4()), profile)
+    made = environment.cases.arq_creator.create(CALLER, str(uuid4()), profile.name)
     return profile.name, [one.uuid for one in made]
 
 
@@ -124,96 +124,100 @@ def binding(arqs: list[str], instance: str) -> list[Binding]:
     return [Binding(one, HOST, provider_of(HOST, 0), instance) for one in arqs]
 
 
-def test_hello_and_first_report_survive_a_lost_commit(house: House):
-    house.proxy.lose_answer_to(b"COMMIT")
-    welcome = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None))
-    assert house.proxy.lost == 1
+def test_hello_and_first_report_survive_a_lost_commit(environment: Environment):
+    environment.proxy.lose_answer_to(b"COMMIT")
+    welcome = environment.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None))
+    assert environment.proxy.lost == 1
     report = report_of(HOST, 2)
-    house.proxy.lose_answer_to(b"COMMIT")
-    taken = house.cases.report_applier.report(HOST, welcome.epoch, report)
-    assert (house.proxy.lost, house.count("devices"), house.count("attach_handles")) == (2, 2, 4)
+    environment.proxy.lose_answer_to(b"COMMIT")
+    taken = environment.cases.report_applier.report(HOST, welcome.epoch, report)
+    assert (
+        environment.proxy.lost,
+        environment.count("devices"),
+        environment.count("attach_handles"),
+    ) == (2, 2, 4)
     hello = Hello(HOST, (HOST,), "0", f"bus@{HOST}", welcome.epoch)
-    again = house.cases.heartbeats.hello(hello)
+    again = environment.cases.heartbeats.hello(hello)
     assert (again.epoch, again.digest) == (welcome.epoch, report.digest())
     assert again.desired_generation == taken.desired_generation
 
 
-def test_api_heartbeat_survives_a_lost_commit(house: House):
+def test_api_heartbeat_survives_a_lost_commit(environment: Environment):
     host = f"api-{uuid4().hex[:12]}"
-    house.losing(lambda: house.cases.heartbeats.api_alive(host, "1", "somewhere"))
-    assert house.count("services", host=host, epoch=1) == 1
+    environment.losing(lambda: environment.cases.heartbeats.api_alive(host, "1", "somewhere"))
+    assert environment.count("services", host=host, epoch=1) == 1
 
 
-def test_profiles_survive_a_lost_commit(house: House, operation: str):
+def test_profiles_survive_a_lost_commit(environment: Environment, operation: str):
     profile = DeviceProfile(str(uuid4()), "gpu", ({"resources:FPGA": "1"},))
-    made = house.losing(lambda: house.cases.profiles.create(CALLER, operation, profile))
+    made = environment.losing(lambda: environment.cases.profiles.create(CALLER, operation, profile))
     assert isinstance(made, DeviceProfile)
-    assert (made.uuid, house.count("device_profiles")) == (profile.uuid, 1)
+    assert (made.uuid, environment.count("device_profiles")) == (profile.uuid, 1)
     other = str(UUID(int=UUID(operation).int ^ 1))
-    house.losing(lambda: house.cases.profiles.delete(CALLER, other, ["gpu"]))
-    assert house.count("device_profiles") == 0
+    environment.losing(lambda: environment.cases.profiles.delete(CALLER, other, ["gpu"]))
+    assert environment.count("device_profiles") == 0
 
 
-def test_arqs_are_created_once_after_a_lost_commit(house: House, operation: str):
-    name, before = created(house)
-    made = house.losing(lambda: house.cases.arq_creator.create(CALLER, operation, name))
+def test_arqs_are_created_once_after_a_lost_commit(environment: Environment, operation: str):
+    name, before = created(environment)
+    made = environment.losing(lambda: environment.cases.arq_creator.create(CALLER, operation, name))
     assert isinstance(made, list)
-    assert house.count("extended_accelerator_requests") == len(before) + len(made) == 4
+    assert environment.count("extended_accelerator_requests") == len(before) + len(made) == 4
 
 
-def test_bind_holds_one_handle_after_a_lost_commit(house: House, operation: str):
-    published(house)
-    _, arqs = created(house)
+def test_bind_holds_one_handle_after_a_lost_commit(environment: Environment, operation: str):
+    published(environment)
+    _, arqs = created(environment)
     binds = binding(arqs, str(uuid4()))
-    house.losing(lambda: house.cases.arq_binder.patch(CALLER, operation, binds, []))
-    assert house.count("attach_handles", state="held") == 2
-    assert house.count("extended_accelerator_requests", state="Bound") == 2
-    assert house.count("work", kind="notify") == 2
+    environment.losing(lambda: environment.cases.arq_binder.patch(CALLER, operation, binds, []))
+    assert environment.count("attach_handles", state="held") == 2
+    assert environment.count("extended_accelerator_requests", state="Bound") == 2
+    assert environment.count("work", kind="notify") == 2
 
 
-def test_unbind_survives_a_lost_commit(house: House, operation: str):
-    published(house)
-    _, arqs = created(house)
-    house.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, str(uuid4())), [])
-    house.losing(lambda: house.cases.arq_binder.patch(CALLER, operation, [], arqs))
-    assert house.count("attach_handles", state="held") == 0
-    assert house.count("extended_accelerator_requests", state="Unbound") == 2
+def test_unbind_survives_a_lost_commit(environment: Environment, operation: str):
+    published(environment)
+    _, arqs = created(environment)
+    environment.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, str(uuid4())), [])
+    environment.losing(lambda: environment.cases.arq_binder.patch(CALLER, operation, [], arqs))
+    assert environment.count("attach_handles", state="held") == 0
+    assert environment.count("extended_accelerator_requests", state="Unbound") == 2
 
 
 @pytest.mark.parametrize("by", ["instance", "uuid"])
-def test_deletes_survive_a_lost_commit(house: House, operation: str, by: str):
-    published(house)
-    _, arqs = created(house)
+def test_deletes_survive_a_lost_commit(environment: Environment, operation: str, by: str):
+    published(environment)
+    _, arqs = created(environment)
     instance = str(uuid4())
-    house.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, instance), [])
-    deleter = house.cases.arq_releaser
+    environment.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, instance), [])
+    deleter = environment.cases.arq_releaser
     if by == "instance":
-        house.losing(lambda: deleter.by_instance(CALLER, operation, instance))
+        environment.losing(lambda: deleter.by_instance(CALLER, operation, instance))
     else:
-        house.losing(lambda: deleter.by_uuid(CALLER, operation, arqs))
-    assert house.count("extended_accelerator_requests") == 0
-    assert house.count("attach_handles", state="free") == 2
+        environment.losing(lambda: deleter.by_uuid(CALLER, operation, arqs))
+    assert environment.count("extended_accelerator_requests") == 0
+    assert environment.count("attach_handles", state="free") == 2
 
 
-def test_devices_and_attributes_survive_a_lost_commit(house: House, operation: str):
-    published(house)
-    with house.database.reader() as tx:
+def test_devices_and_attributes_survive_a_lost_commit(environment: Environment, operation: str):
+    published(environment)
+    with environment.database.reader() as tx:
         device = tx.execute(sa.select(METADATA.tables["devices"].c.uuid)).scalar_one()
         deployable = tx.execute(sa.select(METADATA.tables["deployables"].c.uuid)).scalar_one()
     status = DeviceStatus.MAINTAINING
-    device_admin = house.cases.device_admin
-    house.losing(lambda: device_admin.update(CALLER, operation, device, status=status))
-    assert house.count("events", action="maintaining") == 1
+    device_admin = environment.cases.device_admin
+    environment.losing(lambda: device_admin.update(CALLER, operation, device, status=status))
+    assert environment.count("events", action="maintaining") == 1
     once, again = str(uuid4()), str(uuid4())
-    attributes = house.cases.attributes
-    house.losing(
+    attributes = environment.cases.attributes
+    environment.losing(
         lambda: attributes.create(
             CALLER, once, deployable=deployable, key="rack", value="7", uuid=None
         )
     )
-    assert house.count("attributes", origin="operator") == 1
-    with house.database.reader() as tx:
+    assert environment.count("attributes", origin="operator") == 1
+    with environment.database.reader() as tx:
         table = METADATA.tables["attributes"]
         mine = tx.execute(sa.select(table.c.uuid).where(table.c.key == "rack")).scalar_one()
-    house.losing(lambda: attributes.delete(CALLER, again, mine))
-    assert house.count("attributes", origin="operator") == 0
+    environment.losing(lambda: attributes.delete(CALLER, again, mine))
+    assert environment.count("attributes", origin="operator") == 0

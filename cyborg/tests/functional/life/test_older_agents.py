@@ -15,7 +15,7 @@ from cyborg.model import wire
 from cyborg.rpc.faults import answering
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC, RPCClient
 from cyborg.rpc.versions import FIRST
-from cyborg.tests.fixtures.machines import DRIVER, RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.host_reports import DRIVER, RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.placement import fresh_host
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.life.http import Client

@@ -29,7 +29,7 @@ from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ended, everything, work_left
 from cyborg.tests.functional.life.test_discovery import card
-from cyborg.tests.unit.rpc.doors import arguments, verbs
+from cyborg.tests.unit.rpc.endpoints import arguments, verbs
 
 HOST = "strange"
 SENDER = f"cyborg-agent@{HOST}"
@@ -250,7 +250,7 @@ def operator(app: Any) -> Client:
 
 
 @pytest.mark.parametrize(
-    ("door", "words"),
+    ("subject", "words"),
     [
         (Older(), "does not know discovery"),
         (Stranger(), "Invalid value for arguments"),
@@ -270,7 +270,7 @@ def test_unknown_verb_at_agent_fails_its_part_of_an_operation(
     database: Database,
     caplog: pytest.LogCaptureFixture,
     *,
-    door: Any,
+    subject: Any,
     words: str,
 ) -> None:
     host = fresh_host("older")
@@ -278,7 +278,7 @@ def test_unknown_verb_at_agent_fails_its_part_of_an_operation(
     begun = client.hello(Hello(host, (host,), "0", f"cyborg-agent@{host}", None))
     client.report(host, begun.epoch, Report(()))
     client.close()
-    server = stack.bus().server(AGENT_TOPIC, host, door)
+    server = stack.bus().server(AGENT_TOPIC, host, subject)
     server.start()
     try:
         body = {"hosts": [host]}

@@ -84,7 +84,7 @@ def test_concurrent_reports_and_binds(
     host = racked(cards={CARD: 8})
     rounds = create_many(nova, profile, resource_class, 16)
 
-    def life(arqs: Arqs) -> int:
+    def lifecycle(arqs: Arqs) -> int:
         body = bind_body(arqs, host.compute, host.provider(), str(uuid4()))
         answer = nova.answer("PATCH", ARQS, body)
         if answer == 202:
@@ -97,7 +97,7 @@ def test_concurrent_reports_and_binds(
             seen(host)
         return 0
 
-    verbs: list[Callable[[], int]] = [wiggle, *(partial(life, arqs) for arqs in rounds)]
+    verbs: list[Callable[[], int]] = [wiggle, *(partial(lifecycle, arqs) for arqs in rounds)]
     answers = at_once(verbs)
     assert set(answers[1:]) <= {202, 409}
     sound(database)

@@ -30,8 +30,8 @@ from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.report import Hello
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.tests.fixtures.accelerators import AcceleratorClient
+from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.loopback import Loopback
-from cyborg.tests.fixtures.machines import provider_of, report_of
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.http import TokenReader
 from cyborg.tests.functional.life.steps import eventually
@@ -48,16 +48,16 @@ class SmallNova:
     def __init__(self) -> None:
         self.api = ""
         self.seen: dict[str, str] = {}
-        self.door = Loopback(self._answer, one_at_a_time=True)
+        self.listener = Loopback(self._answer, one_at_a_time=True)
 
     def adapter(self) -> Adapter:
         """What the conductor sends events with."""
-        session = Session(auth=NoAuth(endpoint=f"{self.door.url}/v2.1"), timeout=20)
+        session = Session(auth=NoAuth(endpoint=f"{self.listener.url}/v2.1"), timeout=20)
         return Adapter(session, service_type="compute")
 
     def boot(self, instance: str) -> int:
         """Ask it for a server; the status of the answer."""
-        return requests.post(f"{self.door.url}/boot", json=instance, timeout=30).status_code
+        return requests.post(f"{self.listener.url}/boot", json=instance, timeout=30).status_code
 
     def _answer(self, environ: Any, start_response: Any) -> list[bytes]:
         body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
@@ -78,7 +78,7 @@ class SmallNova:
 @pytest.fixture
 def nova() -> Iterator[SmallNova]:
     nova = SmallNova()
-    with nova.door:
+    with nova.listener:
         yield nova
 
 
@@ -105,10 +105,10 @@ def small(
         profile = DeviceProfile(str(uuid4()), PROFILE, groups)
         conductor.create_device_profile(Caller("p", "u", "req-1"), str(uuid4()), profile)
         reader = Reader(url)
-        door = TokenReader(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
+        listener = TokenReader(RequestId(api_app.core(conf, reader=reader, conductor=conductor)))
         for name, value in (("api_workers", 1), ("port", 0), ("host_ip", "127.0.0.1")):
             conf.set_override(name, value, group="api")
-        server = HttpServer(door, conf)
+        server = HttpServer(listener, conf)
         server.start()
         nova.api = "http://{}:{}/v2".format(*server.address)
         yield nova

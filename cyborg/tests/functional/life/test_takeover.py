@@ -38,7 +38,7 @@ Computes = Callable[..., Compute]
 Profiles = Callable[..., str]
 
 
-class Mortal:
+class FakeConductor:
     """Another conductor, as far as its lease and the work in its hands go."""
 
     def __init__(self, database: Database) -> None:
@@ -72,8 +72,8 @@ class Mortal:
 
 
 @pytest.fixture
-def mortal(database: Database) -> Iterator[Mortal]:
-    one = Mortal(database)
+def fake_conductor(database: Database) -> Iterator[FakeConductor]:
+    one = FakeConductor(database)
     yield one
     one.die()
 
@@ -102,18 +102,18 @@ def age_ms(database: Database) -> int:
 
 
 def test_work_of_a_dead_conductor_is_taken_over(
-    mortal: Mortal,
+    fake_conductor: FakeConductor,
     bound: dict[str, str],
     nova_api: SimulatedNova,
     stack: Stack,
     database: Database,
 ) -> None:
-    rows = mortal.take(kind=WorkKind.NOTIFY, **bound)
+    rows = fake_conductor.take(kind=WorkKind.NOTIFY, **bound)
     lease = stack.times.lease
     # As long as it lives, however long it takes, nobody else touches it.
     eventually(lambda: age_ms(database) > 1500 * lease)
     assert (told(nova_api, bound), work_left(database)) == (1, ["notify"])
-    mortal.die()
+    fake_conductor.die()
     assert service.wait_until(lambda: told(nova_api, bound) == 2, timeout=lease + 2)
     eventually(lambda: work_left(database) == [])
     # It comes to itself, and finds that what it does counts no more.
@@ -128,12 +128,16 @@ def test_work_of_a_dead_conductor_is_taken_over(
     assert told(nova_api, bound) == 2
 
 
-def test_former_owner_cannot_complete_taken_over_work(mortal: Mortal, database: Database) -> None:
+def test_former_owner_cannot_complete_taken_over_work(
+    fake_conductor: FakeConductor, database: Database
+) -> None:
     """The row still stands, in the hands of another conductor that lives."""
-    rows = mortal.take(kind=WorkKind.NOTIFY, instance_uuid=str(uuid4()), arq_uuid=str(uuid4()))
-    heir = Mortal(database)
+    rows = fake_conductor.take(
+        kind=WorkKind.NOTIFY, instance_uuid=str(uuid4()), arq_uuid=str(uuid4())
+    )
+    successor = FakeConductor(database)
     try:
-        taken = heir.take_over()
+        taken = successor.take_over()
         assert [one.uuid for one in taken] == [one.uuid for one in rows]
         queue = WorkQueue(db=database)
         for context in (queue.complete, queue.checkpoint):
@@ -148,13 +152,16 @@ def test_former_owner_cannot_complete_taken_over_work(mortal: Mortal, database: 
             pass
         assert work_left(database) == []
     finally:
-        heir.die()
+        successor.die()
 
 
 def test_rescheduled_work_is_done_by_any_conductor(
-    mortal: Mortal, bound: dict[str, str], nova_api: SimulatedNova, database: Database
+    fake_conductor: FakeConductor,
+    bound: dict[str, str],
+    nova_api: SimulatedNova,
+    database: Database,
 ) -> None:
-    rows = mortal.take(kind=WorkKind.NOTIFY, **bound)
+    rows = fake_conductor.take(kind=WorkKind.NOTIFY, **bound)
     WorkQueue(db=database).reschedule(rows, "not now", pause_ms=1)
     eventually(lambda: told(nova_api, bound) == 2)
     eventually(lambda: work_left(database) == [])

@@ -31,8 +31,8 @@ from cyborg.model.report import DriverReport, Hello, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import CONDUCTOR_TOPIC
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.functional.life.http import Client, bind_body

@@ -33,7 +33,7 @@ _NOVA = Caller("service-project", "nova", "req-machine", everywhere=True, servic
 Refusals = set[type[exception.CyborgError]]
 
 
-class Fate(Enum):
+class Outcome(Enum):
     """What happens to a request on the bus: which message is lost, and how often."""
 
     FINE = ("", 0)
@@ -91,7 +91,7 @@ class Clients:
         prepare: bool,
         count: int = 1,
         project: str = PROJECTS[0],
-        fate: Fate = Fate.FINE,
+        outcome: Outcome = Outcome.FINE,
     ) -> None:
         """New ARQs of a project, all or none."""
         operation = self._operation()
@@ -103,7 +103,7 @@ class Clients:
         def done(model: Model) -> None:
             model.create(arq_uuids(operation, count), prepare=prepare, project=project)
 
-        self._request("create_arqs", ask, done, fate=fate)
+        self._request("create_arqs", ask, done, outcome=outcome)
 
     def bind(
         self,
@@ -111,7 +111,7 @@ class Clients:
         instance: str | None = None,
         *,
         project: str | None = None,
-        fate: Fate = Fate.FINE,
+        outcome: Outcome = Outcome.FINE,
         code: int = 200,
     ) -> str:
         """Bind ARQs (uuid, provider) for an instance, a new one by default, as Nova would.
@@ -142,13 +142,13 @@ class Clients:
         def done(model: Model) -> None:
             model.bind(bindings, instance, self.cloud.clock.ms, told)
 
-        self._request("patch_arqs", ask, done, refusals=objections, fate=fate)
+        self._request("patch_arqs", ask, done, refusals=objections, outcome=outcome)
         if instance not in self.model.instances:
             self.site.placement.free(instance)
         return instance
 
     def unbind(
-        self, uuids: Sequence[str], *, project: str | None = None, fate: Fate = Fate.FINE
+        self, uuids: Sequence[str], *, project: str | None = None, outcome: Outcome = Outcome.FINE
     ) -> None:
         """Take ARQs off their instances, all or none."""
         refusals: Refusals = set()
@@ -161,7 +161,7 @@ class Clients:
 
         with_units = self._units()
         self._request(
-            "patch_arqs", ask, lambda model: model.unbind(uuids), refusals=refusals, fate=fate
+            "patch_arqs", ask, lambda model: model.unbind(uuids), refusals=refusals, outcome=outcome
         )
         self._give_back(with_units)
 
@@ -171,7 +171,7 @@ class Clients:
         *,
         service: bool = True,
         project: str = PROJECTS[0],
-        fate: Fate = Fate.FINE,
+        outcome: Outcome = Outcome.FINE,
     ) -> None:
         """Delete ARQs by uuid, as Nova (``service``) or a project's member.
 
@@ -194,11 +194,15 @@ class Clients:
         going = set(known) - set(kept)
         with_units = self._units()
         self._request(
-            "delete_arqs", ask, lambda model: model.delete(going), refusals=refusals, fate=fate
+            "delete_arqs",
+            ask,
+            lambda model: model.delete(going),
+            refusals=refusals,
+            outcome=outcome,
         )
         self._give_back(with_units)
 
-    def delete_instance(self, instance: str, *, fate: Fate = Fate.FINE) -> None:
+    def delete_instance(self, instance: str, *, outcome: Outcome = Outcome.FINE) -> None:
         """Delete a server, as Nova does: its ARQs first, then its allocations."""
         operation = self._operation()
 
@@ -207,14 +211,16 @@ class Clients:
 
         going = self.model.of_instance(instance)
         with_units = self._units()
-        self._request("delete_instance_arqs", ask, lambda model: model.delete(going), fate=fate)
+        self._request(
+            "delete_instance_arqs", ask, lambda model: model.delete(going), outcome=outcome
+        )
         self._give_back(with_units)
         if instance not in self.model.instances:
             self.site.nova.disown(instance)
 
     # What operators do.
 
-    def set_enabled(self, provider: str, *, enabled: bool, fate: Fate = Fate.FINE) -> None:
+    def set_enabled(self, provider: str, *, enabled: bool, outcome: Outcome = Outcome.FINE) -> None:
         """Take the device behind a provider out of service, or put it back."""
         cloud = snapshot.take(self.site.database)
         (row,) = [one for one in cloud.deployables if one.rp_uuid == provider]
@@ -228,9 +234,9 @@ class Clients:
         def done(model: Model) -> None:
             (model.disabled.discard if enabled else model.disabled.add)(provider)
 
-        self._request("set_device_status", ask, done, fate=fate)
+        self._request("set_device_status", ask, done, outcome=outcome)
 
-    def program(self, provider: str, image: str, *, fate: Fate = Fate.FINE) -> None:
+    def program(self, provider: str, image: str, *, outcome: Outcome = Outcome.FINE) -> None:
         """Have an image loaded into a card; those that cannot take one refuse."""
         query = sa.select(Deployable.uuid).where(Deployable.rp_uuid == provider)
         with self.site.database.reader() as tx:
@@ -248,7 +254,7 @@ class Clients:
         def done(model: Model) -> None:
             model.program(provider, Order(operation, image))
 
-        self._request("program_deployable", ask, done, refusals=refusals, fate=fate)
+        self._request("program_deployable", ask, done, refusals=refusals, outcome=outcome)
 
     def _request(
         self,
@@ -257,12 +263,12 @@ class Clients:
         done: Callable[[Model], None],
         *,
         refusals: Refusals | None = None,
-        fate: Fate = Fate.FINE,
+        outcome: Outcome = Outcome.FINE,
     ) -> None:
         """Send a request; whatever becomes of it, it is done or not, and the answer says so."""
         before = everything(self.site.database) if refusals and verb == "patch_arqs" else None
         error: exception.CyborgError | None = None
-        with self._losing(verb, fate):
+        with self._losing(verb, outcome):
             try:
                 answer = ask()
             except exception.OutcomeUnknown:
@@ -285,10 +291,10 @@ class Clients:
             done(self.model)
 
     @contextmanager
-    def _losing(self, verb: str, fate: Fate) -> Iterator[None]:
+    def _losing(self, verb: str, outcome: Outcome) -> Iterator[None]:
         """Let the bus lose messages of one request, and no others."""
         exchange = self.cloud.exchange
-        what, times = fate.value
+        what, times = outcome.value
         lose = exchange.lose_request if what == "request" else exchange.lose_answer
         loses = exchange.loses_request if what == "request" else exchange.loses_answer
         lose(verb, times)

@@ -32,21 +32,21 @@ from cyborg.model.process import CONDUCTOR
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC, CONDUCTOR_TOPIC
-from cyborg.tests.fixtures.barrier import let_end
-from cyborg.tests.fixtures.direct import Died, DirectBus, Exchange
+from cyborg.tests.fixtures.barrier import wait_for_operations
+from cyborg.tests.fixtures.direct_bus import Died, DirectBus, Exchange
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.life.cards import CARD, OTHER
-from cyborg.tests.functional.machine.hardware import Machine
-from cyborg.tests.functional.machine.mortal import (
+from cyborg.tests.functional.machine.crashable import (
     AtOnce,
     Clock,
-    Life,
-    MortalDatabase,
+    CrashableAdapter,
+    CrashableDatabase,
+    CrashPlan,
     ProcessDriver,
-    Road,
 )
+from cyborg.tests.functional.machine.hardware import Machine
 
 #: How long a host has to prepare, and a silent conductor its work, in seconds.
 BIND_TIMEOUT = 60.0
@@ -110,7 +110,7 @@ class Cloud:
     plans: dict[Point, Callable[[], None]] = field(default_factory=dict)
     #: Where agents keep what they remember.
     directory: Path = field(init=False)
-    lives: list[Life] = field(default_factory=list)
+    crash_plans: list[CrashPlan] = field(default_factory=list)
     databases: list[Database] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -124,40 +124,44 @@ class Cloud:
         """The conductors' verbs, as an API process has them."""
         return ConductorClient(DirectBus(self.exchange), timeout=10.0)
 
-    def life(self) -> Life:
+    def crash_plan(self) -> CrashPlan:
         """A new process's."""
-        made = Life()
-        self.lives.append(made)
+        made = CrashPlan()
+        self.crash_plans.append(made)
         return made
 
-    def to_placement(self, life: Life) -> Placement:
+    def to_placement(self, crash_plan: CrashPlan) -> Placement:
         """A process's way to Placement."""
-        return Placement(self._road_to_placement(life))
+        return Placement(self._road_to_placement(crash_plan))
 
-    def to_allocations(self, life: Life) -> Allocations:
+    def to_allocations(self, crash_plan: CrashPlan) -> Allocations:
         """The same for a conductor."""
-        return Allocations(self._road_to_placement(life))
+        return Allocations(self._road_to_placement(crash_plan))
 
-    def _road_to_placement(self, life: Life) -> Road:
-        return Road(self.site.placement.adapter(), life=life, away=lambda: self.placement_away)
+    def _road_to_placement(self, crash_plan: CrashPlan) -> CrashableAdapter:
+        return CrashableAdapter(
+            self.site.placement.adapter(), crash_plan=crash_plan, away=lambda: self.placement_away
+        )
 
-    def to_nova(self, life: Life) -> Road:
+    def to_nova(self, crash_plan: CrashPlan) -> CrashableAdapter:
         """A process's way to Nova."""
 
         def away() -> bool:
             self.reach(Point.NOVA)
             return self.nova_away
 
-        return Road(self.site.nova.adapter(), life=life, away=away)
+        return CrashableAdapter(self.site.nova.adapter(), crash_plan=crash_plan, away=away)
 
-    def to_glance(self, life: Life) -> Glance:
+    def to_glance(self, crash_plan: CrashPlan) -> Glance:
         """A process's way to Glance."""
-        road = Road(self.site.glance.adapter(), life=life, away=lambda: self.glance_away)
+        road = CrashableAdapter(
+            self.site.glance.adapter(), crash_plan=crash_plan, away=lambda: self.glance_away
+        )
         return Glance(road, retries=0)
 
-    def auditor(self, life: Life | None = None, ages: Ages | None = None) -> Auditor:
+    def auditor(self, crash_plan: CrashPlan | None = None, ages: Ages | None = None) -> Auditor:
         """One without memory; for an operator unless a process is given."""
-        alive = life or Life()
+        alive = crash_plan or CrashPlan()
         return Auditor(
             db=self.site.database,
             placement=self.to_placement(alive),
@@ -173,8 +177,8 @@ class Cloud:
 
     def close(self) -> None:
         """End every process, and close its connections."""
-        for life in self.lives:
-            life.end()
+        for crash_plan in self.crash_plans:
+            crash_plan.end()
         for database in self.databases:
             database.close()
 
@@ -183,12 +187,12 @@ class Control:
     """A conductor process."""
 
     def __init__(self, cloud: Cloud, host: str) -> None:
-        self.life = cloud.life()
-        self._db = MortalDatabase(cloud.site.url, clock=cloud.clock, life=self.life)
+        self.crash_plan = cloud.crash_plan()
+        self._db = CrashableDatabase(cloud.site.url, clock=cloud.clock, crash_plan=self.crash_plan)
         cloud.databases.append(self._db)
         self._cloud = cloud
         bus = DirectBus(cloud.exchange, crossing=self._cross)
-        self.life.at_end(bus.close)
+        self.crash_plan.at_end(bus.close)
         settings = conductor_app.Settings(
             host=host,
             process=uuid4().hex[:8],
@@ -203,7 +207,9 @@ class Control:
         process = Process(host, CONDUCTOR, "0", f"{CONDUCTOR_TOPIC}@{host}", settings.process)
         self._lease = ConductorLease(db=self._db, process=process)
         agents = AgentClient(bus, timeout=10.0)
-        peers = conductor_app.Peers(Nova(cloud.to_nova(self.life)), cloud.to_allocations(self.life))
+        peers = conductor_app.Peers(
+            Nova(cloud.to_nova(self.crash_plan)), cloud.to_allocations(self.crash_plan)
+        )
         self._worker = conductor_app.make_worker(
             settings=settings,
             db=self._db,
@@ -217,7 +223,7 @@ class Control:
         )
         self._reconciler = AuditJob(
             lease=self._lease,
-            auditor=lambda: cloud.auditor(self.life),
+            auditor=lambda: cloud.auditor(self.crash_plan),
             repairs=Repairs(db=self._db, wake=self._worker.wake),
             lease_ms=int(LEASE * 1000),
             limit=50,
@@ -228,7 +234,7 @@ class Control:
         """Its heartbeat."""
         self._living(self._lease.renew)
 
-    def turn(self) -> None:
+    def run_worker(self) -> None:
         """Its worker's turn; all that was due is done or given back when this returns."""
         self._living(self._worker.run_once)
 
@@ -238,7 +244,7 @@ class Control:
 
     @contextmanager
     def _cross(self, message: str) -> Iterator[None]:
-        with self.life.step():
+        with self.crash_plan.step():
             if message.startswith(Point.ASKED.value):
                 self._cloud.reach(Point.ASKED)
             yield
@@ -248,26 +254,26 @@ class Control:
             job()
         except Died:
             # It was to: what it leaves behind is what the others have to live with.
-            assert self.life.over
+            assert self.crash_plan.over
         except exception.Unavailable:
             # Its periodic jobs come again.
             pass
 
 
 class Keeper:
-    """An agent process of one machine; ``beat`` is its round."""
+    """An agent process of one machine; ``run_agent`` is its round."""
 
     def __init__(self, cloud: Cloud, machine: Machine) -> None:
-        self.life = cloud.life()
-        bus = DirectBus(cloud.exchange, crossing=self.life.step)
+        self.crash_plan = cloud.crash_plan()
+        bus = DirectBus(cloud.exchange, crossing=self.crash_plan.step)
         drivers: Mapping[str, ProcessDriver] = {
             rack.driver.name: ProcessDriver(
-                rack, life=self.life, meanwhile=partial(cloud.reach, Point.HOST)
+                rack, crash_plan=self.crash_plan, meanwhile=partial(cloud.reach, Point.HOST)
             )
             for rack in machine.racks
         }
         conductor = ReportClient(bus, timeout=10.0, sender=f"{AGENT_TOPIC}@{machine.name}")
-        glance = cloud.to_glance(self.life)
+        glance = cloud.to_glance(self.crash_plan)
         self._parts = agent_app.make_parts(
             settings=agent_app.Settings(
                 host=machine.name,
@@ -281,7 +287,7 @@ class Keeper:
             ),
             conductor=conductor,
             loaded=[LoadResult(name, driver) for name, driver in drivers.items()],
-            placement=cloud.to_placement(self.life),
+            placement=cloud.to_placement(self.crash_plan),
             glance=lambda: glance,
             clock=cloud.clock.seconds,
         )
@@ -289,7 +295,7 @@ class Keeper:
             (one.driver.name, address) for one in machine.racks for address in (CARD, OTHER)
         ]
         for ending in (bus.close, conductor.close):
-            self.life.at_end(ending)
+            self.crash_plan.at_end(ending)
         endpoint = AgentEndpoint(
             self._parts.operations,
             discoveries=self._parts.discoveries,
@@ -298,15 +304,15 @@ class Keeper:
         )
         bus.server(AGENT_TOPIC, machine.name, endpoint).start()
 
-    def beat(self) -> exception.CyborgError | None:
+    def run_agent(self) -> exception.CyborgError | None:
         """One round; answers what kept it from its end. A dead one does nothing more."""
         try:
             self._parts.loop.run_once()
-            let_end(self._parts.operations, self._devices)
+            wait_for_operations(self._parts.operations, self._devices)
         except exception.CyborgError as error:
             return error
         except Died:
-            assert self.life.over
+            assert self.crash_plan.over
         return None
 
 

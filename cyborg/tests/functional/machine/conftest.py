@@ -12,13 +12,13 @@ from cyborg.api import app as api_app
 from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
 from cyborg.tests.functional.machine.cloud import Site
-from cyborg.tests.functional.machine.mortal import Clock
-from cyborg.tests.functional.machine.play import Play
+from cyborg.tests.functional.machine.crashable import Clock
+from cyborg.tests.functional.machine.simulation import Simulation
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
 # Its directed lives show nothing that hangs on the database.
@@ -44,8 +44,8 @@ def site(
 
 
 @pytest.fixture
-def play(site: Site) -> Iterator[Play]:
+def simulation(site: Site) -> Iterator[Simulation]:
     """A cloud of its own for one test."""
-    play = Play(site)
-    yield play
-    play.close()
+    simulation = Simulation(site)
+    yield simulation
+    simulation.close()

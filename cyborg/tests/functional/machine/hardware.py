@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from cyborg.model.pci import PciAddress
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.placement import fresh_host
-from cyborg.tests.functional.life.cards import CARD, OTHER, CardDriver, Rack, SecondDriver, Traits
+from cyborg.tests.functional.life.cards import (
+    CARD,
+    OTHER,
+    CardDriver,
+    Rack,
+    SecondDriver,
+    Traits,
+)
 from cyborg.tests.functional.machine.model import Card
 
 

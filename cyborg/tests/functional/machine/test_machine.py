@@ -16,9 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cyborg.tests.functional.machine.clients import PROJECTS, Fate
+from cyborg.tests.functional.machine.clients import PROJECTS, Outcome
 from cyborg.tests.functional.machine.cloud import Point, Site
-from cyborg.tests.functional.machine.play import Deed, Play, Trouble
+from cyborg.tests.functional.machine.simulation import Interruption, Simulation, Trouble
 from cyborg.tests.functional.schema.databases import SERVER
 
 FULL = os.environ.get("CYBORG_TEST_FULL") == "1"
@@ -36,7 +36,7 @@ SETTINGS = settings(
 WHICH = st.integers(0, 5)
 TWO = st.integers(0, 1)
 SOME = st.lists(WHICH, min_size=1, max_size=3)
-FATES = st.sampled_from([Fate.FINE, Fate.FINE, Fate.FINE, *Fate])
+OUTCOMES = st.sampled_from([Outcome.FINE, Outcome.FINE, Outcome.FINE, *Outcome])
 PROJECT = st.sampled_from(PROJECTS)
 #: Nobody's in particular: an administrator asks.
 ANY_PROJECT = st.sampled_from([None, *PROJECTS])
@@ -48,147 +48,161 @@ class CloudMachine(RuleBasedStateMachine):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        self.play = Play(site)
-        self.providers = list(self.play.model.cards)
+        self.simulation = Simulation(site)
+        self.providers = list(self.simulation.model.cards)
         for prepare, project in product((False, True), PROJECTS):
-            self.play.clients.create(prepare=prepare, project=project)
+            self.simulation.clients.create(prepare=prepare, project=project)
 
     @invariant()
     def holds(self) -> None:
-        self.play.check()
+        self.simulation.check()
 
     def teardown(self) -> None:
         try:
-            self.play.settle()
+            self.simulation.settle()
         finally:
-            self.play.close()
+            self.simulation.close()
 
     # Clients.
 
-    @rule(prepare=st.booleans(), count=st.integers(1, 3), project=PROJECT, fate=FATES)
-    def create(self, prepare: bool, count: int, project: str, fate: Fate) -> None:
-        self.play.clients.create(prepare=prepare, count=count, project=project, fate=fate)
+    @rule(prepare=st.booleans(), count=st.integers(1, 3), project=PROJECT, outcome=OUTCOMES)
+    def create(self, prepare: bool, count: int, project: str, outcome: Outcome) -> None:
+        self.simulation.clients.create(
+            prepare=prepare, count=count, project=project, outcome=outcome
+        )
 
     @rule(choices=SOME, project=PROJECT, code=CODES)
     def boot(self, choices: list[int], project: str, code: int) -> None:
         """Nova's way to a server, without a hitch."""
         for one in choices:
-            prepare = self.play.model.cards[_one(self.providers, one)].prepare
-            self.play.clients.create(prepare=prepare, project=project)
-        self.play.clients.bind(self._fitting(choices, project), project=project, code=code)
+            prepare = self.simulation.model.cards[_one(self.providers, one)].prepare
+            self.simulation.clients.create(prepare=prepare, project=project)
+        self.simulation.clients.bind(self._fitting(choices, project), project=project, code=code)
 
     @precondition(lambda self: any(self._fitting(range(3), one) for one in PROJECTS))
-    @rule(choices=SOME, project=PROJECT, admin=st.booleans(), fate=FATES)
-    def bind(self, choices: list[int], project: str, admin: bool, fate: Fate) -> None:
+    @rule(choices=SOME, project=PROJECT, admin=st.booleans(), outcome=OUTCOMES)
+    def bind(self, choices: list[int], project: str, admin: bool, outcome: Outcome) -> None:
         """What is not bound yet, for a new instance."""
         bindings = self._fitting(choices, project)
         asking = None if admin else project
         if bindings:
-            self.play.clients.bind(bindings, project=asking, fate=fate)
+            self.simulation.clients.bind(bindings, project=asking, outcome=outcome)
 
-    @precondition(lambda self: self.play.model.requests)
-    @rule(choices=SOME, which=WHICH, again=st.booleans(), project=ANY_PROJECT, fate=FATES)
+    @precondition(lambda self: self.simulation.model.requests)
+    @rule(choices=SOME, which=WHICH, again=st.booleans(), project=ANY_PROJECT, outcome=OUTCOMES)
     def bind_oddly(
-        self, choices: list[int], which: int, again: bool, project: str | None, fate: Fate
+        self, choices: list[int], which: int, again: bool, project: str | None, outcome: Outcome
     ) -> None:
         """As nobody should: whatever ARQs there are, for whatever instance."""
-        arqs, instances = list(self.play.model.requests), self.play.model.instances
+        arqs, instances = list(self.simulation.model.requests), self.simulation.model.instances
         bindings = {_one(arqs, one): _one(self.providers, one + which) for one in choices}
         instance = _one(instances, which) if again and instances else None
-        self.play.clients.bind(list(bindings.items()), instance, project=project, fate=fate)
+        self.simulation.clients.bind(
+            list(bindings.items()), instance, project=project, outcome=outcome
+        )
 
-    @precondition(lambda self: self.play.model.requests)
-    @rule(choices=SOME, stranger=st.booleans(), project=ANY_PROJECT, fate=FATES)
-    def unbind(self, choices: list[int], stranger: bool, project: str | None, fate: Fate) -> None:
+    @precondition(lambda self: self.simulation.model.requests)
+    @rule(choices=SOME, stranger=st.booleans(), project=ANY_PROJECT, outcome=OUTCOMES)
+    def unbind(
+        self, choices: list[int], stranger: bool, project: str | None, outcome: Outcome
+    ) -> None:
         chosen = self._chosen(choices, stranger)
-        self.play.clients.unbind(chosen, project=project, fate=fate)
+        self.simulation.clients.unbind(chosen, project=project, outcome=outcome)
 
-    @precondition(lambda self: self.play.model.requests)
-    @rule(choices=SOME, stranger=st.booleans(), project=ANY_PROJECT, fate=FATES)
-    def delete(self, choices: list[int], stranger: bool, project: str | None, fate: Fate) -> None:
+    @precondition(lambda self: self.simulation.model.requests)
+    @rule(choices=SOME, stranger=st.booleans(), project=ANY_PROJECT, outcome=OUTCOMES)
+    def delete(
+        self, choices: list[int], stranger: bool, project: str | None, outcome: Outcome
+    ) -> None:
         """By Nova, or by a member of a project."""
-        self.play.clients.delete(
+        self.simulation.clients.delete(
             self._chosen(choices, stranger),
             service=project is None,
             project=project or PROJECTS[0],
-            fate=fate,
+            outcome=outcome,
         )
 
-    @precondition(lambda self: self.play.model.instances)
-    @rule(which=WHICH, fate=FATES)
-    def delete_instance(self, which: int, fate: Fate) -> None:
-        self.play.clients.delete_instance(_one(self.play.model.instances, which), fate=fate)
+    @precondition(lambda self: self.simulation.model.instances)
+    @rule(which=WHICH, outcome=OUTCOMES)
+    def delete_instance(self, which: int, outcome: Outcome) -> None:
+        self.simulation.clients.delete_instance(
+            _one(self.simulation.model.instances, which), outcome=outcome
+        )
 
     @rule()
     def read(self) -> None:
-        self.play.clients.read()
+        self.simulation.clients.read()
 
     # Operators.
 
-    @rule(which=WHICH, enabled=st.booleans(), fate=FATES)
-    def set_enabled(self, which: int, enabled: bool, fate: Fate) -> None:
-        self.play.clients.set_enabled(_one(self.providers, which), enabled=enabled, fate=fate)
+    @rule(which=WHICH, enabled=st.booleans(), outcome=OUTCOMES)
+    def set_enabled(self, which: int, enabled: bool, outcome: Outcome) -> None:
+        self.simulation.clients.set_enabled(
+            _one(self.providers, which), enabled=enabled, outcome=outcome
+        )
 
-    @rule(which=WHICH, image=TWO, fate=FATES)
-    def program(self, which: int, image: int, fate: Fate) -> None:
-        images = list(self.play.site.images)
-        self.play.clients.program(_one(self.providers, which), _one(images, image), fate=fate)
+    @rule(which=WHICH, image=TWO, outcome=OUTCOMES)
+    def program(self, which: int, image: int, outcome: Outcome) -> None:
+        images = list(self.simulation.site.images)
+        self.simulation.clients.program(
+            _one(self.providers, which), _one(images, image), outcome=outcome
+        )
 
     @rule(which=WHICH, reserved=st.integers(0, 2))
     def edit_by_hand(self, which: int, reserved: int) -> None:
-        self.play.edit(_one(self.providers, which), reserved=reserved)
+        self.simulation.edit(_one(self.providers, which), reserved=reserved)
 
     # Processes.
 
     @rule(which=TWO, renew=st.booleans())
-    def turn(self, which: int, renew: bool) -> None:
-        self.play.turn(which, renew=renew)
+    def run_worker(self, which: int, renew: bool) -> None:
+        self.simulation.run_worker(which, renew=renew)
 
     @rule(which=TWO)
     def audit(self, which: int) -> None:
-        self.play.audit(which)
+        self.simulation.audit(which)
 
     @rule(agent=st.booleans(), which=TWO)
     def restart(self, agent: bool, which: int) -> None:
         """A conductor is killed and replaced; an agent lives on beside the next for a while."""
         if agent:
-            self.play.start_agent(which)
+            self.simulation.start_agent(which)
         else:
-            self.play.replace_conductor(which)
+            self.simulation.replace_conductor(which)
 
     @rule(agent=st.booleans(), which=TWO, steps=st.integers(0, 6), after=st.booleans())
-    def doom(self, agent: bool, which: int, steps: int, after: bool) -> None:
+    def crash_after(self, agent: bool, which: int, steps: int, after: bool) -> None:
         """A process is going to die at one of its next edges."""
         if agent:
-            self.play.doom_agent(which, steps, after=after)
+            self.simulation.doom_agent(which, steps, after=after)
         else:
-            self.play.doom_conductor(which, steps, after=after)
+            self.simulation.crash_conductor_after(which, steps, after=after)
 
     @rule(which=TWO, newest=st.booleans())
-    def beat(self, which: int, newest: bool) -> None:
-        self.play.beat(which, newest=newest)
+    def run_agent(self, which: int, newest: bool) -> None:
+        self.simulation.run_agent(which, newest=newest)
 
-    @rule(point=st.sampled_from(Point), deed=st.sampled_from(Deed), which=WHICH)
-    def plan(self, point: Point, deed: Deed, which: int) -> None:
+    @rule(point=st.sampled_from(Point), interruption=st.sampled_from(Interruption), which=WHICH)
+    def plan(self, point: Point, interruption: Interruption, which: int) -> None:
         """Something will happen in the middle of somebody's work."""
-        self.play.plan(point, deed, which)
+        self.simulation.plan(point, interruption, which)
 
     @rule(seconds=st.sampled_from([1, 5, 35, 70]))
     def wait(self, seconds: int) -> None:
-        self.play.cloud.clock.advance(seconds)
+        self.simulation.cloud.clock.advance(seconds)
 
     @rule(trouble=st.sampled_from(Trouble), which=WHICH, ends=st.booleans())
     def trouble(self, trouble: Trouble, which: int, ends: bool) -> None:
         """Hardware or a peer fails, or works again."""
-        self.play.trouble(trouble, _one(self.providers, which), ends=ends)
+        self.simulation.trouble(trouble, _one(self.providers, which), ends=ends)
 
     def _fitting(self, choices: Iterable[int], project: str) -> list[tuple[str, str]]:
         """ARQs of a project that are not bound, with the chosen providers of their kind."""
         found: dict[str, str] = {}
         for one in choices:
             provider = _one(self.providers, one)
-            prepare = self.play.model.cards[provider].prepare
-            free = self.play.model.free(prepare=prepare, project=project)
+            prepare = self.simulation.model.cards[provider].prepare
+            free = self.simulation.model.free(prepare=prepare, project=project)
             left = [uuid for uuid in free if uuid not in found]
             if left:
                 found[left[0]] = provider
@@ -196,7 +210,7 @@ class CloudMachine(RuleBasedStateMachine):
 
     def _chosen(self, choices: list[int], stranger: bool) -> list[str]:
         """ARQs that are there, and perhaps one that is not."""
-        known = list(self.play.model.requests)
+        known = list(self.simulation.model.requests)
         chosen = list(dict.fromkeys(_one(known, one) for one in choices))
         return [*chosen, str(UUID(int=choices[0]))] if stranger else chosen
 

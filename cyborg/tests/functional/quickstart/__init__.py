@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of quickstart: its walk in this process, its command in one of its own."""
+"""The walk of quickstart against the service of the functional tests."""

@@ -18,8 +18,8 @@ from cyborg.tests.fixtures.placement import PlacementService, requested
 from cyborg.tests.fixtures.stack import Stack
 from cyborg.tests.functional.conftest import Compute
 from cyborg_tools.quickstart import cloud
-from cyborg_tools.quickstart.peer import Scene, StepFailed
-from cyborg_tools.quickstart.preparation import Backstage
+from cyborg_tools.quickstart.clients import Scenario, StepFailed
+from cyborg_tools.quickstart.preparation import Preparation
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.quickstart.walk import Walk
 
@@ -36,7 +36,7 @@ def api_url(conf: cfg.ConfigOpts, stack: Stack) -> Iterator[str]:
 
 
 @pytest.fixture
-def scene(
+def scenario(
     clean: None,
     api_url: str,
     compute: Callable[..., Compute],
@@ -44,12 +44,12 @@ def scene(
     database_url: str,
     placement: PlacementService,
     nova_api: SimulatedNova,
-) -> Iterator[Scene]:
+) -> Iterator[Scenario]:
     """A host with the fake accelerator."""
     host = compute(published=False)
     reader = Reader(database_url)
     (device,) = FakeDriver(FakeHost(), conf).discover()
-    yield Scene(
+    yield Scenario(
         url=api_url,
         placement_url=placement.url,
         nova=nova_api,
@@ -60,24 +60,24 @@ def scene(
     reader.close()
 
 
-def walked(scene: Scene) -> str:
+def walked(scenario: Scenario) -> str:
     out = io.StringIO()
-    Walk(scene, Screen(out)).play()
+    Walk(scenario, Screen(out)).play()
     return " ".join(out.getvalue().split())
 
 
-def test_every_step_succeeds_twice(scene: Scene) -> None:
-    first, second = walked(scene), walked(scene)
+def test_every_step_succeeds_twice(scenario: Scenario) -> None:
+    first, second = walked(scenario), walked(scenario)
     for text in (first, second):
         assert "10. Everything is free again" in text
         assert "/os-server-external-events" in text
         assert '"state": "Bound"' in text
         assert "attach handles: 16 free" in text
         assert "failed" not in text
-    assert Backstage(scene).supply().handles == {"free": 16}
+    assert Preparation(scenario).supply().handles == {"free": 16}
 
 
-def test_leftovers_of_interrupted_walk_are_removed(scene: Scene) -> None:
+def test_leftovers_of_interrupted_walk_are_removed(scenario: Scenario) -> None:
     class Impatient(Screen):
         """Its person presses Ctrl-C when the instance holds the accelerator."""
 
@@ -87,25 +87,32 @@ def test_leftovers_of_interrupted_walk_are_removed(scene: Scene) -> None:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Walk(scene, Impatient(io.StringIO())).play()
-    assert Backstage(scene).supply().handles == {"free": 15, "held": 1}
-    assert "attach handles: 16 free" in walked(scene)
+        Walk(scenario, Impatient(io.StringIO())).play()
+    assert Preparation(scenario).supply().handles == {"free": 15, "held": 1}
+    assert "attach handles: 16 free" in walked(scenario)
 
 
-def test_missing_free_units_are_named(scene: Scene, placement: PlacementService) -> None:
-    walked(scene)
-    root = placement.make_compute(scene.host)
+def test_missing_free_units_are_named(scenario: Scenario, placement: PlacementService) -> None:
+    walked(scenario)
+    root = placement.make_compute(scenario.host)
     group = {"resources:FPGA": "16", "trait:CUSTOM_FAKE_DEVICE": "required"}
     (candidate,) = placement.candidates(requested([group]), in_tree=root)
     placement.allocate("5b9c1f0e-2f0b-4a55-9d6c-0d9f0c1a7e11", candidate)
     with pytest.raises(StepFailed, match="nobody who could give this now"):
-        walked(scene)
+        walked(scenario)
     placement.free("5b9c1f0e-2f0b-4a55-9d6c-0d9f0c1a7e11")
 
 
-def test_unreachable_service_is_named(scene: Scene, tmp_path: Path) -> None:
+def test_unreachable_service_is_named(scenario: Scenario, tmp_path: Path) -> None:
     with Loopback(lambda environ, start: [b""]) as gone:
         url = gone.url
-    away = Scene(url, scene.placement_url, scene.nova, scene.host, scene.deployable, scene.units)
+    away = Scenario(
+        url,
+        scenario.placement_url,
+        scenario.nova,
+        scenario.host,
+        scenario.deployable,
+        scenario.units,
+    )
     with pytest.raises(StepFailed, match="could not communicate"):
         walked(away)

@@ -35,8 +35,8 @@ from cyborg.model.process import CONDUCTOR
 from cyborg.model.report import Hello, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
-from cyborg.tests.fixtures.absent import absent
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
+from cyborg.tests.fixtures.unreachable import unreachable
 
 WORKERS = 32
 NOVA = Caller("project", "nova", "req-race", everywhere=True, service=True)
@@ -97,7 +97,7 @@ class Conductor:
         agents = AgentClient(bus, timeout=10.0)
         lease = ConductorLease(db=db, process=Process(name, CONDUCTOR, "0", "", "1"))
         lease.renew()
-        peers = app.Peers(nova, Allocations(absent()))
+        peers = app.Peers(nova, Allocations(unreachable()))
         worker = app.make_worker(settings=settings, db=db, agents=agents, peers=peers, lease=lease)
         cases = app.use_cases(
             settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake

@@ -26,8 +26,8 @@ from cyborg.db import schema
 from cyborg.drivers.base import EMPTY_CONTEXT
 from cyborg.drivers.loader import LoadResult
 from cyborg.rpc.transport import AGENT_TOPIC
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS, report_of
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.races.arena import Arena, Conductor
@@ -90,7 +90,7 @@ def nova() -> Iterator[SimulatedNova]:
 
 
 @pytest.fixture(scope="package")
-def stage(
+def shared_arena(
     tmp_path_factory: pytest.TempPathFactory, exchange: Exchange, nova: SimulatedNova
 ) -> Iterator[Arena]:
     """Two conductors on a database that no process works on."""
@@ -109,14 +109,14 @@ def stage(
 
 
 @pytest.fixture
-def arena(stage: Arena, request: pytest.FixtureRequest) -> Iterator[Arena]:
+def arena(shared_arena: Arena, request: pytest.FixtureRequest) -> Iterator[Arena]:
     """A round: everything as at the start, and its repetitions counted."""
-    stage.reset()
+    shared_arena.reset()
     counter, log = _Counter(), logging.getLogger("cyborg.db.engine")
     level = log.level
     log.addHandler(counter)
     log.setLevel(logging.DEBUG)
-    yield stage
+    yield shared_arena
     log.setLevel(level)
     log.removeHandler(counter)
     request.node.user_properties.append((_REPEATS, counter.seen))
@@ -129,11 +129,13 @@ def dice(seed: int, request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="package")
-def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFactory) -> Rack:
+def racked(
+    shared_arena: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFactory
+) -> Rack:
     """A host whose agent prepares and releases what it is told to."""
     rack = Rack.build("racked", Traits(RESOURCE_CLASS, prepare=True), {CARD: PREPARED_UNITS})
     driver_manager = DriverManager([LoadResult(rack.driver.name, rack.driver)], load_nothing)
-    stage.report(rack.compute, Reporter(driver_manager).scan(EMPTY_CONTEXT))
+    shared_arena.report(rack.compute, Reporter(driver_manager).scan(EMPTY_CONTEXT))
 
     def no_glance() -> Glance:
         raise AssertionError("nothing is programmed here")

@@ -9,7 +9,7 @@ from uuid import uuid4
 from cyborg import exception
 from cyborg.db.models import Arq, AttachHandle, Instance
 from cyborg.model.arq import Binding
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.races.arena import (
     NOVA,
     WORKERS,
@@ -220,7 +220,7 @@ def test_concurrent_evacuation_and_late_delete(arena: Arena, dice: Random) -> No
 def test_boot_storm(arena: Arena, dice: Random) -> None:
     """Whole lives at once: created, bound, then unbound or deleted; all is free in the end."""
 
-    def life(conductor: Conductor, ending: str) -> Outcome:
+    def lifecycle(conductor: Conductor, ending: str) -> Outcome:
         arqs, instance = conductor.create(profile), str(uuid4())
         (outcome,) = arena.outcomes([partial(conductor.bind, arqs, place, instance)])
         {
@@ -232,11 +232,11 @@ def test_boot_storm(arena: Arena, dice: Random) -> None:
         return outcome
 
     profile, place = arena.profile(2), provider(dice)
-    lives = [
-        partial(life, one, dice.choice(("delete_of", "unbind", "delete")))
+    lifecycles = [
+        partial(lifecycle, one, dice.choice(("delete_of", "unbind", "delete")))
         for one in arena.take_turns(WORKERS)
     ]
-    outcomes = at_once(lives)
+    outcomes = at_once(lifecycles)
     assert set(outcomes) <= {None, exception.NoFreeHandle}
     # A bind finds too few units only where others have them.
     assert outcomes.count(None) >= UNITS // 2

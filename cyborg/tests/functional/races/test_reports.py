@@ -14,7 +14,7 @@ from cyborg import exception
 from cyborg.db.models import AttachHandle, Deployable, Device, Event, Host
 from cyborg.model.device import DeviceStatus
 from cyborg.model.report import Report
-from cyborg.tests.fixtures.machines import provider_of, report_of
+from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.functional.races.arena import NOVA, WORKERS, Arena, Conductor, Outcome, Verb
 from cyborg.tests.functional.races.conftest import DEVICES, HOST, UNITS
 

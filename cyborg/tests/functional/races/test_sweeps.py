@@ -19,7 +19,7 @@ from cyborg.db.services import Process
 from cyborg.model.arq import State
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.races.arena import WORKERS, Arena, Conductor, Verb, at_once, sound
@@ -87,9 +87,9 @@ class Sweeper:
 
 
 @pytest.fixture(scope="package")
-def sweepers(stage: Arena) -> list[Sweeper]:
+def sweepers(shared_arena: Arena) -> list[Sweeper]:
     """Many conductors."""
-    return [Sweeper(stage, f"sweeper-{index}") for index in range(WORKERS)]
+    return [Sweeper(shared_arena, f"sweeper-{index}") for index in range(WORKERS)]
 
 
 def test_concurrent_workers_do_each_work_once(
@@ -184,7 +184,7 @@ def test_delayed_conductor_cannot_complete_taken_over_work(
     arena: Arena, dice: Random, nova: SimulatedNova, rack: Rack
 ) -> None:
     """It falls asleep while it asks a host or Nova; another takes over; it wakes up."""
-    late, heir = dice.sample(arena.conductors, 2)
+    late, successor = dice.sample(arena.conductors, 2)
     rack.driver.behaviour.preparing.clear()
     bodies = boot(arena, rack.provider(), 2)
     assert late.worker.run_once() == 2
@@ -193,7 +193,7 @@ def test_delayed_conductor_cannot_complete_taken_over_work(
 
     def take_over() -> bool:
         # What the late one is just writing to is left for the next look.
-        taken[0] += heir.worker.run_once()
+        taken[0] += successor.worker.run_once()
         return taken[0] == 2
 
     assert service.wait_until(take_over, timeout=10)

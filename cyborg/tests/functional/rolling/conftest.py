@@ -55,10 +55,10 @@ def played(
         stack.start_conductor()
         client = reach(ConductorClient(stack.bus(), timeout=stack.times.rpc))
         reader = Reader(url)
-        door = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=client)))
+        http = webtest.TestApp(RequestId(api_app.core(conf, reader=reader, conductor=client)))
         play = Play(
             stack=stack,
-            door=door,
+            http=http,
             conductor=client,
             database=database,
             placement=placement,

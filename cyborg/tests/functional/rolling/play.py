@@ -67,10 +67,10 @@ class MeasuringDriver(CardDriver):
 
 @dataclass
 class Play:
-    """The stage; ``door`` is the API's application, ``files`` a directory of its own."""
+    """The stage; ``http`` is the API's application, ``files`` a directory of its own."""
 
     stack: TapedStack
-    door: Any
+    http: Any
     conductor: ConductorClient
     database: Database
     placement: PlacementService
@@ -90,9 +90,9 @@ class Play:
             self.bench: "compute-2",
             self.resource_class: "CUSTOM_CARD",
         }
-        self.operator = Client(self.door, role="operator", version="2.4")
-        self.admin = Client(self.door, role="admin", version="2.4")
-        self.user = Client(self.door, role="member", version="2.4").with_service_token()
+        self.operator = Client(self.http, role="operator", version="2.4")
+        self.admin = Client(self.http, role="admin", version="2.4")
+        self.user = Client(self.http, role="member", version="2.4").with_service_token()
         traits = Traits(self.resource_class, prepare=True, programmable=True)
         rack = Rack.build(self.racked, traits, {CARD: 2})
         driver = MeasuringDriver(rack.machine, self.racked, traits)

@@ -24,7 +24,7 @@ from cyborg.tests.functional.rolling.middle import Middle
 from cyborg.tests.functional.rolling.play import Play
 from cyborg.tests.functional.rolling.records import RECORDED, RELEASE, Record
 from cyborg.tests.unit.api.test_frozen import FROZEN, is_frozen
-from cyborg.tests.unit.rpc.doors import verbs
+from cyborg.tests.unit.rpc.endpoints import verbs
 
 _answering = answering("conductor")
 #: The keys of what the API answers, by microversion.

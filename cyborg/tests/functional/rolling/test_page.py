@@ -14,7 +14,7 @@ from cyborg.tests import committed
 from cyborg.tests.functional.rolling import page
 from cyborg.tests.functional.rolling.records import BEFORE, LEVELS, RELEASE, TOPICS, before
 from cyborg.tests.functional.rolling.surfaces import argument_types, method
-from cyborg.tests.unit.rpc.doors import arguments, verbs
+from cyborg.tests.unit.rpc.endpoints import arguments, verbs
 
 DOC = Path(cyborg.__file__).parents[1] / "doc" / "source"
 PAGE = DOC / "contributor" / "internal-api.rst"

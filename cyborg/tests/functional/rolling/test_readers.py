@@ -36,7 +36,7 @@ from cyborg.tests.unit.model.shapes import (
     shapes,
     validate,
 )
-from cyborg.tests.unit.rpc.doors import arguments, verbs
+from cyborg.tests.unit.rpc.endpoints import arguments, verbs
 from cyborg.tests.unit.rpc.test_line import FakeBus
 
 BEFORE = before()
@@ -92,9 +92,9 @@ def holds(whole: Any, part: Any) -> bool:
 def test_current_services_accept_recorded_requests(topic: str, verb: str) -> None:
     said = BEFORE.verbs[topic][verb]
     body = (said["answer"] or {}).get("ok")
-    door = endpoint(topic, rebuilt(answer_type(topic, verb), body))
+    subject = endpoint(topic, rebuilt(answer_type(topic, verb), body))
     # The pre-release on record sent API requests without a sender, which conductors refuse now.
-    reply = getattr(door, verb)({"sender": API, **said["context"]}, **said["args"])
+    reply = getattr(subject, verb)({"sender": API, **said["context"]}, **said["args"])
     assert "error" not in reply
     assert holds(reply["ok"], body)
 

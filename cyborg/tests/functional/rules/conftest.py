@@ -7,9 +7,9 @@ import pytest
 
 from cyborg.clients.nova import Nova
 from cyborg.db import schema
-from cyborg.tests.fixtures.absent import absent
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
-from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.host_reports import report_of
+from cyborg.tests.fixtures.unreachable import unreachable
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 
@@ -21,12 +21,14 @@ UNITS = 2
 
 
 @pytest.fixture(scope="package")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+def shared_arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     """A database with two hosts that no process works on."""
     with empty_database(tmp_path_factory.mktemp("rules")) as db:
         schema.upgrade(db)
         url = db.engine.url.render_as_string(hide_password=False)
-        made = Conductor.build("control", url=url, bus=DirectBus(Exchange()), nova=Nova(absent()))
+        made = Conductor.build(
+            "control", url=url, bus=DirectBus(Exchange()), nova=Nova(unreachable())
+        )
         arena = Arena((made,))
         arena.report(PLAIN, report_of(PLAIN, 1, handles=UNITS))
         arena.report(PREPARING, report_of(PREPARING, 1, handles=UNITS, prepare=True))
@@ -35,10 +37,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
 
 
 @pytest.fixture
-def arena(stage: Arena) -> Arena:
+def arena(shared_arena: Arena) -> Arena:
     """Every device is there, in service and free; there is no ARQ, no work and no history."""
-    stage.reset()
-    return stage
+    shared_arena.reset()
+    return shared_arena
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from cyborg.db import arqs
 from cyborg.db.base import Record
 from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Deployable, Work
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.host_reports import provider_of
 
 
 def execute(db: Database, *statements: sa.Executable) -> None:

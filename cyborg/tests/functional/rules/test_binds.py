@@ -11,7 +11,7 @@ from cyborg.conductor.arqs import bind
 from cyborg.db import arqs
 from cyborg.db.models import Deployable, Device, Work
 from cyborg.model.arq import Event, State
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.races.arena import Arena, Conductor, sound
 from cyborg.tests.functional.rules.conftest import PLAIN, PREPARING
 from cyborg.tests.functional.rules.rows import (

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from cyborg.clients.nova import Nova
 from cyborg.db.engine import Database
 from cyborg.db.models import Instance
-from cyborg.tests.fixtures.absent import absent
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.host_reports import provider_of
+from cyborg.tests.fixtures.unreachable import unreachable
 from cyborg.tests.functional.races.arena import Arena, Conductor
 from cyborg.tests.functional.rules.conftest import PLAIN
 
@@ -42,7 +42,7 @@ def test_instance_bound_during_its_delete_can_be_bound_again(
 ) -> None:
     """There was no row to lock when the delete began, and its ARQs are gone when it ends."""
     url = arena.db.engine.url.render_as_string(hide_password=False)
-    other = Conductor.build("other", url=url, bus=DirectBus(Exchange()), nova=Nova(absent()))
+    other = Conductor.build("other", url=url, bus=DirectBus(Exchange()), nova=Nova(unreachable()))
     ((arq,), (later,)), instance = arena.request(2), str(uuid4())
     pause = Interruption(
         arena.db, "instances", lambda: other.bind([arq], provider_of(PLAIN, 0), instance)

@@ -45,7 +45,7 @@ from cyborg.db.services import Process
 from cyborg.model.operation import OperationState
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.tests.fixtures.machines import provider_of
+from cyborg.tests.fixtures.host_reports import provider_of
 from cyborg.tests.functional.races.arena import Arena
 from cyborg.tests.functional.rules.conftest import PREPARING
 from cyborg.tests.functional.rules.rows import arq_of, execute

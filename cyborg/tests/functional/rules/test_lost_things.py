@@ -12,7 +12,7 @@ from cyborg.db import lost_devices, work
 from cyborg.db.models import AttachHandle, Deployable, Device
 from cyborg.model.report import Report
 from cyborg.model.work import WorkKind
-from cyborg.tests.fixtures.machines import provider_of, report_of
+from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.functional.races.arena import NOVA, Arena, Conductor
 from cyborg.tests.functional.rules.conftest import PLAIN, UNITS
 from cyborg.tests.functional.rules.rows import execute, work_kinds

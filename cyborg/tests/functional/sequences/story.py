@@ -20,7 +20,7 @@ from cyborg.rpc.conductor import ConductorClient
 from cyborg.testing import servers
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.fixtures.crash import Wire
-from cyborg.tests.fixtures.direct import DirectBus
+from cyborg.tests.fixtures.direct_bus import DirectBus
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host, suffix
 from cyborg.tests.fixtures.sequences import (
@@ -28,14 +28,18 @@ from cyborg.tests.fixtures.sequences import (
     API,
     CONDUCTOR,
     NOVA_COMPUTE,
-    HeardDoor,
+    BoundaryRecorder,
+    RecordedAPI,
     Tape,
-    Witness,
     draw,
-    heard_driver,
-    heard_host,
+    recorded_driver,
+    recorded_host,
 )
-from cyborg.tests.fixtures.single_step_processes import Ground, MortalAgent, MortalConductor
+from cyborg.tests.fixtures.single_step_processes import (
+    CrashableAgent,
+    CrashableConductor,
+    Environment,
+)
 from cyborg.tests.fixtures.stack import reach
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, of_instance
@@ -74,37 +78,37 @@ def card(host: FakeHost, argv: tuple[str, ...]) -> Completed:
 class Site:
     """One API, one conductor and one agent, all of whose steps are heard."""
 
-    def __init__(self, ground: Ground, conf: cfg.ConfigOpts, files: Path) -> None:
+    def __init__(self, environment: Environment, conf: cfg.ConfigOpts, files: Path) -> None:
         self.tape = Tape()
         self.machine = servers.bare()
         self.machine.programs["/sbin/card"] = card
         self.compute = fresh_host("story")
         self.name = f"CUSTOM_{uuid4().hex[:12].upper()}"
-        self._ground = ground
+        self._environment = environment
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        ground.exchange.lose_request("poke", 1000)
-        self._conductor = MortalConductor(
-            ground, Witness(CONDUCTOR, self.tape), "control", auto_enable=frozenset()
+        environment.exchange.lose_request("poke", 1000)
+        self._conductor = CrashableConductor(
+            environment, BoundaryRecorder(CONDUCTOR, self.tape), "control", auto_enable=frozenset()
         )
         options = written(files / "cyborg.conf", OPTIONS.format(name=self.name), host=self.compute)
-        driver = GenericDriver(heard_host(self.machine, self.tape), options)
-        self._agent = MortalAgent(
-            ground,
-            Witness(AGENT, self.tape),
+        driver = GenericDriver(recorded_host(self.machine, self.tape), options)
+        self._agent = CrashableAgent(
+            environment,
+            BoundaryRecorder(AGENT, self.tape),
             self.compute,
-            heard_driver(driver, self.tape),
+            recorded_driver(driver, self.tape),
             prompt=True,
         )
-        witness = Witness(API, self.tape)
+        recorder = BoundaryRecorder(API, self.tape)
         quick = Settings(sqlite_synchronous=False)
-        self._reader = Reader(ground.database_url, settings=quick, now=ground.clock.now)
-        Wire(self._reader.engine).fate = witness
-        bus = DirectBus(ground.exchange, crossing=witness.message)
+        self._reader = Reader(environment.database_url, settings=quick, now=environment.clock.now)
+        Wire(self._reader.engine).fault_plan = recorder
+        bus = DirectBus(environment.exchange, crossing=recorder.message)
         self._bus = ConductorClient(bus, timeout=_PATIENCE)
         core = api_app.core(conf, reader=self._reader, conductor=self._bus)
         app = RequestId(core)
-        self.door = webtest.TestApp(HeardDoor(app, self.tape))
-        self.compute_door = webtest.TestApp(HeardDoor(app, self.tape, nova=NOVA_COMPUTE))
+        self.http = webtest.TestApp(RecordedAPI(app, self.tape))
+        self.compute_door = webtest.TestApp(RecordedAPI(app, self.tape, nova=NOVA_COMPUTE))
 
     def begin(self) -> None:
         """Everybody is up, and the conductor knows of everybody; there is no card yet."""
@@ -113,22 +117,22 @@ class Site:
         self._agent.serve()
         reach(self._bus)
         for _ in range(2):
-            self.beat()
+            self.run_once()
 
-    def beat(self) -> None:
+    def run_once(self) -> None:
         """The agent's round."""
-        self._agent.beat()
+        self._agent.run_once()
 
     def work(self) -> None:
         """Let the conductor do what is due, and time pass until nothing is left."""
-        for _ in self._ground.turns(_TURNS):
+        for _ in self._environment.turns(_TURNS):
             self._conductor.work()
 
     def end(self) -> None:
         """Nobody runs any more."""
         self._bus.close()
-        self._agent.bury()
-        self._conductor.bury()
+        self._agent.cleanup()
+        self._conductor.cleanup()
         self._reader.close()
 
 
@@ -140,8 +144,8 @@ class Story:
         self._placement = placement
         self._nova = nova
         self._instance = str(uuid4())
-        self._operator = Client(site.door, role="operator", version="2.4")
-        self._user = Client(site.door, role="member").with_service_token()
+        self._operator = Client(site.http, role="operator", version="2.4")
+        self._user = Client(site.http, role="member").with_service_token()
         # nova-compute acts for the same user.
         self._compute = replace(self._user, app=site.compute_door)
         self._card: dict[str, Any] = {}
@@ -178,13 +182,13 @@ class Story:
         """An operator wants the card in service; it has to be set up first."""
         self._operator.post(f"/devices/{self._card['uuid']}/enable", status=204)
         self._site.work()
-        self._site.beat()
+        self._site.run_once()
 
     def _schedule(self) -> None:
         """What Nova does before a bind: it has requests made, and chooses their provider."""
         name, project = self._site.name, self._user.project
         group = {f"resources:{name}": "1"}
-        admin = Client(self._site.door, role="admin")
+        admin = Client(self._site.http, role="admin")
         admin.post("/device_profiles", [{"name": name, "groups": [group]}])
         self._arqs = create(self._user, name)
         (found,) = self._placement.candidates({suffix(0): group})

@@ -11,7 +11,7 @@ from oslo_config import cfg
 import cyborg
 from cyborg.tests import committed
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.functional.grounds import new_ground
+from cyborg.tests.functional.environments import new_environment
 from cyborg.tests.functional.sequences.story import Site, Story
 
 PAGE = Path(cyborg.__file__).parents[1] / "doc/source/contributor/sequences.rst"
@@ -26,8 +26,8 @@ def told(
 ) -> Mapping[str, str]:
     """The diagrams of one run."""
     files = tmp_path_factory.mktemp("story")
-    with new_ground(files, placement) as (ground, nova, _):
-        site = Site(ground, conf, files)
+    with new_environment(files, placement) as (environment, nova, _):
+        site = Site(environment, conf, files)
         try:
             return Story(site, placement, nova).tell()
         finally:

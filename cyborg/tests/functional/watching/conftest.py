@@ -27,7 +27,7 @@ from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import eventually
 from cyborg.tests.functional.schema.databases import SERVER, empty_database
 from cyborg.tests.functional.watching.cards import MeasuringDriver, MeasuringRack
-from cyborg.tests.functional.watching.ears import Ear
+from cyborg.tests.functional.watching.listener import NotificationListener
 
 collect_ignore = [] if SERVER else ["test_late_commits.py"]
 
@@ -46,7 +46,7 @@ class Watched:
 
     stack: Stack
     database: Database
-    ear: Ear
+    listener: NotificationListener
     placement: PlacementService
     state_path: Path
     endings: list[Callable[[], object]] = field(default_factory=list)
@@ -122,8 +122,8 @@ def watched(
     # The bus of the house has registered the options.
     conf.set_override("driver", drivers, GROUP)
     conf.set_override("topics", [topic], GROUP)
-    ear = Ear(conf, TRANSPORT_URL, topic)
-    ear.listen()
+    listener = NotificationListener(conf, TRANSPORT_URL, topic)
+    listener.listen()
     with empty_database(tmp_path) as database:
         schema.upgrade(database)
         own = replace(
@@ -134,11 +134,11 @@ def watched(
             times=Times(agent_heartbeat=0.2, scan=0.2, lease=30.0),
             _endings=[],
         )
-        made = Watched(own, database, ear, placement, tmp_path)
+        made = Watched(own, database, listener, placement, tmp_path)
         yield made
         for ending in reversed(made.endings):
             ending()
         made.stack.stop()
-    ear.close()
+    listener.close()
     conf.clear_override("driver", GROUP)
     conf.clear_override("topics", GROUP)

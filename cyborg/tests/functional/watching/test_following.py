@@ -50,7 +50,7 @@ class Lines(logging.Handler):
 
 
 @dataclass
-class Scene:
+class Scenario:
     """A compute whose card is to be prepared, an API before it, and what reaches the peers."""
 
     app: webtest.TestApp
@@ -104,7 +104,7 @@ def recorded(make: Callable[[], Adapter], seen: list[dict[str, str]]) -> Callabl
 
 
 @pytest.fixture
-def scene(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[Scene]:
+def scenario(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[Scenario]:
     headers: dict[str, list[dict[str, str]]] = {"nova": [], "placement": []}
     peers = watched.stack.peers
     watched.stack = replace(
@@ -129,7 +129,7 @@ def scene(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[Scene]:
     level = log.level
     log.addHandler(lines)
     log.setLevel(logging.INFO)
-    yield Scene(
+    yield Scenario(
         webtest.TestApp(api_app.build(conf, reader=reader, conductor=client)),
         rack.provider(),
         headers,
@@ -144,39 +144,39 @@ def scene(watched: Watched, conf: cfg.ConfigOpts) -> Iterator[Scene]:
     conf.clear_override("noauth_anywhere", "api")
 
 
-def test_request_id_of_bind_is_in_all_log_lines(scene: Scene):
+def test_request_id_of_bind_is_in_all_log_lines(scenario: Scenario):
     nova = f"req-{uuid4()}"
-    bind = scene.bind(X_OpenStack_Request_ID=nova)
-    assert scene.lines.processes(bind, nova) >= PROCESSES
+    bind = scenario.bind(X_OpenStack_Request_ID=nova)
+    assert scenario.lines.processes(bind, nova) >= PROCESSES
     # What Nova asked for it is told under its own id.
-    assert nova in scene.told("nova", "X-OpenStack-Request-ID")
-    path = f"{ARQS}?instance={scene.instance}"
-    delete = str(scene.send("DELETE", path).headers["x-openstack-request-id"])
+    assert nova in scenario.told("nova", "X-OpenStack-Request-ID")
+    path = f"{ARQS}?instance={scenario.instance}"
+    delete = str(scenario.send("DELETE", path).headers["x-openstack-request-id"])
     # What the host then cleans up is done long after the answer.
-    soon(lambda: scene.lines.processes(delete) >= {"cyborg.api", "cyborg.agent"})
+    soon(lambda: scenario.lines.processes(delete) >= {"cyborg.api", "cyborg.agent"})
 
 
-def test_request_to_placement_has_id_of_device_request(scene: Scene):
-    (device,) = scene.app.get("/v2/devices").json["devices"]
+def test_request_to_placement_has_id_of_device_request(scenario: Scenario):
+    (device,) = scenario.app.get("/v2/devices").json["devices"]
     verbs = ["enable", "disable"]
 
     def told() -> bool:
         """A heartbeat of the agent's own may be faster than the hint that the request sends."""
         verbs.reverse()
-        answer = scene.send("POST", f"/v2/devices/{device['uuid']}/{verbs[0]}")
+        answer = scenario.send("POST", f"/v2/devices/{device['uuid']}/{verbs[0]}")
         asked = answer.headers["x-openstack-request-id"]
         free = 2 if verbs[0] == "enable" else 0
-        soon(lambda: scene.free() == free)
-        return asked in scene.told("placement", "X-OpenStack-Request-ID")
+        soon(lambda: scenario.free() == free)
+        return asked in scenario.told("placement", "X-OpenStack-Request-ID")
 
     soon(told)
 
 
-def test_trace_covers_all_processes(scene: Scene):
+def test_trace_covers_all_processes(scenario: Scenario):
     kept = InMemorySpanExporter()
     tracing.begin(kept, service="cyborg", host="here")
     try:
-        scene.bind(traceparent=PARENT)
+        scenario.bind(traceparent=PARENT)
     finally:
         tracing.stop()
     spans = kept.get_finished_spans()
@@ -195,6 +195,6 @@ def test_trace_covers_all_processes(scene: Scene):
     (first,) = [one for one in mine if one.parent is None or one.parent.span_id not in known]
     assert first.name == f"PATCH {ARQS}"
     assert dict(first.attributes or {})["http.response.status_code"] == 202
-    assert any(TRACE in one for one in scene.told("nova", "traceparent"))
+    assert any(TRACE in one for one in scenario.told("nova", "traceparent"))
     # Heartbeats are no part of any request: nobody wants a trace of each.
     assert not [one for one in spans if "hello" in one.name]

@@ -35,7 +35,7 @@ from cyborg.tests.functional.life.steps import (
 from cyborg.tests.functional.readiness.cards import BareCardDriver
 from cyborg.tests.functional.watching.cards import MeasuringDriver
 from cyborg.tests.functional.watching.conftest import Watched, soon
-from cyborg.tests.functional.watching.tellers import followed
+from cyborg.tests.functional.watching.publishers import followed
 from cyborg.tests.unit.drivers.configured import configured, written
 
 FAULT = Health(healthy=False, reason="uncorrectable errors")
@@ -116,7 +116,7 @@ class Site:
 
     def told(self, uuid: str) -> list[str]:
         """The healths of a device that were told as notifications."""
-        return [str(one["health"]) for one in self.watched.ear.of("device.health", uuid=uuid)]
+        return [str(one["health"]) for one in self.watched.listener.of("device.health", uuid=uuid)]
 
     def arqs(self) -> list[dict[str, Any]]:
         """A new ARQ for one unit."""
@@ -208,11 +208,11 @@ def test_faulty_device_is_reserved_and_shown_until_it_recovers(checked: Sites):
     soon(lambda: here.page.value("cyborg_device_healthy", **labels) == 1)
     assert here.history() == [("health drain", "uncorrectable errors"), ("health ok", None)]
     soon(lambda: here.told(faulty["uuid"]) == ["drain", "ok"])
-    (told, _) = here.watched.ear.of("device.health", uuid=faulty["uuid"])
+    (told, _) = here.watched.listener.of("device.health", uuid=faulty["uuid"])
     assert told["reason"] == "uncorrectable errors"
     assert [one["instance"] for one in told["users"]] == [instance]
     # The state of the device was never another one.
-    assert here.watched.ear.states("device.state", faulty["uuid"]) == ["enabled"]
+    assert here.watched.listener.states("device.state", faulty["uuid"]) == ["enabled"]
     here.admin.delete(f"{ARQS}?instance={instance}")
 
 

@@ -6,19 +6,19 @@ from uuid import uuid4
 from cyborg.db import events
 from cyborg.db.engine import Database
 from cyborg.tests.functional.watching.conftest import Watched, soon
-from cyborg.tests.functional.watching.tellers import Teller, Voice, write_history
+from cyborg.tests.functional.watching.publishers import FakeNotifier, FakePublisher, write_history
 
 
 def test_late_commit_is_notified(watched: Watched):
-    teller = Teller(watched, Voice(), "control-1")
-    teller.follow()
+    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
+    publisher.follow()
     late, early = str(uuid4()), str(uuid4())
     slow = Database(watched.stack.database_url)
     with slow.writer() as tx:
         events.record(tx, slow.now, [events.Entry("arq", late, "Bound")])
         write_history(watched.database, early)
-        soon(lambda: teller.voice.states(early) == ["Bound"])
-        assert teller.voice.states(late) == []
+        soon(lambda: publisher.notifier.states(early) == ["Bound"])
+        assert publisher.notifier.states(late) == []
     slow.close()
-    soon(lambda: teller.voice.states(late) == ["Bound"])
-    assert teller.voice.states(early) == ["Bound"]
+    soon(lambda: publisher.notifier.states(late) == ["Bound"])
+    assert publisher.notifier.states(early) == ["Bound"]

@@ -21,8 +21,8 @@ from cyborg.metrics.meters import Meters
 from cyborg.model.arq import State
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.tests.fixtures.absent import absent
 from cyborg.tests.fixtures.pages import Page, free_port
+from cyborg.tests.fixtures.unreachable import unreachable
 from cyborg.tests.functional.life.steps import bind, create, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
 
@@ -178,7 +178,7 @@ def test_agent_exposes_drivers_and_conductor_state(watched: Watched):
 
 def test_refusals_of_other_services_are_counted():
     meters = Meters(CONDUCTOR, "0", address="127.0.0.1:0")
-    watching = meters.adapter("nova", absent())
+    watching = meters.adapter("nova", unreachable())
     with pytest.raises(ks_exceptions.ClientException):
         watching.request("/servers", "GET", raise_exc=False)
     value = meters.registry.get_sample_value

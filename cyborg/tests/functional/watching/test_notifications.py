@@ -15,14 +15,14 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Service, Work
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT
-from cyborg.tests.fixtures.direct import Died
+from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.functional.life.cards import Rack
 from cyborg.tests.functional.life.http import Client
 from cyborg.tests.functional.life.steps import ARQS, bind, create, eventually_offered
 from cyborg.tests.functional.watching.conftest import Watched, soon
-from cyborg.tests.functional.watching.tellers import (
-    Teller,
-    Voice,
+from cyborg.tests.functional.watching.publishers import (
+    FakeNotifier,
+    FakePublisher,
     followed,
     marked,
     position,
@@ -70,29 +70,29 @@ def test_arq_states_are_notified_in_order(watched: Watched, admin: Client, rack:
     instance = bind_when_offered(admin, [arq], rack, watched)
     admin.delete(f"{ARQS}?instance={instance}")
     told = ["Initial", "Bound", "Deleted"]
-    soon(lambda: watched.ear.states("arq.state", arq["uuid"]) == told)
-    bound = watched.ear.of("arq.state", uuid=arq["uuid"])[1]
+    soon(lambda: watched.listener.states("arq.state", arq["uuid"]) == told)
+    bound = watched.listener.of("arq.state", uuid=arq["uuid"])[1]
     assert bound["version"] == "1.0"
     assert (bound["instance"], bound["host"]) == (instance, "compute")
     assert bound["request_id"].startswith("req-")
-    ids = [one["event_id"] for one in watched.ear.of("arq.state", uuid=arq["uuid"])]
+    ids = [one["event_id"] for one in watched.listener.of("arq.state", uuid=arq["uuid"])]
     assert ids == sorted(set(ids))
-    publishers = {one["publisher_id"] for one in watched.ear.heard}
+    publishers = {one["publisher_id"] for one in watched.listener.heard}
     assert publishers == {"cyborg-conductor:control-1"}
 
 
 def test_device_users_receive_its_changes(watched: Watched, admin: Client, rack: Rack):
     (device,) = devices(admin)
     # How a discovered device is, and who has it, is read when that is told.
-    soon(lambda: watched.ear.states("device.state", device["uuid"]) == ["enabled"])
+    soon(lambda: watched.listener.states("device.state", device["uuid"]) == ["enabled"])
     (arq,) = create(admin, profile_of(admin, rack))
     instance = bind_when_offered(admin, [arq], rack, watched)
     admin.post(f"/devices/{device['uuid']}/disable", status=204)
     admin.patch(f"/devices/{device['uuid']}", {"labels": {"rack": "7"}}, status=200)
     admin.post(f"/devices/{device['uuid']}/enable", status=204)
     told = ["enabled", "maintaining", "enabled"]
-    soon(lambda: watched.ear.states("device.state", device["uuid"]) == told)
-    first, *_, last = watched.ear.of("device.state", uuid=device["uuid"])
+    soon(lambda: watched.listener.states("device.state", device["uuid"]) == told)
+    first, *_, last = watched.listener.of("device.state", uuid=device["uuid"])
     assert first["users"] == []
     assert last["users"] == [
         {"arq": arq["uuid"], "instance": instance, "project_id": admin.project}
@@ -100,10 +100,10 @@ def test_device_users_receive_its_changes(watched: Watched, admin: Client, rack:
     assert (last["type"], last["driver"], last["model"]) == ("FPGA", "card_driver", "card")
     assert last["host"] == rack.compute
     rack.pull("0000:81:00.0")
-    soon(lambda: watched.ear.states("device.state", device["uuid"]) == [*told, "lost"])
+    soon(lambda: watched.listener.states("device.state", device["uuid"]) == [*told, "lost"])
     rack.plug("0000:81:00.0", 2)
     after = [*told, "lost", "enabled"]
-    soon(lambda: watched.ear.states("device.state", device["uuid"]) == after)
+    soon(lambda: watched.listener.states("device.state", device["uuid"]) == after)
 
 
 def test_devices_of_uninstalled_driver_are_notified_as_gone(
@@ -113,7 +113,7 @@ def test_devices_of_uninstalled_driver_are_notified_as_gone(
     eventually_offered(watched.placement, rack.provider(), 2)
     admin.delete("/drivers/card_driver", status=202)
     told = ["enabled", "maintaining", "lost", "gone"]
-    soon(lambda: watched.ear.states("device.state", device["uuid"]) == told)
+    soon(lambda: watched.listener.states("device.state", device["uuid"]) == told)
 
 
 def test_rolled_back_change_is_not_notified(watched: Watched, admin: Client, rack: Rack):
@@ -121,47 +121,47 @@ def test_rolled_back_change_is_not_notified(watched: Watched, admin: Client, rac
     bind(admin, [arq], str(uuid4()), status=404)
     admin.delete(f"{ARQS}?arqs={arq['uuid']}")
     told = ["Initial", "Deleted"]
-    soon(lambda: watched.ear.states("arq.state", arq["uuid"]) == told)
+    soon(lambda: watched.listener.states("arq.state", arq["uuid"]) == told)
 
 
 def test_committed_change_is_notified_after_crash(watched: Watched):
     uuid = str(uuid4())
     # It dies with the message in hand, which went nowhere.
-    first = Teller(watched, Voice(Died("before it was sent")), "control-1")
-    first.voice.sent = []
+    first = FakePublisher(watched, FakeNotifier(Died("before it was sent")), "control-1")
+    first.notifier.sent = []
     first.follow()
     write_history(watched.database, uuid)
     soon(lambda: len(first.ended) == 1)
-    second = Teller(watched, Voice(), "control-2")
+    second = FakePublisher(watched, FakeNotifier(), "control-2")
     second.follow()
-    soon(lambda: second.voice.states(uuid) == ["Bound"])
+    soon(lambda: second.notifier.states(uuid) == ["Bound"])
 
 
 def test_unrecorded_notification_is_sent_at_most_twice(watched: Watched):
     one, other = str(uuid4()), str(uuid4())
-    first = Teller(watched, Voice(), "control-1")
+    first = FakePublisher(watched, FakeNotifier(), "control-1")
     first.follow()
     write_history(watched.database, one)
-    soon(lambda: first.voice.states(one) == ["Bound"])
+    soon(lambda: first.notifier.states(one) == ["Bound"])
     soon(lambda: len(position(watched.database).published) == 1)
-    first.voice.fate = Died("after it was sent")
+    first.notifier.error = Died("after it was sent")
     write_history(watched.database, other)
     soon(lambda: len(first.ended) == 1)
-    assert first.voice.states(other) == ["Bound"]
-    second = Teller(watched, Voice(), "control-2")
+    assert first.notifier.states(other) == ["Bound"]
+    second = FakePublisher(watched, FakeNotifier(), "control-2")
     second.follow()
-    soon(lambda: second.voice.states(other) == ["Bound"])
+    soon(lambda: second.notifier.states(other) == ["Bound"])
     soon(lambda: len(position(watched.database).published) == 2)
-    assert second.voice.states(one) == []
-    third = Teller(watched, Voice(), "control-3")
+    assert second.notifier.states(one) == []
+    third = FakePublisher(watched, FakeNotifier(), "control-3")
     third.follow()
     # The second finds that it has been taken over: it tells nothing of what comes.
     soon(lambda: [type(end) for end in second.ended] == [Fenced])
     last = str(uuid4())
     write_history(watched.database, last)
-    soon(lambda: third.voice.states(last) == ["Bound"])
-    assert (third.voice.states(one), third.voice.states(other)) == ([], [])
-    assert second.voice.states(last) == []
+    soon(lambda: third.notifier.states(last) == ["Bound"])
+    assert (third.notifier.states(one), third.notifier.states(other)) == ([], [])
+    assert second.notifier.states(last) == []
 
 
 def seen(db: Database, binary: str, host: str, *, ago_ms: int) -> None:
@@ -183,8 +183,8 @@ def test_service_down_and_up_are_notified_once(watched: Watched):
     watched.conductor("control-2")
     followed(watched)
     seen(db, AGENT, host, ago_ms=60_000)
-    soon(lambda: len(watched.ear.of("service.down", host=host)) == 1)
-    (down,) = watched.ear.of("service.down", host=host)
+    soon(lambda: len(watched.listener.of("service.down", host=host)) == 1)
+    (down,) = watched.listener.of("service.down", host=host)
     assert down["binary"] == AGENT
     assert down["last_seen_at"] < down["occurred_at"]
     # Another takes over what is known to be down.
@@ -192,39 +192,39 @@ def test_service_down_and_up_are_notified_once(watched: Watched):
         tx.execute(sa.update(Work).values(owner_id=None, fence=Work.fence + 1))
     marker = str(uuid4())
     write_history(db, marker)
-    soon(lambda: watched.ear.states("arq.state", marker) != [])
+    soon(lambda: watched.listener.states("arq.state", marker) != [])
     seen(db, AGENT, host, ago_ms=-3600_000)
-    soon(lambda: len(watched.ear.of("service.up", host=host)) == 1)
-    assert len(watched.ear.of("service.down", host=host)) == 1
+    soon(lambda: len(watched.listener.of("service.up", host=host)) == 1)
+    assert len(watched.listener.of("service.down", host=host)) == 1
 
 
 def test_no_service_is_down_after_database_outage(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
     seen(db, AGENT, host, ago_ms=0)
-    teller = Teller(watched, Voice(), "control-1")
+    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
     # Silent for longer than it may be at the first look, and back by the next.
     seen(db, AGENT, host, ago_ms=60_000)
     with db.reader() as tx:
         silent = notifications.down_services(tx, db.now, {AGENT: 2000})
     assert list(silent) == [(AGENT, host)]
-    teller.follow()
+    publisher.follow()
     seen(db, AGENT, host, ago_ms=-3600_000)
     marker = str(uuid4())
     write_history(db, marker)
-    soon(lambda: teller.voice.states(marker) == ["Bound"])
-    assert [one.event_type for one in teller.voice.sent] == ["arq.state"]
+    soon(lambda: publisher.notifier.states(marker) == ["Bound"])
+    assert [one.event_type for one in publisher.notifier.sent] == ["arq.state"]
 
 
 def test_removed_service_is_not_notified_as_up(watched: Watched):
     db, host = watched.database, f"compute-{uuid4().hex[:8]}"
-    teller = Teller(watched, Voice(), "control-1")
+    publisher = FakePublisher(watched, FakeNotifier(), "control-1")
     seen(db, AGENT, host, ago_ms=60_000)
-    teller.follow()
-    soon(lambda: [one.event_type for one in teller.voice.sent] == ["service.down"])
+    publisher.follow()
+    soon(lambda: [one.event_type for one in publisher.notifier.sent] == ["service.down"])
     with db.writer() as tx:
         tx.execute(sa.delete(Service).where(Service.host == host))
     soon(lambda: position(db).down == frozenset())
-    assert len(teller.voice.sent) == 1
+    assert len(publisher.notifier.sent) == 1
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_disabled_notifications_read_and_write_nothing(
     watched: Watched, drivers: list[str], statements: list[str]
 ):
     # Somebody listened once.
-    Teller(watched, Voice(), "control-0").stop()
+    FakePublisher(watched, FakeNotifier(), "control-0").stop()
     assert marked(watched)
     watched.conductor()
     soon(lambda: not marked(watched))
@@ -255,4 +255,4 @@ def test_disabled_notifications_read_and_write_nothing(
     about_events = [one.split()[0] for one in statements if "FROM events" in one]
     assert about_events == []
     assert not marked(watched)
-    assert watched.ear.heard == []
+    assert watched.listener.heard == []

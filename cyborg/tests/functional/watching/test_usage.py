@@ -26,7 +26,7 @@ def measuring(watched: Watched) -> Watched:
 
 def accelerators(watched: Watched, host: str) -> list[dict[str, Any]]:
     """What was broadcast last of a host."""
-    told = watched.ear.of(USAGE, host=host)
+    told = watched.listener.of(USAGE, host=host)
     return list(told[-1]["accelerators"]) if told else []
 
 
@@ -57,7 +57,9 @@ def test_readings_are_broadcast_shown_and_not_stored(measuring: Watched):
         "providers": [rack.provider()],
         "figures": dict(sorted(FIGURES.items())),
     }
-    publishers = {one["publisher_id"] for one in measuring.ear.heard if one["event_type"] == USAGE}
+    publishers = {
+        one["publisher_id"] for one in measuring.listener.heard if one["event_type"] == USAGE
+    }
     assert publishers == {f"cyborg-agent:{rack.compute}"}
     labels = {
         "host": rack.compute,
@@ -138,7 +140,7 @@ def test_agent_logs_missing_listener_once(
         soon(lambda: rack.driver.asked > asked + 3)
     said = [one for one in caplog.messages if "Usage notifications are off" in one]
     assert len(said) == 1
-    assert measuring.ear.heard == []
+    assert measuring.listener.heard == []
 
 
 def test_interval_0_disables_readings(watched: Watched):

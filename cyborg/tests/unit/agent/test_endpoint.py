@@ -19,7 +19,7 @@ from cyborg.model.work import HandleTask, Outcome, ProgramTask
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.testing.fake_host import FakeHost
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.unit.agent.fake_peers import FakePeers
 
 HANDLE = HandleTask("o1", "recording", "0", "unit", "k", "h")

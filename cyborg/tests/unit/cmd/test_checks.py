@@ -8,7 +8,7 @@ import pytest
 from oslo_config import cfg
 
 import cyborg
-from cyborg.cmd import site_checks
+from cyborg.cmd import checks
 from cyborg.cmd.status import CHECKS
 from cyborg.conf import opts
 
@@ -22,7 +22,7 @@ def check_policy(directory: Path, policy: str) -> tuple[int, str]:
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf([], default_config_files=[str(directory / "cyborg.conf")], default_config_dirs=[])
-    result = site_checks.policy_rules(site_checks.Deployment(conf))
+    result = checks.policy_rules(checks.Deployment(conf))
     return int(result.code), result.details or ""
 
 

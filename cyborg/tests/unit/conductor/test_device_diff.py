@@ -10,7 +10,7 @@ import pytest
 from cyborg.conductor.reports.device_diff import DeviceDiff, StoredDevices
 from cyborg.db.models import AttachHandle, Attribute, Deployable, Device
 from cyborg.model import device as facts
-from cyborg.tests.fixtures.machines import DRIVER, report_of
+from cyborg.tests.fixtures.host_reports import DRIVER, report_of
 
 HOST = "compute"
 #: A time at which a row was lost, and the mark of an operator who had it removed.

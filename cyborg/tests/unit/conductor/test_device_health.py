@@ -19,7 +19,7 @@ from cyborg.model.arq import Binding, State
 from cyborg.model.caller import Caller
 from cyborg.model.health import Condition, DeviceHealth
 from cyborg.model.report import Hello, Report
-from cyborg.tests.fixtures.machines import RESOURCE_CLASS, provider_of, report_of
+from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 
 HOST = "compute"
 KEYS = ("0000:00:00.0", "0000:00:01.0")

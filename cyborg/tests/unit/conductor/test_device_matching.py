@@ -9,7 +9,7 @@ import pytest
 
 from cyborg.conductor.reports.apply import _match
 from cyborg.model import device as facts
-from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.host_reports import report_of
 
 KEY, OTHER = "0000:00:00.0", "0000:00:01.0"
 

@@ -18,7 +18,7 @@ from cyborg.model.arq import State
 from cyborg.model.device import HandleState
 from cyborg.model.report import Hello
 from cyborg.model.work import Use
-from cyborg.tests.fixtures.machines import report_of
+from cyborg.tests.fixtures.host_reports import report_of
 
 HOST = "compute"
 

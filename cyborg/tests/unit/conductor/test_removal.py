@@ -22,8 +22,8 @@ from cyborg.model.caller import Caller
 from cyborg.model.operation import OperationState
 from cyborg.model.process import AGENT, API, CONDUCTOR
 from cyborg.rpc.agent import AgentClient
-from cyborg.tests.fixtures.absent import absent
-from cyborg.tests.fixtures.direct import DirectBus, Exchange
+from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
+from cyborg.tests.fixtures.unreachable import unreachable
 
 DOWN_AFTER = dict.fromkeys((AGENT, API, CONDUCTOR), 30_000)
 CALLER = Caller("project", "user", "req-1", everywhere=True)
@@ -41,7 +41,7 @@ def host_remover(db: Database) -> HostRemover:
     return HostRemover(
         db=db,
         queue=WorkQueue(db=db),
-        publisher=lambda: Publisher(Placement(absent())),
+        publisher=lambda: Publisher(Placement(unreachable())),
         down_after=DOWN_AFTER,
     )
 

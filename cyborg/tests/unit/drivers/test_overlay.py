@@ -5,7 +5,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import exception
-from cyborg.drivers.overlay import Overlay
+from cyborg.drivers.loader import Overlay
 
 OPTIONS = [
     cfg.IntOpt("units", default=1, min=1),

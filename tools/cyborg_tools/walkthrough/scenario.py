@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from cyborg.service import wait_until
 from cyborg.tests.fixtures.compute import Server
 from cyborg.tests.fixtures.fake_servers import Guest
-from cyborg_tools.quickstart.peer import require
+from cyborg_tools.quickstart.clients import require
 from cyborg_tools.quickstart.screen import Screen
+from cyborg_tools.walkthrough.environment import Environment
 from cyborg_tools.walkthrough.operator import Operator
-from cyborg_tools.walkthrough.stage import Stage
 
 #: Seconds for which something may take.
 _PATIENCE = 60.0
 
 
 @dataclass
-class Scene:
+class Scenario:
     """``cards`` are the accelerators of the first backend by uuid, ``servers`` those that run.
 
     ``guests`` is what Nova knows of these, by uuid.
     """
 
-    stage: Stage
+    environment: Environment
     cyborg: Operator
     screen: Screen
     cards: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Scene:
 
     def offered(self, host: str, resource_class: str) -> int | None:
         """Units of a class that Placement would give out on a host; None if it knows none."""
-        placement = self.stage.placement
+        placement = self.environment.placement
         root = placement.make_compute(host)
         known = placement.call("GET", f"/resource_providers?in_tree={root}")["resource_providers"]
         paths = [f"/resource_providers/{one['uuid']}/inventories" for one in known]

@@ -31,7 +31,7 @@ def require(holds: object, otherwise: str) -> None:
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scenario:
     """Where the walk happens, and the accelerator that it asks for.
 
     ``url`` is that of the REST API, without a version. ``units`` counts the attach handles behind
@@ -62,7 +62,7 @@ def group_for(deployable: Deployable) -> dict[str, str]:
     }
 
 
-class Peer:
+class ServiceClient:
     """One service's REST API; every exchange is handed to ``listener`` before it is judged."""
 
     def __init__(self, name: str, url: str, headers: Mapping[str, str], listener: Listener) -> None:
@@ -88,15 +88,15 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Peers:
+class Clients:
     """Everybody to talk to: the accelerator API as operators and as Nova, and Placement."""
 
-    cyborg: Peer
+    cyborg: ServiceClient
     nova: AcceleratorClient
-    placement: Peer
+    placement: ServiceClient
 
     @classmethod
-    def of(cls, scene: Scene, listener: Listener) -> Self:
+    def of(cls, scenario: Scenario, listener: Listener) -> Self:
         """Those of a scene, all with the same listener."""
 
         def from_nova(one: Exchange) -> None:
@@ -104,7 +104,7 @@ class Peers:
 
         token = {"X-Auth-Token": TOKEN, "OpenStack-API-Version": MICROVERSION}
         return cls(
-            cyborg=Peer("Cyborg", scene.url, {}, listener),
-            nova=AcceleratorClient(f"{scene.url}/v2", listener=from_nova),
-            placement=Peer("Placement", scene.placement_url, token, listener),
+            cyborg=ServiceClient("Cyborg", scenario.url, {}, listener),
+            nova=AcceleratorClient(f"{scenario.url}/v2", listener=from_nova),
+            placement=ServiceClient("Placement", scenario.placement_url, token, listener),
         )

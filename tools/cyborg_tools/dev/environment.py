@@ -21,7 +21,7 @@ _DBSYNC = "cyborg-dbsync"
 _TAIL = 5
 
 
-class Stage:
+class Environment:
     """Starts the peers in ``enter``; ``begin`` starts the daemons, again if they run.
 
     ``exit`` stops everything. Raises exception.ConfigError with a sentence when a server that is

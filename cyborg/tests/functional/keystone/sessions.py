@@ -39,7 +39,7 @@ PATIENCE: Final = 60.0
 
 
 @dataclass
-class Seats:
+class UserSessions:
     """Everybody's seat; ``tokens`` by name. Each logged in once, for many commands."""
 
     cloud: Cloud
@@ -81,13 +81,13 @@ class Seats:
 
 
 @dataclass
-class Scene:
+class Scenario:
     """What commands are about: a server with a unit of one device, and another device.
 
     Devices are told by uuid; what is attached may come from either.
     """
 
-    seats: Seats
+    sessions: UserSessions
     server: Server
     profile: str
     held: str
@@ -95,7 +95,7 @@ class Scene:
 
     @property
     def host(self) -> str:
-        return self.seats.cloud.host
+        return self.sessions.cloud.host
 
     @property
     def agent(self) -> str:
@@ -112,7 +112,7 @@ class Scene:
 
     @property
     def hardware(self) -> str:
-        return str(self.seats.rows("hardware", driver=DRIVER)[0]["uuid"])
+        return str(self.sessions.rows("hardware", driver=DRIVER)[0]["uuid"])
 
     @property
     def arq(self) -> str:
@@ -120,13 +120,13 @@ class Scene:
 
     def operation(self) -> str:
         """One of the operator's."""
-        return str(self.seats.rows("operations")[0]["uuid"])
+        return str(self.sessions.rows("operations")[0]["uuid"])
 
     def gone_process(self) -> str:
         """The uuid of a conductor that ended long ago."""
         uuid = str(uuid4())
         row = {"uuid": uuid, "host": f"dead-{uuid}", "binary": "cyborg-conductor", "process": "1"}
-        with self.seats.cloud.database.writer() as tx:
+        with self.sessions.cloud.database.writer() as tx:
             tx.execute(sa.insert(Service).values(**row, status="READY", epoch=1, last_seen_ms=1))
         return uuid
 
@@ -134,31 +134,31 @@ class Scene:
         """The name of a profile that nobody uses."""
         name = f"profile-{uuid4().hex}"
         group = "resources:FPGA=1"
-        assert self.seats.cyborg("admin", "profile-create", name, "--group", group).status == 0
+        assert self.sessions.cyborg("admin", "profile-create", name, "--group", group).status == 0
         return name
 
     def installed(self) -> str:
         """The idle driver, installed."""
-        self.seats.do(f"install-driver {IDLE} --host {self.host}")
+        self.sessions.do(f"install-driver {IDLE} --host {self.host}")
         return IDLE
 
     def attached(self) -> str:
         """The server, with something attached."""
-        if len(self.seats.of_instance(self.server.uuid)) == 1:
-            self.seats.do(f"attach-instance {self.server.uuid}")
+        if len(self.sessions.of_instance(self.server.uuid)) == 1:
+            self.sessions.do(f"attach-instance {self.server.uuid}")
         return self.server.uuid
 
     def detach(self) -> None:
         """Nothing is attached any more."""
-        self.seats.do(f"detach-instance {self.server.uuid}")
+        self.sessions.do(f"detach-instance {self.server.uuid}")
 
     def _only(self, noun: str, **terms: Any) -> dict[str, Any]:
-        (found,) = self.seats.rows(noun, **terms)
+        (found,) = self.sessions.rows(noun, **terms)
         return found
 
 
 @contextlib.contextmanager
-def seated(cloud: Cloud, home: Path, plugin: Sequence[str]) -> Iterator[Seats]:
+def user_sessions(cloud: Cloud, home: Path, plugin: Sequence[str]) -> Iterator[UserSessions]:
     """Everybody at ``cyborg``, and these people at ``openstack``.
 
     Their tokens are in a ``clouds.yaml`` below ``home``.
@@ -178,15 +178,17 @@ def seated(cloud: Cloud, home: Path, plugin: Sequence[str]) -> Iterator[Seats]:
         for who in plugin:
             (at := home / who).mkdir()
             options = ["--os-cloud", who]
-            seat = Shell(at, options, OS_CLIENT_CONFIG_FILE=str(place), PYTHONPATH=ROOT)
-            openstack[who] = running.enter_context(seat)
-        yield Seats(cloud, tokens, openstack)
+            session = Shell(at, options, OS_CLIENT_CONFIG_FILE=str(place), PYTHONPATH=ROOT)
+            openstack[who] = running.enter_context(session)
+        yield UserSessions(cloud, tokens, openstack)
 
 
 @contextlib.contextmanager
-def staged(seats: Seats, placement: PlacementService, nova: SimulatedNova) -> Iterator[Scene]:
+def prepared_scenario(
+    sessions: UserSessions, placement: PlacementService, nova: SimulatedNova
+) -> Iterator[Scenario]:
     """The generic driver, installed by an operator, and a server of the members' project."""
-    cloud, kind = seats.cloud, f"CUSTOM_SOFT_{uuid4().hex[:12].upper()}"
+    cloud, kind = sessions.cloud, f"CUSTOM_SOFT_{uuid4().hex[:12].upper()}"
     options = {
         "backends": "soft",
         "devices": f"{HELD},{SPARE}",
@@ -196,26 +198,28 @@ def staged(seats: Seats, placement: PlacementService, nova: SimulatedNova) -> It
         "services": "cipher,compress",
     }
     given = [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
-    seats.do(f"install-driver {DRIVER} --host {cloud.host}", *given)
+    sessions.do(f"install-driver {DRIVER} --host {cloud.host}", *given)
     for address in (HELD, SPARE):
         provider = provider_uuid(f"{cloud.host}_{address}")
         eventually_offered(placement, provider, 3)
     profile = f"profile-{uuid4().hex}"
-    made = seats.cyborg("admin", "profile-create", profile, "--group", f"resources:{kind}=1")
+    made = sessions.cyborg("admin", "profile-create", profile, "--group", f"resources:{kind}=1")
     assert made.status == 0, made.err
     project = cloud.keystone.project_id(cloud.people.member.project)
-    client = AcceleratorClient(f"{cloud.url}/v2", seats.tokens["member"], seats.tokens["nova"])
+    client = AcceleratorClient(
+        f"{cloud.url}/v2", sessions.tokens["member"], sessions.tokens["nova"]
+    )
     walk = ComputeWalk(client, placement, nova, project=project)
-    nova.guests.listed = lambda uuid: [one["uuid"] for one in seats.of_instance(uuid)]
+    nova.guests.listed = lambda uuid: [one["uuid"] for one in sessions.of_instance(uuid)]
     server = walk.boot(profile)
-    (held,) = seats.rows("devices", driver=DRIVER, in_use=True)
-    (spare,) = seats.rows("devices", driver=DRIVER, in_use=False)
-    yield Scene(seats, server, profile, held["uuid"], spare["uuid"])
+    (held,) = sessions.rows("devices", driver=DRIVER, in_use=True)
+    (spare,) = sessions.rows("devices", driver=DRIVER, in_use=False)
+    yield Scenario(sessions, server, profile, held["uuid"], spare["uuid"])
     nova.guests.listed = lambda _uuid: []
     walk.delete(server)
-    assert seats.cyborg("admin", "profile-delete", profile).status == 0
+    assert sessions.cyborg("admin", "profile-delete", profile).status == 0
     # Others find the cloud as it was.
     for driver in (DRIVER, IDLE):
-        if any(one["state"] != "STOPPED" for one in seats.rows("drivers", name=driver)):
-            seats.do(f"uninstall-driver {driver}")
-    eventually(lambda: seats.rows("devices", driver=DRIVER) == [], timeout=PATIENCE)
+        if any(one["state"] != "STOPPED" for one in sessions.rows("drivers", name=driver)):
+            sessions.do(f"uninstall-driver {driver}")
+    eventually(lambda: sessions.rows("devices", driver=DRIVER) == [], timeout=PATIENCE)

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.db import base, models
-from cyborg.tests.fixtures.counted import CountedService
-from cyborg.tests.fixtures.counting import Tally
+from cyborg.tests.fixtures.cost_meter import Tally
+from cyborg.tests.fixtures.counted_service import CountedService
 
 Statements = Callable[[], AbstractContextManager[Tally]]
 _HOST = sa.table("hosts", sa.column("name"), sa.column("updated_ms"))
@@ -25,23 +25,25 @@ class Undone(Exception):
 
 
 @pytest.fixture
-def tx(house: CountedService) -> Iterator[sa.Connection]:
+def tx(counted_service: CountedService) -> Iterator[sa.Connection]:
     """A transaction that leaves nothing behind."""
-    with suppress(Undone), house.db.writer() as tx:
+    with suppress(Undone), counted_service.db.writer() as tx:
         yield tx
         raise Undone
 
 
-def test_a_read_is_one_statement_and_no_commit(house: CountedService, statements: Statements):
-    with statements() as tally, house.db.reader() as tx:
+def test_a_read_is_one_statement_and_no_commit(
+    counted_service: CountedService, statements: Statements
+):
+    with statements() as tally, counted_service.db.reader() as tx:
         tx.execute(sa.select(models.Host.id))
     assert tally.costs == (1, 0, 0)
 
 
 def test_a_transaction_is_one_commit_and_its_statements(
-    house: CountedService, statements: Statements
+    counted_service: CountedService, statements: Statements
 ):
-    with statements() as tally, house.db.writer() as tx:
+    with statements() as tally, counted_service.db.writer() as tx:
         tx.execute(sa.update(models.Host).where(models.Host.id == -1).values(updated_ms=1))
     assert tally.costs == (1, 1, 0)
     assert tally.writes_to("hosts")
@@ -65,16 +67,16 @@ def test_an_update_of_many_sets_counts_each(tx: sa.Connection, statements: State
 
 
 def test_pings_and_begin_of_transaction_are_not_counted(
-    house: CountedService, statements: Statements
+    counted_service: CountedService, statements: Statements
 ):
-    with statements() as tally, house.db.writer() as tx:
+    with statements() as tally, counted_service.db.writer() as tx:
         tx.exec_driver_sql("SELECT 1")
     assert tally.costs == (0, 1, 0)
 
 
-def test_closed_tallies_stop_counting(house: CountedService, statements: Statements):
+def test_closed_tallies_stop_counting(counted_service: CountedService, statements: Statements):
     with statements() as closed:
         pass
-    with statements() as tally, house.db.reader() as tx:
+    with statements() as tally, counted_service.db.reader() as tx:
         tx.execute(sa.select(models.Host.id))
     assert (closed.sql, tally.sql) == (0, 1)

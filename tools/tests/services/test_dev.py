@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemons of a developer: they begin anew when a file changes, and leave nothing behind."""
+"""``dev`` restarts its daemons when a file changes, and leaves nothing behind."""
 
 import os
 import re
@@ -14,8 +14,8 @@ from cyborg import service
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
 
-#: Where the package of the command is found.
-_TOOLS = Path(__file__).parents[4] / "tools"
+#: The directory of the package of the command.
+_TOOLS = Path(__file__).parents[2]
 
 #: Seconds for the daemons to start, and to end.
 _PATIENCE = 240
@@ -23,7 +23,7 @@ _DAEMONS = ("cyborg-api", "cyborg-conductor", "cyborg-agent")
 
 
 def pids(log: str) -> dict[str, list[int]]:
-    """The processes that said that they run, in this order."""
+    """Return the process ids of the daemons that log that they run, in this order."""
     line = r"\d+:\d+:\d+\.\d+ (\d+) INFO cyborg.service \[-\] {} is running"
     return {name: [int(one) for one in re.findall(line.format(name), log)] for name in _DAEMONS}
 

@@ -24,7 +24,7 @@ from cyborg.model.provider import ProviderTree
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
-from cyborg.tests.fixtures.single_step_processes import Ground
+from cyborg.tests.fixtures.single_step_processes import Environment
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.readiness.cards import BareCardDriver
 
@@ -36,13 +36,13 @@ _TABLES = [one for one in METADATA.sorted_tables if one.name != "alembic_version
 
 
 @dataclass
-class Stage:
+class SimulatedCloud:
     """One compute with one card; ``arqs`` are for ``instance``, which has its allocation.
 
     They bind ``units`` of it. A ``bare`` card has to be set up.
     """
 
-    ground: Ground
+    environment: Environment
     placement: PlacementService
     nova: SimulatedNova
     traits: Traits
@@ -71,9 +71,9 @@ class Stage:
         self.guest = self.nova.own(self.instance, project, node, self.profile)
         self.nova.guests.listed = self.listed
         self.auditor = Auditor(
-            db=self.ground.watch,
-            placement=Placement(self.ground.placement),
-            servers=Servers(self.ground.nova),
+            db=self.environment.watch,
+            placement=Placement(self.environment.placement),
+            servers=Servers(self.environment.nova),
             ages=AT_ONCE,
         )
 
@@ -85,7 +85,7 @@ class Stage:
 
     def listed(self, instance: str) -> list[str]:
         """The ARQs that Nova is handed for an instance."""
-        with self.ground.watch.reader() as tx:
+        with self.environment.watch.reader() as tx:
             return [row[0] for row in arqs.page(tx, Page(), None, {"instance": instance})]
 
     def allocated(self) -> int:
@@ -115,7 +115,7 @@ class Stage:
 
     def clear(self) -> None:
         """Nothing is in the database."""
-        with self.ground.watch.writer() as tx:
+        with self.environment.watch.writer() as tx:
             for table in reversed(_TABLES):
                 tx.execute(sa.delete(table))
 
@@ -132,11 +132,11 @@ class Stage:
 
     def keep(self) -> None:
         """Remember everything as it is now."""
-        self._ms = self.ground.clock.ms
+        self._ms = self.environment.clock.ms
         self._allocation, self._guest = self._allocations(), replace(self.guest)
         self._prepared = frozenset(self.rack.driver.ready)
         self._set_up = self.is_set_up()
-        with self.ground.watch.reader() as tx:
+        with self.environment.watch.reader() as tx:
             for table in _TABLES:
                 rows = tx.execute(sa.select(table)).mappings()
                 self._rows[table.name] = [dict(row) for row in rows]
@@ -145,17 +145,17 @@ class Stage:
             )
             agent = tx.execute(query).one_or_none()
         if agent is not None:
-            wishes = DesiredStates(db=self.ground.watch)
+            wishes = DesiredStates(db=self.environment.watch)
             self._tree = wishes.desired(agent.service_host, agent.epoch).tree
 
-    def put_back(self, *, publish: bool) -> None:
+    def restore(self, *, publish: bool) -> None:
         """Make everything as it was; Placement only where a scenario changes it."""
         self.clear()
-        with self.ground.watch.writer() as tx:
+        with self.environment.watch.writer() as tx:
             for table in _TABLES:
                 if self._rows.get(table.name):
                     tx.execute(sa.insert(table), self._rows[table.name])
-        self.ground.clock.ms = self._ms
+        self.environment.clock.ms = self._ms
         for key in self.rack.driver.ready:
             self.rack.unprepare(key)
         for key in self._prepared:
@@ -193,7 +193,7 @@ class Stage:
         if self._tree is None:
             self.move()
             return
-        placement = Placement(self.ground.placement)
+        placement = Placement(self.environment.placement)
         ours = {one.uuid for one in self._tree.providers}
         for uuid in placement.tree(self.root).keys() - ours - {self.root}:
             placement.delete_inventories(uuid)

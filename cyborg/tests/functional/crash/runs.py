@@ -14,10 +14,10 @@ from cyborg.model.arq import State
 from cyborg.model.audit_findings import Severity
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.rpc.conductor import ConductorClient
-from cyborg.tests.fixtures.crash import Death, Fate, Kind
-from cyborg.tests.fixtures.direct import Died, DirectBus
-from cyborg.tests.fixtures.single_step_processes import MortalAgent, MortalConductor
-from cyborg.tests.functional.crash.stage import NOVA, Stage
+from cyborg.tests.fixtures.crash import CrashPoint, FaultPlan, Kind
+from cyborg.tests.fixtures.direct_bus import Died, DirectBus
+from cyborg.tests.fixtures.single_step_processes import CrashableAgent, CrashableConductor
+from cyborg.tests.functional.crash.cloud import NOVA, SimulatedCloud
 
 LOG = logging.getLogger(__name__)
 
@@ -38,45 +38,45 @@ class Plan:
 
     victim: str
     alone: bool = True
-    death: Death | None = None
+    crash_point: CrashPoint | None = None
     gives_up: bool = False
     kinds: frozenset[Kind] = frozenset(Kind)
 
-    def at(self, death: Death) -> "Plan":
+    def at(self, crash_point: CrashPoint) -> "Plan":
         """The same with a death."""
-        return replace(self, death=death)
+        return replace(self, crash_point=crash_point)
 
 
-class Life:
+class Run:
     """The processes of one replay; who dies is replaced at once.
 
-    ``beats``: the agent has its rounds, beside answering.
+    ``agent_runs``: the agent has its rounds, beside answering.
     """
 
-    def __init__(self, stage: Stage, plan: Plan, *, agent: bool, beats: bool) -> None:
-        self.stage = stage
-        self._beats = beats
+    def __init__(self, cloud: SimulatedCloud, plan: Plan, *, agent: bool, agent_runs: bool) -> None:
+        self.cloud = cloud
+        self._agent_runs = agent_runs
         self.plan = plan
-        self.fate = Fate(plan.death, plan.kinds)
+        self.fault_plan = FaultPlan(plan.crash_point, plan.kinds)
         self.unknown: list[tuple[Request, str]] = []
         self.was_unknown = False
-        self._told = len(stage.nova.calls)
-        fates = {CONDUCTOR: Fate(), AGENT: Fate(), plan.victim: self.fate}
+        self._told = len(cloud.nova.calls)
+        fault_plans = {CONDUCTOR: FaultPlan(), AGENT: FaultPlan(), plan.victim: self.fault_plan}
         self._number = 0
-        self._conductor = self._new_conductor(fates[CONDUCTOR])
-        self._standby: MortalConductor | None = None
-        self._agent = self._new_agent(fates[AGENT]) if agent else None
+        self._conductor = self._new_conductor(fault_plans[CONDUCTOR])
+        self._standby: CrashableConductor | None = None
+        self._agent = self._new_agent(fault_plans[AGENT]) if agent else None
         self._conductor.renew()
         self._conductor.serve()
         if plan.victim == CONDUCTOR and plan.alone:
-            self._standby = self._new_conductor(Fate())
-            self.fate.endings.append(self._standby.serve)
+            self._standby = self._new_conductor(FaultPlan())
+            self.fault_plan.endings.append(self._standby.serve)
         if not plan.alone:
-            self.fate.endings.append(self._power_off)
+            self.fault_plan.endings.append(self._power_off)
 
     def begin(self) -> None:
         """Boundaries count from here on, until ``settle``."""
-        self.fate.begin()
+        self.fault_plan.begin()
 
     def ask(self, request: Request) -> None:
         """Have a client ask; one that does not hear the outcome asks again when it can."""
@@ -86,58 +86,58 @@ class Life:
 
     def work(self) -> None:
         """The conductor's turn."""
-        self._go_on(self._conductor.turn)
+        self._go_on(self._conductor.run_worker)
 
-    def beat(self) -> bool:
+    def run_once(self) -> bool:
         """The agent's round; answers whether it came to its end."""
-        return self._agent is not None and self._go_on(self._agent.beat)
+        return self._agent is not None and self._go_on(self._agent.run_once)
 
     def settle(self) -> None:
         """Let time pass until nothing is due any more; AssertionError when that never comes."""
-        self.fate.rest()
+        self.fault_plan.rest()
         self._ask_again()
         quiet = 0
         for _ in range(_ROUNDS):
             self.work()
-            done = self.beat() if self._beats else True
+            done = self.run_once() if self._agent_runs else True
             quiet = quiet + 1 if done and not self.work_left() else 0
             if quiet == 2 and not self.unknown:
                 return
-            self.stage.ground.clock.ms += _ROUND_MS
+            self.cloud.environment.clock.ms += _ROUND_MS
         raise AssertionError(f"never settled: {self.work_left()}")
 
     def work_left(self) -> list[str]:
         """What waits or is being done, with its last error."""
-        with self.stage.ground.watch.reader() as tx:
+        with self.cloud.environment.watch.reader() as tx:
             rows = tx.execute(sa.select(Work.kind, Work.error, Work.owner_id)).all()
         return [f"{row.kind} of {row.owner_id}: {row.error}" for row in rows]
 
     def arqs(self) -> dict[str, str]:
         """The state of each ARQ that is left."""
-        with self.stage.ground.watch.reader() as tx:
+        with self.cloud.environment.watch.reader() as tx:
             return {row.uuid: row.state for row in tx.execute(sa.select(Arq.uuid, Arq.state))}
 
     def told(self) -> dict[str, str]:
         """What Nova was told in this life, by ARQ; the last word counts."""
-        calls = self.stage.nova.calls[self._told :]
+        calls = self.cloud.nova.calls[self._told :]
         return {event.tag: event.status for call in calls for event in call.events}
 
     def verify(self) -> None:
         """What must hold at the end of every life."""
         assert set(self.arqs().values()) <= _SETTLED, self.arqs()
-        verdict = self.stage.auditor.look()
+        verdict = self.cloud.auditor.look()
         assert verdict.unasked == ()
         bad = [
             f"{one.kind} {one.cause}" for one in verdict.findings if one.severity > Severity.INFO
         ]
         assert bad == []
-        assert self.stage.rack.driver.ready == self._bound_handles()
+        assert self.cloud.rack.driver.ready == self._bound_handles()
 
-    def bury(self) -> None:
+    def cleanup(self) -> None:
         """End every process."""
         for one in (self._conductor, self._standby, self._agent):
             if one is not None:
-                one.bury()
+                one.cleanup()
 
     def _bound_handles(self) -> set[str]:
         """The handles that must be prepared."""
@@ -147,13 +147,13 @@ class Life:
             .join(Deployable, Deployable.id == AttachHandle.deployable_id)
             .where(Arq.state == State.BOUND.value, Deployable.prepare)
         )
-        with self.stage.ground.watch.reader() as tx:
+        with self.cloud.environment.watch.reader() as tx:
             return set(tx.execute(query).scalars())
 
-    def _go_on(self, turn: Callable[[], object]) -> bool:
+    def _go_on(self, run_worker: Callable[[], object]) -> bool:
         ended = False
         try:
-            turn()
+            run_worker()
             ended = True
         except Died:
             LOG.debug("%s died in its own turn", self.plan.victim)
@@ -163,7 +163,7 @@ class Life:
         return ended
 
     def _send(self, request: Request, operation: str) -> None:
-        client = ConductorClient(DirectBus(self.stage.ground.exchange), timeout=10.0)
+        client = ConductorClient(DirectBus(self.cloud.environment.exchange), timeout=10.0)
         try:
             request(client, operation)
         except exception.Unavailable:
@@ -181,34 +181,34 @@ class Life:
                 self._send(request, operation)
 
     def _undo(self, client: ConductorClient, operation: str) -> None:
-        client.delete_instance_arqs(NOVA, operation, self.stage.instance)
+        client.delete_instance_arqs(NOVA, operation, self.cloud.instance)
 
     def _power_off(self) -> None:
         """Whoever was not to die dies with the victim."""
         for one in (self._conductor, self._agent):
-            if one is not None and one.fate is not self.fate:
+            if one is not None and one.fault_plan is not self.fault_plan:
                 try:
-                    one.fate.die()
+                    one.fault_plan.die()
                 except Died:
                     continue
 
     def _tend(self) -> None:
         """Put a new process where one died."""
-        if self._conductor.fate.dead:
-            self._conductor.bury()
-            self._conductor = self._standby or self._new_conductor(Fate())
+        if self._conductor.fault_plan.dead:
+            self._conductor.cleanup()
+            self._conductor = self._standby or self._new_conductor(FaultPlan())
             self._standby = None
             self._conductor.serve()
-        if self._agent is not None and self._agent.fate.dead:
-            self._agent.bury()
-            self._agent = self._new_agent(Fate())
+        if self._agent is not None and self._agent.fault_plan.dead:
+            self._agent.cleanup()
+            self._agent = self._new_agent(FaultPlan())
 
-    def _new_conductor(self, fate: Fate) -> MortalConductor:
+    def _new_conductor(self, fault_plan: FaultPlan) -> CrashableConductor:
         self._number += 1
-        return MortalConductor(self.stage.ground, fate, f"control-{self._number}")
+        return CrashableConductor(self.cloud.environment, fault_plan, f"control-{self._number}")
 
-    def _new_agent(self, fate: Fate) -> MortalAgent:
-        rack = self.stage.rack
-        made = MortalAgent(self.stage.ground, fate, rack.compute, rack.driver)
+    def _new_agent(self, fault_plan: FaultPlan) -> CrashableAgent:
+        rack = self.cloud.rack
+        made = CrashableAgent(self.cloud.environment, fault_plan, rack.compute, rack.driver)
         made.serve()
         return made

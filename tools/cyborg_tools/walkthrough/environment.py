@@ -54,7 +54,7 @@ class Place:
         return self.directory / f"set-up-{address}"
 
 
-class Stage:
+class Environment:
     """Starts it all in ``enter``, stops it all by process id in ``exit``, whatever happened."""
 
     def __init__(self, plan: Plan, place: Place) -> None:

@@ -13,9 +13,9 @@ from cyborg import exception, service
 from cyborg.db.models import Event, Service, Work
 from cyborg.model.process import CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg_tools.chaos.client_log import Witness
+from cyborg_tools.chaos.client_log import ClientLog
 from cyborg_tools.chaos.load import Load
-from cyborg_tools.chaos.scenarios import BIND_DEADLINE, RESOLVED, Guest
+from cyborg_tools.chaos.scenarios import BIND_DEADLINE, RESOLVED, Instance
 from cyborg_tools.chaos.world import PROBE, PROBED_ADDRESS, USUAL, World
 
 #: Seconds that a preparation takes which is to be interrupted.
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 
 @dataclass
-class Scene:
+class FaultRun:
     """One fault's surroundings. ``short`` makes outages short.
 
     ``facts`` are sentences for the reader; ``figures`` times in seconds, by what they are of;
@@ -36,7 +36,7 @@ class Scene:
 
     world: World
     load: Load
-    witness: Witness
+    client_log: ClientLog
     short: bool
     facts: list[str] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
@@ -69,26 +69,26 @@ class Scene:
             yield one
         finally:
             machine.take(PROBED_ADDRESS, USUAL)
-        self.load.probe.end(one.guest)
+        self.load.probe.end(one.instance)
 
     def until(self, what: str, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         """Wait for something that must come true; a violation when it does not."""
         if not service.wait_until(condition, timeout=timeout):
-            self.witness.violation(f"{what} did not happen within {timeout:.0f} s")
+            self.client_log.violation(f"{what} did not happen within {timeout:.0f} s")
 
     def time_to_resolve(self, one: "Interrupted", since: float) -> None:
         """Write down how long a bind took to be resolved, and Nova to be told, since then."""
-        resolved = self.load.probe.resolved(one.guest)
+        resolved = self.load.probe.resolved(one.instance)
         self.figures["ARQ resolved"] = time.monotonic() - since
         if not resolved:
             self.fact("the bind in question failed")
         try:
-            self.world.nova.wait_for_events(one.guest.arqs, BIND_DEADLINE)
+            self.world.nova.wait_for_events(one.instance.arqs, BIND_DEADLINE)
         except TimeoutError as fault:
-            self.witness.violation(f"Nova was not told: {fault}")
+            self.client_log.violation(f"Nova was not told: {fault}")
         self.figures["ARQ resolved and Nova told"] = time.monotonic() - since
 
-    def lives(self, conductor: str) -> bool:
+    def is_alive(self, conductor: str) -> bool:
         """Whether a conductor has given a sign of life within the last two seconds."""
         host = f"control-{conductor.rpartition('-')[2]}"
         age = self.world.reader.now - sa.func.max(Service.last_seen_ms)
@@ -98,23 +98,23 @@ class Scene:
 
     def ends_of_bind(self, one: "Interrupted") -> int:
         """How often the history tells that this bind has ended."""
-        ended = Event.subject_uuid.in_(one.guest.arqs), Event.action.in_(RESOLVED)
+        ended = Event.subject_uuid.in_(one.instance.arqs), Event.action.in_(RESOLVED)
         with self.world.reader.reader() as tx:
             query = sa.select(sa.func.count()).select_from(Event).where(*ended)
             return int(tx.execute(query).scalar_one())
 
     def _begun(self) -> "Interrupted":
         for _ in range(20):
-            guest = self.load.probe.begin(_PROFILE)
-            if guest is None:
+            instance = self.load.probe.begin(_PROFILE)
+            if instance is None:
                 # No room now: clients are about to end guests.
                 threading.Event().wait(0.2)
                 continue
             found: list[str] = []
-            if service.wait_until(lambda: self._owned(guest, found), timeout=10, step=0.02):  # noqa: B023 - called at once
-                return Interrupted(guest, found[0])
-            self.load.probe.resolved(guest)
-            self.load.probe.end(guest)
+            if service.wait_until(lambda: self._owned(instance, found), timeout=10, step=0.02):  # noqa: B023 - called at once
+                return Interrupted(instance, found[0])
+            self.load.probe.resolved(instance)
+            self.load.probe.end(instance)
         raise exception.Unavailable(
             peer="the service", reason=f"no bind could be interrupted; {self._room()}"
         )
@@ -127,12 +127,12 @@ class Scene:
         )["allocations"]
         return f"Placement offers {offered} unit(s), of which {len(taken)} servers have some"
 
-    def _owned(self, guest: Guest, found: list[str]) -> bool:
+    def _owned(self, instance: Instance, found: list[str]) -> bool:
         """Whether a conductor is at this guest's preparation; its name goes into ``found``."""
         query = (
             sa.select(Service.host)
             .join(Work, Work.owner_id == Service.id)
-            .where(Work.arq_uuid.in_(guest.arqs), Work.kind == WorkKind.PREPARE.value)
+            .where(Work.arq_uuid.in_(instance.arqs), Work.kind == WorkKind.PREPARE.value)
         )
         with self.world.reader.reader() as tx:
             found[:] = [f"{CONDUCTOR}-{host.rpartition('-')[2]}" for host in tx.scalars(query)]
@@ -143,5 +143,5 @@ class Scene:
 class Interrupted:
     """A bind in the middle of its preparation, and the name of the conductor that is at it."""
 
-    guest: Guest
+    instance: Instance
     conductor: str

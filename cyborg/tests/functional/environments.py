@@ -9,23 +9,23 @@ from cyborg.db import schema
 from cyborg.tests.fixtures.glance import SimulatedGlance
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import PlacementService
-from cyborg.tests.fixtures.single_step_processes import Ground
+from cyborg.tests.fixtures.single_step_processes import Environment
 from cyborg.tests.functional.schema.databases import empty_database
 
 
 @contextmanager
-def new_ground(
+def new_environment(
     files: Path, placement: PlacementService
-) -> Iterator[tuple[Ground, SimulatedNova, SimulatedGlance]]:
+) -> Iterator[tuple[Environment, SimulatedNova, SimulatedGlance]]:
     """A ground with its Nova and Glance; ``files`` is for what is kept on disk."""
     with empty_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
         schema.upgrade(db)
-        ground = Ground(
+        environment = Environment(
             database_url=db.engine.url.render_as_string(hide_password=False),
             state_path=files / "state",
             placement=placement.adapter(),
             nova=nova.adapter(),
             glance=glance.adapter(),
         )
-        with closing(ground):
-            yield ground, nova, glance
+        with closing(environment):
+            yield environment, nova, glance

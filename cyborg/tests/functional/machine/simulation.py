@@ -40,7 +40,7 @@ _ROUNDS = 12
 _ROUND = 31.0
 
 
-class Deed(Enum):
+class Interruption(Enum):
     """What may happen in the middle of somebody's work."""
 
     DELETE = "the instance of an ARQ is deleted"
@@ -63,7 +63,7 @@ class Trouble(Enum):
     GLANCE = "Glance is away"
 
 
-class Play:
+class Simulation:
     """One cloud from its beginning; two conductors, two hosts with an agent each."""
 
     def __init__(self, site: Site) -> None:
@@ -86,11 +86,11 @@ class Play:
         self.clients.make_profiles()
         for index, machine in enumerate(self.machines):
             site.placement.make_compute(machine.name)
-            self.beat(index)
+            self.run_agent(index)
 
     # What processes do, when it is their turn.
 
-    def turn(self, index: int, *, renew: bool = True) -> None:
+    def run_worker(self, index: int, *, renew: bool = True) -> None:
         """A conductor's heartbeat and its worker's turn."""
         one = self.conductors[index]
         if renew:
@@ -98,7 +98,7 @@ class Play:
         self.model.let_work()
         if self.cloud.nova_away:
             self.model.stop_waiting(self.cloud.clock.ms, _NOVA_WAITS)
-        one.turn()
+        one.run_worker()
 
     def audit(self, index: int) -> None:
         """A conductor's pass of the reconciler: nothing of what is in order may change."""
@@ -106,7 +106,7 @@ class Play:
 
     def replace_conductor(self, index: int) -> None:
         """Kill a conductor, and start another where it was."""
-        self.conductors[index].life.end()
+        self.conductors[index].crash_plan.end()
         self.conductors[index] = Control(self.cloud, f"control-{index}")
         self.conductors[index].renew()
 
@@ -115,19 +115,19 @@ class Play:
         mine = self.agents[index]
         mine.append(Keeper(self.cloud, self.machines[index]))
         for old in mine[:-2]:
-            old.life.end()
+            old.crash_plan.end()
         del mine[:-2]
 
-    def beat(self, index: int, *, newest: bool = True) -> None:
+    def run_agent(self, index: int, *, newest: bool = True) -> None:
         """An agent's round; what it did not complain about must be so."""
-        living = [one for one in self.agents[index] if not one.life.over]
+        living = [one for one in self.agents[index] if not one.crash_plan.over]
         if not living:
             return
         one = living[-1 if newest else 0]
-        error = one.beat()
-        if error is None and not one.life.over:
+        error = one.run_agent()
+        if error is None and not one.crash_plan.over:
             self._published(self.machines[index])
-        elif not (one.life.over or isinstance(error, exception.Unavailable)):
+        elif not (one.crash_plan.over or isinstance(error, exception.Unavailable)):
             assert isinstance(error, exception.StaleEpoch), repr(error)
             assert len(self.agents[index]) > 1
 
@@ -140,15 +140,15 @@ class Play:
         self.site.placement.call("PUT", path, shown, accept=(409,))
         self.edited.add(provider)
 
-    def doom_conductor(self, index: int, steps: int, *, after: bool) -> None:
+    def crash_conductor_after(self, index: int, steps: int, *, after: bool) -> None:
         """Let a conductor die at one of its next steps, if the other is going to live."""
         mine, other = self.conductors[index], self.conductors[1 - index]
-        if not other.life.over and not other.life.doomed:
-            mine.life.doom(steps, after=after)
+        if not other.crash_plan.over and not other.crash_plan.will_crash:
+            mine.crash_plan.crash_after(steps, after=after)
 
     def doom_agent(self, index: int, steps: int, *, after: bool) -> None:
         """Let the newest agent of a host die at one of its next steps."""
-        self.agents[index][-1].life.doom(steps, after=after)
+        self.agents[index][-1].crash_plan.crash_after(steps, after=after)
 
     def trouble(self, trouble: Trouble, provider: str, *, ends: bool) -> None:
         """Let something go wrong, or come right again."""
@@ -173,11 +173,11 @@ class Play:
             case Trouble.GLANCE:
                 self.cloud.glance_away = not ends
 
-    def plan(self, point: Point, deed: Deed, which: int) -> None:
+    def plan(self, point: Point, interruption: Interruption, which: int) -> None:
         """Have something happen when somebody's work comes to a point."""
-        if not (point is Point.HOST and deed is Deed.TAKE_OVER):
+        if not (point is Point.HOST and interruption is Interruption.TAKE_OVER):
             # That would wait for the host, which waits for its end.
-            self.cloud.plans[point] = lambda: self._interrupt(deed, which)
+            self.cloud.plans[point] = lambda: self._interrupt(interruption, which)
 
     # The end.
 
@@ -188,16 +188,16 @@ class Play:
         cloud.plans.clear()
         self.hardware.repair()
         for index, one in enumerate(self.conductors):
-            one.life.spare()
-            if one.life.over:
+            one.crash_plan.keep_running()
+            if one.crash_plan.over:
                 self.replace_conductor(index)
         for mine in self.agents:
             for agent in mine[:-1]:
-                agent.life.end()
+                agent.crash_plan.end()
         for index in range(len(self.machines)):
-            if not self.agents[index] or self.agents[index][-1].life.over:
+            if not self.agents[index] or self.agents[index][-1].crash_plan.over:
                 self.start_agent(index)
-            self.agents[index][-1].life.spare()
+            self.agents[index][-1].crash_plan.keep_running()
         for _ in range(_ROUNDS):
             self._round()
             if not self._snapshot().work:
@@ -225,40 +225,40 @@ class Play:
         self.cloud.close()
         self.clients.close()
 
-    def _interrupt(self, deed: Deed, which: int) -> None:
+    def _interrupt(self, interruption: Interruption, which: int) -> None:
         """What is wrong in here is not to be taken for the fault of whom it interrupts."""
         try:
-            self._do(deed, which)
+            self._do(interruption, which)
         except AssertionError as fault:
             self.faults.append(fault)
         self.model.let_work()
 
-    def _do(self, deed: Deed, which: int) -> None:
-        match deed:
-            case Deed.DELETE | Deed.UNBIND:
+    def _do(self, interruption: Interruption, which: int) -> None:
+        match interruption:
+            case Interruption.DELETE | Interruption.UNBIND:
                 arqs = [uuid for uuid, one in self.model.requests.items() if one.instance]
-                if arqs and deed is Deed.UNBIND:
+                if arqs and interruption is Interruption.UNBIND:
                     self.clients.unbind([arqs[which % len(arqs)]])
                 elif arqs:
                     chosen = self.model.requests[arqs[which % len(arqs)]]
                     self.clients.delete_instance(chosen.instance or "")
-            case Deed.TAKE_OVER:
+            case Interruption.TAKE_OVER:
                 self.cloud.clock.advance(LEASE + 1)
-                self.turn(which % 2)
-            case Deed.KILL_AGENTS:
+                self.run_worker(which % 2)
+            case Interruption.KILL_AGENTS:
                 for agent in self.agents[which % 2]:
-                    agent.life.end()
-            case Deed.RESTART_AGENT:
+                    agent.crash_plan.end()
+            case Interruption.RESTART_AGENT:
                 self.start_agent(which % 2)
-            case Deed.TIME:
+            case Interruption.TIME:
                 self.cloud.clock.advance(BIND_TIMEOUT + 1)
 
     def _round(self) -> None:
         self.cloud.clock.advance(_ROUND)
         for index in range(len(self.conductors)):
-            self.turn(index)
+            self.run_worker(index)
         for index in range(len(self.machines)):
-            self.beat(index)
+            self.run_agent(index)
 
     def _at_rest(self) -> None:
         cloud = self._snapshot()

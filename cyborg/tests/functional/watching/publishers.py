@@ -17,7 +17,7 @@ from cyborg.db.services import Process
 from cyborg.model.notification import Notification
 from cyborg.model.process import AGENT, CONDUCTOR
 from cyborg.model.work import WorkKind
-from cyborg.tests.fixtures.direct import Died
+from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.functional.watching.conftest import Watched, soon
 
 
@@ -31,19 +31,19 @@ def followed(watched: Watched) -> None:
     soon(lambda: marked(watched))
 
 
-class Voice:
-    """A notifier that keeps what it is to send; ``fate`` is what happens then."""
+class FakeNotifier:
+    """A notifier that keeps what it is to send; ``error`` is what happens then."""
 
     enabled = True
 
-    def __init__(self, fate: BaseException | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.sent: list[Notification] = []
-        self.fate = fate
+        self.error = error
 
     def send(self, messages: Sequence[Notification]) -> None:
         self.sent += messages
-        if messages and self.fate is not None:
-            raise self.fate
+        if messages and self.error is not None:
+            raise self.error
 
     def close(self) -> None:
         """Nothing is open."""
@@ -52,21 +52,21 @@ class Voice:
         return [one.payload["state"] for one in self.sent if one.payload.get("uuid") == uuid]
 
 
-class Teller:
+class FakePublisher:
     """A conductor, as far as it follows the history; it ends without a word when it dies."""
 
-    def __init__(self, watched: Watched, voice: Voice, host: str) -> None:
+    def __init__(self, watched: Watched, notifier: FakeNotifier, host: str) -> None:
         self.db = Database(watched.stack.database_url)
-        self.voice = voice
+        self.notifier = notifier
         process = Process(host, CONDUCTOR, "0", f"cyborg-conductor@{host}", host)
         self._lease = ConductorLease(db=self.db, process=process)
         self._lease.renew()
         self.queue = WorkQueue(db=self.db)
-        notifier: Any = voice
+        untyped: Any = notifier
         self.publisher = NotificationPublisher(
             db=self.db,
             queue=self.queue,
-            notifier=notifier,
+            notifier=untyped,
             down_after={AGENT: 2000},
             pause=0.01,
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk, interrupted: whatever it started has ended, and the servers are as they were.
+"""An interrupted walkthrough stops what it started and removes its databases.
 
-That its steps hold is for the walk itself to tell; CI runs it.
+CI runs the walkthrough itself, which checks its steps.
 """
 
 import os
@@ -17,8 +17,8 @@ from cyborg import service
 from cyborg.tests.functional.deployments import TRANSPORT_URL
 from cyborg.tests.functional.schema.databases import SERVER
 
-#: Where the package of the command is found.
-_TOOLS = Path(__file__).parents[4] / "tools"
+#: The directory of the package of the command.
+_TOOLS = Path(__file__).parents[2]
 
 #: Seconds for the daemons to start, and to end.
 _PATIENCE = 240

@@ -11,7 +11,7 @@ from cyborg.tests.fixtures import broker
 from cyborg.tests.functional import deployments
 
 
-class Ear:
+class NotificationListener:
     """Hears all that is told on a topic, from ``listen`` on; the broker keeps what came before.
 
     ``heard`` are the messages as they came: publisher, event type and payload. What was

@@ -15,7 +15,7 @@ from cyborg.db.engine import Database
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
 from cyborg.model.work import HandleTask, ProgramTask, Unit
-from cyborg.tests.fixtures.direct import Died
+from cyborg.tests.fixtures.direct_bus import Died
 from cyborg.tests.functional.life.cards import Rack
 
 
@@ -41,12 +41,12 @@ class Clock:
         self.ms += int(seconds * 1000)
 
 
-class Life:
+class CrashPlan:
     """A process's life: every edge is a step, and at the step that was chosen it dies."""
 
     def __init__(self) -> None:
         self.over = False
-        self.doomed = False
+        self.will_crash = False
         self._left = 0
         self._after = False
         self._endings: list[Callable[[], object]] = []
@@ -55,13 +55,13 @@ class Life:
         """Have something done when it dies."""
         self._endings.append(ending)
 
-    def doom(self, steps: int, *, after: bool) -> None:
+    def crash_after(self, steps: int, *, after: bool) -> None:
         """Let it die at the step after so many, before or ``after`` that takes effect."""
-        self.doomed, self._left, self._after = True, steps, after
+        self.will_crash, self._left, self._after = True, steps, after
 
-    def spare(self) -> None:
+    def keep_running(self) -> None:
         """Take that back."""
-        self.doomed = False
+        self.will_crash = False
 
     def end(self) -> None:
         """Die now; once is enough."""
@@ -73,7 +73,7 @@ class Life:
     @contextmanager
     def step(self, _what: str = "") -> Iterator[None]:
         """One edge; raises Died from the last one on."""
-        last = self.doomed and self._left == 0
+        last = self.will_crash and self._left == 0
         self._left -= 1
         if last and not self._after:
             self.end()
@@ -85,17 +85,17 @@ class Life:
             raise Died
 
 
-class MortalDatabase(Database):
+class CrashableDatabase(Database):
     """A database connection of one process; each transaction is a step of its life."""
 
-    def __init__(self, url: str, *, clock: Clock, life: Life) -> None:
+    def __init__(self, url: str, *, clock: Clock, crash_plan: CrashPlan) -> None:
         super().__init__(url, now=clock.now)
-        self._life = life
+        self._crash_plan = crash_plan
 
     @contextmanager
     def reader(self) -> Iterator[sa.Connection]:
         """See Reader."""
-        if self._life.over:
+        if self._crash_plan.over:
             raise Died
         with super().reader() as connection:
             yield connection
@@ -103,21 +103,21 @@ class MortalDatabase(Database):
     @contextmanager
     def writer(self) -> Iterator[sa.Connection]:
         """See Database."""
-        with self._life.step(), super().writer() as connection:
+        with self._crash_plan.step(), super().writer() as connection:
             yield connection
 
 
-class Road(Adapter):
+class CrashableAdapter(Adapter):
     """The way to a peer, for one process; ``away`` tells whether nobody is there."""
 
-    def __init__(self, like: Adapter, *, life: Life, away: Callable[[], bool]) -> None:
+    def __init__(self, like: Adapter, *, crash_plan: CrashPlan, away: Callable[[], bool]) -> None:
         super().__init__(like.session, service_type=like.service_type)
-        self._life = life
+        self._crash_plan = crash_plan
         self._away = away
 
     def request(self, url: str, method: str, **arguments: Any) -> Any:
         """See Adapter."""
-        with self._life.step():
+        with self._crash_plan.step():
             if self._away():
                 raise ks_exceptions.ConnectFailure("nobody is there")
             return super().request(url, method, **arguments)
@@ -148,9 +148,9 @@ class ProcessDriver(Driver):
     name = "process_driver"
     can_program = True
 
-    def __init__(self, rack: Rack, *, life: Life, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, rack: Rack, *, crash_plan: CrashPlan, meanwhile: Callable[[], None]) -> None:
         self._rack = rack
-        self._life = life
+        self._crash_plan = crash_plan
         self._meanwhile = meanwhile
 
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
@@ -159,19 +159,19 @@ class ProcessDriver(Driver):
 
     def prepare(self, task: HandleTask) -> None:
         """See Driver."""
-        with self._life.step():
+        with self._crash_plan.step():
             self._meanwhile()
             self._rack.driver.prepare(task)
 
     def release(self, task: HandleTask) -> None:
         """See Driver."""
-        with self._life.step():
+        with self._crash_plan.step():
             self._meanwhile()
             self._rack.driver.release(task)
 
     def program(self, task: ProgramTask, image_path: str) -> None:
         """See Driver."""
-        with self._life.step():
+        with self._crash_plan.step():
             self._meanwhile()
             self._rack.driver.program(task, image_path)
 
