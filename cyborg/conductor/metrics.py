@@ -148,7 +148,7 @@ class CloudCollector(Collector):
             yield _filled(catalogue.WORK_OLDEST, _seconds(_waiting(totals.ages)))
             yield _filled(catalogue.WORK_FAILING, _waiting(totals.failing))
             yield _filled(catalogue.OPERATIONS, _with_zeros(totals.operations, _OPERATIONS))
-            yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.untold / 1000})
+            yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.notification_lag / 1000})
             yield _filled(catalogue.SERVICES, self._services(totals.silence))
             yield _filled(catalogue.HEARTBEAT_AGE, _seconds(totals.silence))
         yield from self._reading_families()

@@ -107,13 +107,13 @@ def test_how_far_notifications_are_behind_is_the_age_of_what_is_not_told(watched
     with db.writer() as tx:
         start = notifications.Position(notifications.newest(tx), {}, frozenset())
         notifications.begin(tx, db.now, start)
-        assert notifications.delay(tx, db.now) == 0
+        assert notifications.lag(tx, db.now) == 0
         for one in ("a", "b"):
             events.record(tx, db.now, [events.Entry("device", one, "lost")])
         tx.execute(
             sa.update(Event).where(Event.subject_uuid == "a").values(at_ms=Event.at_ms - 90_000)
         )
-        assert 90_000 <= notifications.delay(tx, db.now) < 3_600_000
+        assert 90_000 <= notifications.lag(tx, db.now) < 3_600_000
 
 
 def test_without_the_database_the_rest_is_shown(watched: Watched, tmp_path: Path):
