@@ -92,14 +92,13 @@ def finish_release(tx: sa.Connection, handle_id: int) -> None:
     tx.execute(
         sa.select(AttachHandle.id).where(AttachHandle.id == handle_id).with_for_update()
     ).all()
-    promised = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
     tx.execute(
         sa.update(AttachHandle)
         .where(
             AttachHandle.id == handle_id,
             AttachHandle.state.in_([state.value for state in UNRELEASED]),
         )
-        .values(state=sa.case((promised, HandleState.HELD.value), else_=HandleState.FREE.value))
+        .values(state=sa.case((_HAS_ARQ, HandleState.HELD.value), else_=HandleState.FREE.value))
     )
 
 
@@ -107,14 +106,14 @@ def finish_release(tx: sa.Connection, handle_id: int) -> None:
 # to execute it.
 
 _IDS: sa.BindParameter[int] = sa.bindparam("ids", expanding=True)
-_PROMISED = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
+_HAS_ARQ = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
 _CLAIM = (
     sa.select(AttachHandle.id, AttachHandle.state)
     .where(
         AttachHandle.deployable_id == sa.bindparam("deployable"),
         AttachHandle.state.in_([HandleState.FREE.value, HandleState.RELEASING.value]),
         AttachHandle.lost_ms.is_(None),
-        ~_PROMISED,
+        ~_HAS_ARQ,
     )
     .order_by(AttachHandle.state, AttachHandle.id)
     .limit(sa.bindparam("count", type_=sa.Integer))

@@ -21,11 +21,11 @@ def project_ids(db: Database, project_of: Callable[[str], str | None]) -> int:
     """
     filled = 0
     after = ""
-    while instances := _ownerless(db, after):
+    while instances := _instances_without_project(db, after):
         for instance in instances:
             project = project_of(instance)
             if project is not None:
-                filled += _own(db, instance, project)
+                filled += _set_project(db, instance, project)
         after = instances[-1]
     return filled
 
@@ -38,9 +38,9 @@ def device_states(db: Database) -> tuple[int, int]:
     some of them.
     """
     filled = needed = after = 0
-    while devices := _stateless(db, after):
+    while devices := _devices_without_state(db, after):
         needed += len(devices)
-        filled += _fill(db, devices)
+        filled += _set_states(db, devices)
         after = devices[-1]
     return filled, needed
 
@@ -59,7 +59,7 @@ def inactive_devices(db: Reader) -> int:
 
 
 @retried
-def _stateless(db: Reader, after: int) -> list[int]:
+def _devices_without_state(db: Reader, after: int) -> list[int]:
     with db.reader() as tx:
         return list(
             tx.scalars(
@@ -72,7 +72,7 @@ def _stateless(db: Reader, after: int) -> list[int]:
 
 
 @retried
-def _fill(db: Database, devices: Collection[int]) -> int:
+def _set_states(db: Database, devices: Collection[int]) -> int:
     used = (
         sa.exists()
         .where(Deployable.device_id == Device.id)
@@ -88,7 +88,7 @@ def _fill(db: Database, devices: Collection[int]) -> int:
 
 
 @retried
-def _ownerless(db: Database, after: str) -> list[str]:
+def _instances_without_project(db: Database, after: str) -> list[str]:
     with db.reader() as tx:
         uuids = tx.scalars(
             sa.select(Arq.instance_uuid)
@@ -101,7 +101,7 @@ def _ownerless(db: Database, after: str) -> list[str]:
 
 
 @retried
-def _own(db: Database, instance: str, project: str) -> int:
+def _set_project(db: Database, instance: str, project: str) -> int:
     with db.writer() as tx:
         tx.execute(
             sa.update(Instance)

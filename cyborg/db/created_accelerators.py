@@ -39,7 +39,7 @@ class Request:
         }
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> "Request":
+    def from_spec(cls, spec: Mapping[str, Any]) -> "Request":
         """Read what ``spec`` returned."""
         facts = wire.load(Facts, spec["facts"])
         return cls(spec["device"], spec["driver"], facts, dict(spec["labels"]))
@@ -48,7 +48,7 @@ class Request:
 def requests(tx: sa.Connection, host_id: int) -> list[Request]:
     """Return what is to be created on a host, in the order of the requests."""
     specs = sa.select(Work.spec).where(Work.kind == WorkKind.CREATE.value, Work.host_id == host_id)
-    return [Request.of(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
+    return [Request.from_spec(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
 
 
 def drivers_by_key(tx: sa.Connection, host_id: int) -> dict[str, str]:

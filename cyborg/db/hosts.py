@@ -193,7 +193,7 @@ def bump_desired_generation(tx: sa.Connection, now: sa.ColumnElement[int], host_
     )
 
 
-def acknowledge(
+def record_report(
     tx: sa.Connection, now: sa.ColumnElement[int], host: Record, digest: str, *, changed: bool
 ) -> int:
     """Store that a report was applied; return the new desired generation."""

@@ -140,19 +140,17 @@ def lock_handles_of(tx: sa.Connection, deployable_ids: Collection[int]) -> None:
 
 def lock_handles_of_device(tx: sa.Connection, device_id: int) -> None:
     """Lock the attach handles of a device, in order of id, so that no bind claims one."""
-    attach_handles.lock(tx, AttachHandle.deployable_id.in_(_of_device(device_id)))
-
-
-def _of_device(id_: int) -> sa.Select[Any]:
-    return sa.select(Deployable.id).where(Deployable.device_id == id_)
+    own = sa.select(Deployable.id).where(Deployable.device_id == device_id)
+    attach_handles.lock(tx, AttachHandle.deployable_id.in_(own))
 
 
 def request_part_removal(tx: sa.Connection, device_id: int) -> int:
     """Request the removal of the lost parts of a device that is present; return their number."""
+    own_parts = sa.select(Deployable.id).where(Deployable.device_id == device_id)
     count = 0
     for model, own in (
         (Deployable, Deployable.device_id == device_id),
-        (AttachHandle, AttachHandle.deployable_id.in_(_of_device(device_id))),
+        (AttachHandle, AttachHandle.deployable_id.in_(own_parts)),
     ):
         lost = model.lost_ms.is_not(None)
         result = tx.execute(sa.update(model).where(own, lost).values(lost_ms=REMOVAL_REQUESTED))
@@ -217,10 +215,10 @@ def _handle_rows(*columns: Any) -> sa.Select[Any]:
 
 Terms = tuple[sa.ColumnElement[bool], ...]
 
-_PROMISED = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
+_HAS_ARQ = sa.exists().where(Arq.attach_handle_id == AttachHandle.id)
 _IN_USE = sa.exists().where(
     AttachHandle.deployable_id == Deployable.id,
-    sa.or_(AttachHandle.state.not_in(UNHELD), _PROMISED),
+    sa.or_(AttachHandle.state.not_in(UNHELD), _HAS_ARQ),
 )
 _REFERRED_TO = sa.exists().where(Arq.deployable_id == Deployable.id)
 _HAS_WORK = sa.exists().where(Work.deployable_id == Deployable.id, Work.attach_handle_id.is_(None))
@@ -230,24 +228,28 @@ _DRIVER_FAILED = sa.exists().where(
     Driver.name == Device.driver,
     Driver.state == DriverState.FAILED.value,
 )
-#: Terms on ``Device``: a driver discovered it, not an operator created it, and the driver works.
-_SEEN_BY_DRIVER: Terms = (Device.origin == Origin.DISCOVERED.value, ~_DRIVER_FAILED)
 
 
-def _by_age(age_ms: int) -> sa.ColumnElement[bool]:
-    """Return the term: ``age_ms`` is not 0; an age of 0 disables removal by age."""
-    return sa.true() if age_ms else sa.false()
+def _overdue(
+    now: sa.ColumnElement[int], model: Any, age_ms: int, *terms: sa.ColumnElement[bool]
+) -> sa.ColumnElement[bool]:
+    """Return the term: the row has been lost for ``age_ms`` (0: never), and its driver works.
+
+    A driver discovered its device, no operator created it, and ``terms`` hold.
+    """
+    by_age = sa.true() if age_ms else sa.false()
+    discovered = Device.origin == Origin.DISCOVERED.value
+    return sa.and_(by_age, discovered, ~_DRIVER_FAILED, model.lost_ms < now - age_ms, *terms)
 
 
 @cache
 def _devices_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
     """Return the terms on ``Device``."""
     busy = sa.exists().where(Deployable.device_id == Device.id, _BUSY)
-    overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, Device.lost_ms < now - age_ms)
     uninstalled = sa.and_(_UNINSTALLED, ~_DRIVER_FAILED)
     return (
         Device.lost_ms.is_not(None),
-        sa.or_(overdue, uninstalled, Device.leaving),
+        sa.or_(_overdue(now, Device, age_ms), uninstalled, Device.leaving),
         ~busy,
     )
 
@@ -260,10 +262,9 @@ def _deployables_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
         other.id != Deployable.id,
         sa.or_(other.parent_id == Deployable.id, other.root_id == Deployable.id),
     )
-    overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, Deployable.lost_ms < now - age_ms)
     return (
         Device.lost_ms.is_(None),
-        sa.or_(overdue, Deployable.lost_ms == REMOVAL_REQUESTED),
+        sa.or_(_overdue(now, Deployable, age_ms), Deployable.lost_ms == REMOVAL_REQUESTED),
         ~_BUSY,
         ~below,
     )
@@ -275,11 +276,11 @@ def _handles_due(now: sa.ColumnElement[int], age_ms: int, silent_ms: int) -> Ter
     alive = sa.exists().where(
         Host.id == Device.host_id, IS_AGENT, Service.last_seen_ms > now - silent_ms
     )
-    overdue = sa.and_(_by_age(age_ms), *_SEEN_BY_DRIVER, AttachHandle.lost_ms < now - age_ms, alive)
+    overdue = _overdue(now, AttachHandle, age_ms, alive)
     return (
         Device.lost_ms.is_(None),
         Deployable.lost_ms.is_(None),
         sa.or_(overdue, AttachHandle.lost_ms == REMOVAL_REQUESTED),
         AttachHandle.state.in_(UNHELD),
-        ~_PROMISED,
+        ~_HAS_ARQ,
     )

@@ -105,7 +105,7 @@ def newest(tx: sa.Connection) -> int:
     return int(tx.execute(sa.select(sa.func.max(Event.id))).scalar_one() or 0)
 
 
-def delay(tx: sa.Connection, now: sa.ColumnElement[int]) -> int:
+def lag(tx: sa.Connection, now: sa.ColumnElement[int]) -> int:
     """Return for how many milliseconds the oldest unpublished event waits; 0: there is none.
 
     Returns 0 too when notifications are off. Executes one statement more when they are on.

@@ -130,7 +130,7 @@ class CreationWork:
 
     @retried
     def _end(self, row: Record, answer: Discovered) -> None:
-        ordered = Request.of(row.spec)
+        ordered = Request.from_spec(row.spec)
         result = HostResult(row.spec["host"], ResultState.SUCCEEDED, {"device": ordered.uuid})
         with self._queue.complete([row]) as tx:
             # No report adds the device while this transaction decides, nor after it.

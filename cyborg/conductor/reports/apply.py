@@ -76,7 +76,7 @@ class ReportApplier:
             ]
             entries += device_health.entries(health_changes, host.name)
             events.record(tx, self.db.now, entries)
-            generation = hosts.acknowledge(
+            generation = hosts.record_report(
                 tx, self.db.now, host, report.digest(), changed=bool(diff or begun) or changed
             )
         for uuid, action, _ in diff.history:

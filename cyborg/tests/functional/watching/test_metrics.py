@@ -107,13 +107,13 @@ def test_notification_lag_is_age_of_oldest_pending_event(watched: Watched):
     with db.writer() as tx:
         start = notifications.Position(notifications.newest(tx), {}, frozenset())
         notifications.begin(tx, db.now, start)
-        assert notifications.delay(tx, db.now) == 0
+        assert notifications.lag(tx, db.now) == 0
         for one in ("a", "b"):
             events.record(tx, db.now, [events.Entry("device", one, "lost")])
         tx.execute(
             sa.update(Event).where(Event.subject_uuid == "a").values(at_ms=Event.at_ms - 90_000)
         )
-        assert 90_000 <= notifications.delay(tx, db.now) < 3_600_000
+        assert 90_000 <= notifications.lag(tx, db.now) < 3_600_000
 
 
 def test_metrics_without_database_show_the_rest(watched: Watched, tmp_path: Path):
