@@ -47,7 +47,6 @@ class FittedTable(TableFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """Write a list as a table."""
         rows = [list(row) for row in data]
         names = list(column_names)
         width = _target_width(stdout, parsed_args)
@@ -71,7 +70,6 @@ class FittedTable(TableFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """Write the fields of one object as a table."""
         values = list(data)
         width = _target_width(stdout, parsed_args)
         if width and column_names:

@@ -260,11 +260,6 @@ def _timeouts() -> list[cfg.Opt]:
     ]
 
 
-def register_backend(conf: cfg.ConfigOpts, backend: str) -> None:
-    """Register the options of one backend on ``conf``; a second call has no effect."""
-    conf.register_opts(backend_options(), group=group_of(backend))
-
-
 def options() -> dict[str, list[cfg.Opt]]:
     """Return new option objects of the driver itself."""
     backends = cfg.ListOpt(

@@ -125,30 +125,27 @@ def _last_part(path: str) -> str:
 
 def _functions(host: Host) -> Iterator[RawFunction]:
     for name in _names(host, _FUNCTIONS):
+        path = f"{_FUNCTIONS}/{name}"
         try:
-            yield _function(host, name)
+            entries = set(host.list_dir(path))
+            # A link can vanish at any time, when a driver is unbound; a file vanishes only with the
+            # whole function. So the files come last, and a missing file means that the card was
+            # removed.
+            vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
+            links = {
+                link: read_if_exists(host.readlink, f"{path}/{link}")
+                for link in _LINKS
+                if link in entries
+            }
+            files = {
+                file: host.read_text(f"{path}/{file}").strip() for file in _FILES if file in entries
+            }
         except exception.HostError as error:
             if not is_missing(error):
                 yield RawFunction(name, error=str(error))
-
-
-def _function(host: Host, name: str) -> RawFunction:
-    path = f"{_FUNCTIONS}/{name}"
-    entries = set(host.list_dir(path))
-    # A link can vanish at any time, when a driver is unbound; a file vanishes only with the whole
-    # function. So the files come last, and a missing file means that the card was removed.
-    vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
-    links = {
-        link: read_if_exists(host.readlink, f"{path}/{link}") for link in _LINKS if link in entries
-    }
-    return RawFunction(
-        name=name,
-        files={
-            file: host.read_text(f"{path}/{file}").strip() for file in _FILES if file in entries
-        },
-        links={key: _last_part(target) for key, target in links.items() if target is not None},
-        vfio=next(iter(vfio), None),
-    )
+            continue
+        targets = {link: _last_part(target) for link, target in links.items() if target is not None}
+        yield RawFunction(name, files, targets, vfio=next(iter(vfio), None))
 
 
 def _interfaces(host: Host) -> Iterator[RawInterface]:
