@@ -90,12 +90,18 @@ def read(host: Host) -> Snapshot:
     functions = tuple(_functions(host))
     if not functions:
         return Snapshot()
+    try:
+        # In a container with the host's processes, process 1 has the mounts of the host.
+        init_mounts = proc_lines(host, "/proc/1/mountinfo")
+    except exception.HostError:
+        # Without permission, the mounts of this process must suffice.
+        init_mounts = []
     vfio = any("vfio" in function.links.get("driver", "") for function in functions)
     return Snapshot(
         functions=functions,
         interfaces=tuple(_interfaces(host)),
         disks=tuple(_disks(host)),
-        mounts=(*proc_lines(host, "/proc/self/mountinfo"), *_mounts_of_init(host)),
+        mounts=(*proc_lines(host, "/proc/self/mountinfo"), *init_mounts),
         swaps=tuple(proc_lines(host, "/proc/swaps")),
         btrfs=tuple(
             device
@@ -194,15 +200,6 @@ def _controllers(host: Host, path: str) -> Iterator[str]:
             controller = read_if_exists(host.realpath, f"{subsystem}/{name}")
             if controller is not None:
                 yield controller
-
-
-def _mounts_of_init(host: Host) -> list[str]:
-    """Return the mounts of process 1: in a container with the host's processes, the host's."""
-    try:
-        return proc_lines(host, "/proc/1/mountinfo")
-    except exception.HostError:
-        # Without permission, the mounts of this process must suffice.
-        return []
 
 
 def _open_vfio(host: Host) -> dict[str, str]:
