@@ -73,7 +73,6 @@ class AcceleratorList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters."""
         parser.add_argument(
             "--host", dest="hostname", metavar="HOST", help="Show only accelerators on this host."
         )
@@ -134,7 +133,6 @@ class AcceleratorCreate(OperationCommand):
     route = "accelerator-create"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the backend, and the description of the accelerator."""
         parser.add_argument("--host", metavar="HOST", required=True, help="Host of the backend.")
         parser.add_argument("--driver", required=True, help="Driver of the backend.")
         parser.add_argument(
@@ -193,7 +191,6 @@ class AcceleratorUpdate(MultipleTargets):
     route = "accelerator-update"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the accelerators, and their changes."""
         parser.add_argument(
             "keys",
             metavar="<accelerator>",
@@ -288,7 +285,6 @@ class AcceleratorUpdate(MultipleTargets):
         return self._select(parsed) if by_selection else super().target_keys(parsed)
 
     def update(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """Change one accelerator."""
         return self.unwrap(self.client.request(self.route, key, values=provided_values(parsed)))
 
     def finish(

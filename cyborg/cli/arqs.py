@@ -34,7 +34,6 @@ class ArqList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters."""
         parser.add_argument(
             "--instance",
             metavar="UUID",
@@ -72,7 +71,6 @@ class InstanceAttach(OperationCommand):
     route = "attach-instance"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the instance, and the device profile."""
         parser.add_argument(
             "key", metavar="<instance_id>", type=uuid_string, help="UUID of the instance."
         )
@@ -90,7 +88,6 @@ class InstanceDetach(OperationCommand):
     route = "detach-instance"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the instance, and the request."""
         parser.add_argument(
             "key", metavar="<instance_id>", type=uuid_string, help="UUID of the instance."
         )

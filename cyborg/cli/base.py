@@ -162,7 +162,6 @@ class ShowCommand(BaseCommand, ShowOne):
     key_help: ClassVar[str]
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the object."""
         parser.add_argument("key", metavar=f"<{self.key_name}>", help=self.key_help)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -207,7 +206,6 @@ class MultipleTargets(ShowCommand):
         raise NotImplementedError
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """Change all objects."""
         keys = self.target_keys(parsed)
         updated: dict[str, Mapping[str, Any]] = {}
         for key in keys:
@@ -235,13 +233,11 @@ class DeleteCommand(BaseCommand):
     noun: ClassVar[str]
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the keys of the objects."""
         parser.add_argument(
             "keys", metavar=f"<{self.noun}>", nargs="+", help=f"The {self.noun}s to delete."
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete each object."""
         for key in parsed_args.keys:
             try:
                 self.client.request(self.route, key)

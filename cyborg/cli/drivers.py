@@ -40,7 +40,6 @@ class DriverList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters."""
         parser.add_argument("--host", help="Show only drivers on this host.")
         parser.add_argument("--name", help="Show only this driver.")
         parser.add_argument("--state", choices=_STATES, help="Show only drivers in this state.")
@@ -59,7 +58,6 @@ class DriverInstall(OperationCommand):
     route = "install-driver"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the driver, its hosts and its options."""
         parser.add_argument("driver", metavar="<driver_id>", help=_DRIVER_HELP)
         parser.add_argument(
             "--host",
@@ -79,7 +77,6 @@ class DriverUninstall(OperationCommand):
     key_name, key_help = "driver_id", _DRIVER_HELP
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the driver, and ``--drain``."""
         super().add_arguments(parser)
         parser.add_argument(
             "--drain",
@@ -97,7 +94,6 @@ class DriverUpdate(OperationCommand):
     key_name, key_help = "driver_id", _DRIVER_HELP
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the driver, and its changes."""
         super().add_arguments(parser)
         _add_option(parser)
         parser.add_argument(
@@ -138,7 +134,6 @@ class BackendList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters."""
         parser.add_argument("--host", help="Show only backends on this host.")
         parser.add_argument("--driver", help="Show only backends of this driver.")
         parser.add_argument("--name", help="Show only backends with this name.")
@@ -179,7 +174,6 @@ class HardwareList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters."""
         parser.add_argument("--host", help="Show only hardware of this host.")
         parser.add_argument("--driver", help="Show only hardware that this driver found.")
         parser.add_argument("--type", help="Show only this device type, for example CRYPTO.")
@@ -223,7 +217,6 @@ class UsageShow(ListCommand):
     empty_message = "There are no accelerators to count. Run cyborg discover-services."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters, and ``--by``."""
         parser.add_argument("--type", help="Count only this device type.")
         parser.add_argument("--host", help="Count only units on this host.")
         parser.add_argument(

@@ -47,14 +47,19 @@ class FittedTable(TableFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """Write a list as a table."""
         rows = [list(row) for row in data]
         names = list(column_names)
         width = _target_width(stdout, parsed_args)
         if width:
             # Columns that the user selected are shown even if they have no values.
             if not parsed_args.columns:
-                names, rows = _omit_empty(names, rows)
+                kept = [
+                    index
+                    for index in range(len(names))
+                    if not rows or index == 0 or any(_text(row[index]) for row in rows)
+                ]
+                names = [names[index] for index in kept]
+                rows = [[row[index] for index in kept] for row in rows]
             names, rows = _fit_columns(names, rows, width, self._essential)
         super().emit_list(names, rows, stdout, _unlimited_width(parsed_args))
 
@@ -65,7 +70,6 @@ class FittedTable(TableFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """Write the fields of one object as a table."""
         values = list(data)
         width = _target_width(stdout, parsed_args)
         if width and column_names:
@@ -91,16 +95,6 @@ def _target_width(stdout: TextIO, parsed: argparse.Namespace) -> int:
 def _unlimited_width(parsed: argparse.Namespace) -> argparse.Namespace:
     """Return the arguments without a maximum width, for a table that is already fitted."""
     return argparse.Namespace(**{**vars(parsed), "max_width": _UNLIMITED})
-
-
-def _omit_empty(names: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return the list without the columns that have no value in any row."""
-    kept = [
-        index
-        for index in range(len(names))
-        if not rows or index == 0 or any(_text(row[index]) for row in rows)
-    ]
-    return [names[index] for index in kept], [[row[index] for index in kept] for row in rows]
 
 
 def _fit_columns(

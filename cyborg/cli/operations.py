@@ -20,7 +20,6 @@ class OperationList(ListCommand):
     empty_message = "There are no operations. Commands such as cyborg discover-services start them."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters."""
         parser.set_defaults(sort_key="created_at", sort_dir="desc")
         # --verb would be an abbreviation of the program's own --verbose.
         parser.add_argument(
@@ -44,7 +43,6 @@ class OperationShow(ShowCommand):
     key_name, key_help = "operation", "UUID of the operation."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the operation, and ``--wait``."""
         super().add_arguments(parser)
         parser.add_argument("--wait", action="store_true", help="Wait until the operation ends.")
 
@@ -85,7 +83,6 @@ class EventList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters."""
         parser.add_argument(
             "--device", metavar="UUID", type=uuid_string, help="Show only events of this device."
         )

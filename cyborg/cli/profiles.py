@@ -25,7 +25,6 @@ class ProfileList(ListCommand):
     empty_message = "There are no device profiles. Create one with cyborg profile-create."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filter."""
         parser.add_argument(
             "--name",
             help="Show only the profile with this name, or with one of several names "
@@ -57,13 +56,11 @@ class ProfileCreate(_ProfileWriteCommand):
     route = "profile-create"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add name, groups and description."""
         parser.add_argument("name", metavar="<name>", help="Name of the profile.")
         _add_group(parser, required=True)
         parser.add_argument("--description", help="Description of the profile, a text for users.")
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """Create and return the profile."""
         return self.unwrap(self.client.request(self.route, values=provided_values(parsed)))
 
 
@@ -74,7 +71,6 @@ class ProfileUpdate(_ProfileWriteCommand):
     key_name, key_help = ProfileShow.key_name, ProfileShow.key_help
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the key of the profile, and its changes."""
         super().add_arguments(parser)
         parser.add_argument("--name", help="New name of the profile.")
         _add_group(parser, required=False)
@@ -83,7 +79,6 @@ class ProfileUpdate(_ProfileWriteCommand):
         group.add_argument("--no-description", action="store_true", help="Remove the description.")
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """Change and return the profile."""
         values = provided_values(parsed)
         if parsed.no_description:
             values["description"] = None

@@ -41,7 +41,6 @@ class ServiceList(ListCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters, and the file of the expected hosts."""
         parser.add_argument(
             "--kind", choices=("process", "backend"), help="Show only services of this kind."
         )
@@ -89,7 +88,6 @@ class ServiceShow(ShowCommand):
     key_name, key_help = "service", _SERVICE_HELP
 
     def fetch(self, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """Return the service."""
         return self.unwrap(self.client.request(self.route, _service_uuid(self.client, parsed.key)))
 
 
@@ -100,7 +98,6 @@ class ServiceEnable(MultipleTargets):
     new_status: ClassVar[str] = "enabled"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the hosts."""
         parser.add_argument(
             "keys",
             metavar="<host>",
@@ -109,7 +106,6 @@ class ServiceEnable(MultipleTargets):
         )
 
     def update(self, key: str, parsed: argparse.Namespace) -> Mapping[str, Any]:
-        """Change the agent of one host."""
         uuid = _service_uuid(self.client, key, binary=AGENT)
         values = provided_values(parsed) | {"status": self.new_status}
         return self.unwrap(self.client.request(self.route, uuid, values=values))
@@ -122,7 +118,6 @@ class ServiceDisable(ServiceEnable):
     new_status = "disabled"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the hosts, and the reason."""
         super().add_arguments(parser)
         parser.add_argument(
             "--reason",
@@ -138,7 +133,6 @@ class ServiceDelete(OperationCommand):
     key_name, key_help = "service", _SERVICE_HELP
 
     def path_keys(self, parsed: argparse.Namespace) -> tuple[str, ...]:
-        """Return the UUID of the service."""
         return (_service_uuid(self.client, parsed.key),)
 
 
@@ -148,7 +142,6 @@ class ServiceDiscover(OperationCommand):
     route = "discover-services"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the hosts, the driver and ``--setup``."""
         parser.add_argument(
             "--host",
             dest="hosts",

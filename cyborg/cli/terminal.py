@@ -95,14 +95,12 @@ def result_line(result: Mapping[str, Any], *, colours: bool = False) -> str:
     """Return the result of an operation on one host as a line: host, state, details."""
     state = str(result.get("state"))
     line = f"{result.get('host') or '-'}: {colour_state(state) if colours else state}"
-    detail = result.get("error") or _format_outcome(result.get("result") or {})
-    return f"{line}, {detail}" if detail else line
-
-
-def _format_outcome(result: Mapping[str, Any]) -> str:
-    """Return what an operation changed on a host; the keys of the result depend on its verb."""
-    parts = [_format_discovery(driver) for driver in result.get("drivers") or ()]
-    for key, value in result.items():
+    if result.get("error"):
+        return f"{line}, {result['error']}"
+    # The keys of the outcome depend on the verb of the operation.
+    outcome = result.get("result") or {}
+    parts = [_format_discovery(driver) for driver in outcome.get("drivers") or ()]
+    for key, value in outcome.items():
         if key == "installing":
             if value:
                 parts.append(f"being set up: {', '.join(value)}")
@@ -112,7 +110,7 @@ def _format_outcome(result: Mapping[str, Any]) -> str:
             parts.append(f"accelerator requests {', '.join(value)}" if value else "nothing to do")
         elif key != "drivers":
             parts.append(f"{_words(key)} {_brief(value)}")
-    return "; ".join(parts)
+    return f"{line}, {'; '.join(parts)}" if parts else line
 
 
 def _format_discovery(driver: Mapping[str, Any]) -> str:

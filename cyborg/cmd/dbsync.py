@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         db = Database.from_conf(conf)
         # When all services start at the same time, the database may be the last one to be ready.
         db.wait(conf.database.max_retries, conf.database.retry_interval)
-        run: Callable[[Database, cfg.ConfigOpts], int] = conf.command.run
-        return run(db, conf)
+        return _run(db, conf)
     except exception.CyborgError as error:
         print(f"{PROG}: {configuration.explained(error, conf)}", file=sys.stderr)
         return 1
@@ -60,7 +59,6 @@ def _add_commands(subparsers: Subparsers) -> None:
     upgrade.add_argument(
         "--revision", default="head", help="Revision to upgrade to (default: head, the newest one)."
     )
-    upgrade.set_defaults(run=_upgrade)
     revision = subparsers.add_parser("revision", help="Create a new revision (for developers).")
     revision.add_argument("-m", "--message", help="Title of the revision.")
     revision.add_argument(
@@ -68,22 +66,16 @@ def _add_commands(subparsers: Subparsers) -> None:
         action="store_true",
         help="Generate the revision from the difference between the database and the models.",
     )
-    revision.set_defaults(run=_revision)
     stamp = subparsers.add_parser("stamp", help="Record a revision as current without running it.")
     stamp.add_argument(
         "--revision",
         help="Revision to record (default: none, which removes the recorded revision).",
     )
-    stamp.set_defaults(run=_stamp)
-    subparsers.add_parser("version", help="Print the revision of the database.").set_defaults(
-        run=_version
-    )
-    subparsers.add_parser(
-        "create_schema", help="Create all tables of an empty database at once."
-    ).set_defaults(run=_create_schema)
+    subparsers.add_parser("version", help="Print the revision of the database.")
+    subparsers.add_parser("create_schema", help="Create all tables of an empty database at once.")
     subparsers.add_parser(
         "online_data_migrations", help="Fill in data that an upgrade left open. Services may run."
-    ).set_defaults(run=_online_data_migrations)
+    )
     purge = subparsers.add_parser("purge", help="Delete old history. Services may run.")
     purge.add_argument(
         "--older-than",
@@ -96,43 +88,35 @@ def _add_commands(subparsers: Subparsers) -> None:
         action="store_true",
         help="Print the number of rows to delete, and delete nothing.",
     )
-    purge.set_defaults(run=_purge)
 
 
-def _upgrade(db: Database, conf: cfg.ConfigOpts) -> int:
-    schema.upgrade(db, conf.command.revision)
+def _run(db: Database, conf: cfg.ConfigOpts) -> int:
+    """Run the command that the command line names; return the exit status."""
+    command = conf.command
+    match command.name:
+        case "upgrade":
+            schema.upgrade(db, command.revision)
+        case "revision":
+            schema.revision(db, command.message, autogenerate=command.autogenerate)
+        case "stamp":
+            schema.stamp(db, command.revision)
+        case "version":
+            print(schema.version(db))
+        case "create_schema":
+            schema.create_schema(db)
+        case "online_data_migrations":
+            schema.check(db)
+            sessions = Sessions(conf)
+
+            def project_of(instance: str) -> str | None:
+                # The session is created here because [nova] may be missing when there is nothing
+                # to ask.
+                return Nova(sessions.nova()).server_project(instance)
+
+            return online_data_migrations(db, project_of)
+        case "purge":
+            _purge(db, conf)
     return 0
-
-
-def _revision(db: Database, conf: cfg.ConfigOpts) -> int:
-    schema.revision(db, conf.command.message, autogenerate=conf.command.autogenerate)
-    return 0
-
-
-def _stamp(db: Database, conf: cfg.ConfigOpts) -> int:
-    schema.stamp(db, conf.command.revision)
-    return 0
-
-
-def _version(db: Database, conf: cfg.ConfigOpts) -> int:
-    print(schema.version(db))
-    return 0
-
-
-def _create_schema(db: Database, conf: cfg.ConfigOpts) -> int:
-    schema.create_schema(db)
-    return 0
-
-
-def _online_data_migrations(db: Database, conf: cfg.ConfigOpts) -> int:
-    schema.check(db)
-    sessions = Sessions(conf)
-
-    def project_of(instance: str) -> str | None:
-        # The session is created here because [nova] may be missing when there is nothing to ask.
-        return Nova(sessions.nova()).server_project(instance)
-
-    return online_data_migrations(db, project_of)
 
 
 def online_data_migrations(db: Database, project_of: Callable[[str], str | None]) -> int:
@@ -159,20 +143,20 @@ def _days(word: str) -> int:
     return days
 
 
-def _purge(db: Database, conf: cfg.ConfigOpts) -> int:
+def _purge(db: Database, conf: cfg.ConfigOpts) -> None:
     days = conf.command.older_than or conf.conductor.history_retention
     if not days:
         print(
             "Nothing is deleted: [conductor] history_retention is 0. Set an age with --older-than."
         )
-        return 0
+        return
     schema.check(db)
     before = history.cutoff(db, days * history.DAY_MS)
     old_rows = history.count(db, before)
     if conf.command.dry_run:
         for table, count in old_rows.items():
             print(f"{table}: {count} older than {days} day(s) would be deleted")
-        return 0
+        return
 
     def progress(table: history.Table, deleted: int) -> None:
         # Standard output holds the result only.
@@ -180,7 +164,6 @@ def _purge(db: Database, conf: cfg.ConfigOpts) -> int:
 
     for table, count in history.purge(db, before, history.Purge(progress=progress)).items():
         print(f"{table}: {count} older than {days} day(s) deleted")
-    return 0
 
 
 if __name__ == "__main__":

@@ -63,7 +63,20 @@ def prepare(
         raise exception.ConfigError(reason=_sentence(fault)) from fault
     # Set up logging first: oslo.config's warnings about deprecated options go to the log.
     with checked(conf):
-        _log(conf, prog)
+        # The default of oslo.log for the name of the file is the name of the WSGI server.
+        if conf.log_dir and not conf.log_file:
+            conf.set_default("log_file", f"{prog}.log")
+        try:
+            log.setup(conf, PROJECT, version.installed(), fix_eventlet=False)
+        except log.LogConfigError as fault:
+            raise exception.ConfigError(
+                reason=f"Option [DEFAULT] log_config_append cannot be used: {fault}."
+            ) from fault
+        except OSError as fault:
+            raise exception.ConfigError(
+                reason=f"Option [DEFAULT] log_dir or log_file cannot be used: {fault}."
+            ) from fault
+        log_limit.limit()
     return conf
 
 
@@ -151,23 +164,6 @@ def _raw(conf: cfg.ConfigOpts, name: str, group: str | None) -> str:
     except cfg.Error:
         value = None
     return "what the file contains" if value is None else repr(value)
-
-
-def _log(conf: cfg.ConfigOpts, prog: str) -> None:
-    """Set up oslo.log, whose default name of the log file would be that of the WSGI server."""
-    if conf.log_dir and not conf.log_file:
-        conf.set_default("log_file", f"{prog}.log")
-    try:
-        log.setup(conf, PROJECT, version.installed(), fix_eventlet=False)
-    except log.LogConfigError as fault:
-        raise exception.ConfigError(
-            reason=f"Option [DEFAULT] log_config_append cannot be used: {fault}."
-        ) from fault
-    except OSError as fault:
-        raise exception.ConfigError(
-            reason=f"Option [DEFAULT] log_dir or log_file cannot be used: {fault}."
-        ) from fault
-    log_limit.limit()
 
 
 def _sentence(fault: cfg.Error) -> str:

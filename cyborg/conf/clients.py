@@ -22,6 +22,8 @@ _SERVICE_TYPES: Final[Mapping[str, str | None]] = {
 _INTERFACES: Final = ("internal", "public")
 # The clients request the versions that they need; a configured version would break their paths.
 _HIDDEN: Final = frozenset({"version", "min-version", "max-version"})
+#: Older names of the adapter's options; kolla-ansible writes ``endpoint_type``.
+_OLDER_ADAPTER: Final = {"valid-interfaces": [cfg.DeprecatedOpt("endpoint_type")]}
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -31,7 +33,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
         loading.register_auth_conf_options(conf, group)
         if service_type is not None:
             loading.register_adapter_conf_options(
-                conf, group, include_deprecated=False, deprecated_opts=_older_adapter()
+                conf, group, include_deprecated=False, deprecated_opts=_OLDER_ADAPTER
             )
             conf.set_default("service_type", service_type, group=group)
             conf.set_default("valid_interfaces", list(_INTERFACES), group=group)
@@ -51,7 +53,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         options += loading.get_auth_plugin_conf_options("password")
         if service_type is not None:
             adapter = loading.get_adapter_conf_options(
-                include_deprecated=False, deprecated_opts=_older_adapter()
+                include_deprecated=False, deprecated_opts=_OLDER_ADAPTER
             )
             cfg.set_defaults(adapter, service_type=service_type, valid_interfaces=list(_INTERFACES))
             options += [option for option in adapter if option.name not in _HIDDEN]
@@ -107,11 +109,6 @@ def _older_session(group: str) -> dict[str, list[cfg.DeprecatedOpt]] | None:
         "certfile": [cfg.DeprecatedOpt("cert_file", group="ssl")],
         "keyfile": [cfg.DeprecatedOpt("key_file", group="ssl")],
     }
-
-
-def _older_adapter() -> dict[str, list[cfg.DeprecatedOpt]]:
-    """Return older names of the adapter's options; kolla-ansible writes ``endpoint_type``."""
-    return {"valid-interfaces": [cfg.DeprecatedOpt("endpoint_type")]}
 
 
 def set_auth_token_defaults() -> None:

@@ -16,7 +16,7 @@ def group_of(backend: str) -> str:
 
 def backend_options() -> list[cfg.Opt]:
     """Return new option objects of one backend."""
-    return [*_matching(), *_offering(), *_units(), *_commands(), *_files(), *_timeouts()]
+    return [*_matching(), *_offering(), *_units(), *_commands(), *_files_and_timeouts()]
 
 
 def _matching() -> list[cfg.Opt]:
@@ -199,7 +199,7 @@ def _commands() -> list[cfg.Opt]:
     ]
 
 
-def _files() -> list[cfg.Opt]:
+def _files_and_timeouts() -> list[cfg.Opt]:
     return [
         cfg.StrOpt(
             "ready_file",
@@ -222,11 +222,6 @@ def _files() -> list[cfg.Opt]:
             "runs, for example its pid file or socket. The state of the service is READY while "
             "the file exists, otherwise STOPPED.",
         ),
-    ]
-
-
-def _timeouts() -> list[cfg.Opt]:
-    return [
         cfg.FloatOpt(
             "install_timeout",
             default=1800,
@@ -258,11 +253,6 @@ def _timeouts() -> list[cfg.Opt]:
             "service_command are killed.",
         ),
     ]
-
-
-def register_backend(conf: cfg.ConfigOpts, backend: str) -> None:
-    """Register the options of one backend on ``conf``; a second call has no effect."""
-    conf.register_opts(backend_options(), group=group_of(backend))
 
 
 def options() -> dict[str, list[cfg.Opt]]:

@@ -42,7 +42,18 @@ def run(
     action = f"running {argv[0]}"
     deadline = time.monotonic() + timeout
     try:
-        process = _start(argv, stdin)
+        # A file, not a pipe: a command that does not read its input cannot block the agent.
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            process = subprocess.Popen(
+                list(argv),
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={"LC_ALL": "C", "PATH": os.environ.get("PATH", os.defpath)},
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         raise exception.HostError(action=action, reason=str(error)) from error
     with process:
@@ -62,21 +73,6 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     raise exception.HostError(action=action, reason=reason)
-
-
-def _start(argv: Sequence[str], stdin: bytes) -> subprocess.Popen[bytes]:
-    # A file, not a pipe: a command that does not read its input cannot block the agent.
-    with tempfile.TemporaryFile() as file:
-        file.write(stdin)
-        file.seek(0)
-        return subprocess.Popen(
-            list(argv),
-            stdin=file,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"LC_ALL": "C", "PATH": os.environ.get("PATH", os.defpath)},
-            start_new_session=True,
-        )
 
 
 def _read_streams(process: subprocess.Popen[bytes], deadline: float, cap: int) -> tuple[str, str]:

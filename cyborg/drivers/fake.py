@@ -56,6 +56,23 @@ class FakeDriver(Driver):
 
     def discover(self, context: DriverContext = EMPTY_CONTEXT) -> list[Device]:
         """See Driver; the device is always the same."""
+        handles = []
+        for unit in range(1, _UNITS + 1):
+            device, function = divmod(unit, _FUNCTIONS)
+            # Nova does not attach this type. The parts have the number of digits of the rows that
+            # existing deployments hold.
+            handles.append(
+                AttachHandle(
+                    key=str(PciAddress(_ADDRESS.domain, _ADDRESS.bus, device, function)),
+                    type=AttachType.TEST_PCI,
+                    info={
+                        "domain": "0000",
+                        "bus": "0c",
+                        "device": str(device),
+                        "function": str(function),
+                    },
+                )
+            )
         return [
             Device(
                 key=str(_ADDRESS),
@@ -68,7 +85,7 @@ class FakeDriver(Driver):
                         name=self._deployable,
                         resource_class=_RESOURCE_CLASS,
                         driver_name="fake",
-                        handles=tuple(_handle(unit) for unit in range(1, _UNITS + 1)),
+                        handles=tuple(handles),
                         traits=(_TRAIT,),
                         attributes=(Attribute("traits1", _TRAIT), Attribute("rc", _RESOURCE_CLASS)),
                     ),
@@ -101,16 +118,3 @@ class FakeDriver(Driver):
         if device_key != str(_ADDRESS):
             self._cannot(f"measure {device_key}")
         return dict(_STATS)
-
-
-def _handle(unit: int) -> AttachHandle:
-    """Return a handle of a type that Nova does not attach.
-
-    Its parts have the number of digits of the rows that existing deployments hold.
-    """
-    device, function = divmod(unit, _FUNCTIONS)
-    return AttachHandle(
-        key=str(PciAddress(_ADDRESS.domain, _ADDRESS.bus, device, function)),
-        type=AttachType.TEST_PCI,
-        info={"domain": "0000", "bus": "0c", "device": str(device), "function": str(function)},
-    )

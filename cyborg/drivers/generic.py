@@ -72,7 +72,30 @@ class GenericDriver(Driver):
         candidates = self._candidates(context)
         names = self._names(candidates)
         failed_checks: dict[str, str] = {}
-        return [self._hardware(candidate, names, failed_checks) for candidate in candidates]
+        items = []
+        for candidate in candidates:
+            backend = candidate.backend
+            vendor, model = backend.vendor_and_model(candidate.function, names)
+            if candidate.created is not None:
+                model = candidate.created.model
+            setup = _Setup(reason=candidate.reason)
+            if candidate.reason is None:
+                setup = self._setup(candidate, failed_checks)
+            item = Hardware(
+                key=str(candidate.address),
+                kind=backend.kind,
+                vendor=vendor,
+                model=model,
+                offered=candidate.reason is None,
+                reason=setup.reason,
+                setup_required=setup.setup_required,
+                reboot_required=setup.reboot_required,
+                num=len(candidate.handles),
+                remote=backend.remote_units,
+                capability=backend.capabilities,
+            )
+            items.append(item)
+        return items
 
     def backends(self) -> list[Backend]:
         """See Driver; a backend without a device is STOPPED."""
@@ -188,7 +211,6 @@ class GenericDriver(Driver):
         return units
 
     def health(self, device_key: str) -> Health:
-        """See Driver."""
         candidate, values = self._device_for(device_key, "health")
         command = candidate.backend.commands.health
         if command is None:
@@ -220,30 +242,6 @@ class GenericDriver(Driver):
         functions = [candidate.function for candidate in candidates if candidate.function]
         ids = [(function.vendor, function.product) for function in functions]
         return self._name_cache.lookup(self.host, ids)
-
-    def _hardware(
-        self, candidate: Candidate, names: pci_ids.Names, failed_checks: dict[str, str]
-    ) -> Hardware:
-        backend = candidate.backend
-        vendor, model = backend.vendor_and_model(candidate.function, names)
-        if candidate.created is not None:
-            model = candidate.created.model
-        setup = _Setup(reason=candidate.reason)
-        if candidate.reason is None:
-            setup = self._setup(candidate, failed_checks)
-        return Hardware(
-            key=str(candidate.address),
-            kind=backend.kind,
-            vendor=vendor,
-            model=model,
-            offered=candidate.reason is None,
-            reason=setup.reason,
-            setup_required=setup.setup_required,
-            reboot_required=setup.reboot_required,
-            num=len(candidate.handles),
-            remote=backend.remote_units,
-            capability=backend.capabilities,
-        )
 
     def _setup(self, candidate: Candidate, failed_checks: dict[str, str]) -> "_Setup":
         """Return the set-up that a device still needs.

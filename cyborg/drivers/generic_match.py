@@ -4,7 +4,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from cyborg import exception
 from cyborg.drivers import whitelist
@@ -15,7 +14,6 @@ from cyborg.model.pci import PciAddress
 
 _ID = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4}|\*)")
 _CLASS = re.compile(r"(?:[0-9a-f]{2}){1,3}")
-_CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 #: For each requested directory of /sys/class, the functions that have an entry in it.
 ClassMembers = Mapping[str, frozenset[PciAddress]]
@@ -99,13 +97,6 @@ def parse_address(text: str) -> PciAddress:
     return address
 
 
-def parse_class_name(text: str) -> str:
-    """Return the name of a directory below /sys/class; raises ValueError if it is not valid."""
-    if _CLASS_NAME.fullmatch(text) is None:
-        raise ValueError("it is not the name of a directory below /sys/class")
-    return text
-
-
 def find_members(host: Host, selectors: Sequence[Selector]) -> ClassMembers:
     """Read the directories of /sys/class that the selectors need.
 
@@ -115,14 +106,6 @@ def find_members(host: Host, selectors: Sequence[Selector]) -> ClassMembers:
     classes = (selector.sysfs_class for selector in selectors)
     names = {name for name in classes if name is not None}
     return {name: frozenset(_members(host, name)) for name in names}
-
-
-def ambiguous_pair(selectors: Mapping[str, Selector]) -> tuple[str, str] | None:
-    """Return the names of two selectors that could match the same device in a guest, or None."""
-    for (name, selector), (other_name, other) in combinations(selectors.items(), 2):
-        if selector.is_ambiguous_with(other):
-            return name, other_name
-    return None
 
 
 def _any_matches(entries: Sequence[Entry], function: PciFunction) -> bool:

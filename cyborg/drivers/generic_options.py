@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import combinations
 from typing import Any, NoReturn, TypeVar
 
 from oslo_config import cfg
@@ -28,6 +29,7 @@ _BACKEND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MDEV_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 #: Width of the database columns for texts that are shown.
 _TEXT_WIDTH = 255
+_CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _KIND = re.compile(r"[A-Za-z0-9_]{1,64}")
 #: Options that only the host's own files may set, because each names a program that is run.
 COMMANDS = frozenset(f"{field.name}_command" for field in fields(Commands))
@@ -51,12 +53,13 @@ def read(conf: cfg.ConfigOpts, host: Host) -> tuple[GenericBackend, ...]:
                 "backends", options.GROUP, name, "it is not a name of letters, digits, - and _"
             )
     backends = tuple(_Section(conf, host, name).backend() for name in names)
-    pair = generic_match.ambiguous_pair({backend.name: backend.selector for backend in backends})
-    if pair is not None:
-        first, second = pair
-        reason = f"[generic_driver:{first}] has it, too, and their pci_ids are not different"
-        group = options.group_of(second)
-        _invalid("sysfs_class", group, conf[group].sysfs_class, reason)
+    for first, second in combinations(backends, 2):
+        if first.selector.is_ambiguous_with(second.selector):
+            reason = (
+                f"[generic_driver:{first.name}] has it, too, and their pci_ids are not different"
+            )
+            group = options.group_of(second.name)
+            _invalid("sysfs_class", group, conf[group].sysfs_class, reason)
     return backends
 
 
@@ -64,11 +67,11 @@ class _Section:
     """Reads and validates the section of one backend."""
 
     def __init__(self, conf: cfg.ConfigOpts, host: Host, name: str) -> None:
-        options.register_backend(conf, name)
         self._conf = conf
         self._host = host
         self._name = name
         self._group = options.group_of(name)
+        conf.register_opts(options.backend_options(), group=self._group)
 
     def backend(self) -> GenericBackend:
         """Return the backend that the section describes."""
@@ -86,9 +89,14 @@ class _Section:
         remote_units: int = self._value("remote_units")
         if remote_units > units:
             self._invalid("remote_units", f"a device has only {units} unit(s), see option units")
-        mdev_type = self._parse_optional("mdev_type", _parse_mdev_type)
+        mdev_type = self._parse_optional(
+            "mdev_type", _word_of(_MDEV_TYPE, "it is not the type of a mediated device")
+        )
         if (mdev_type is not None) is not (attach_type is AttachType.MDEV):
             self._invalid("mdev_type", "it must be set with attach_type MDEV, and only with it")
+        kind = self._parse_optional(
+            "kind", _word_of(_KIND, "it is not a word of 1 to 64 letters, digits and _")
+        )
         network = self._parse_optional("physical_network", network_name)
         if network is not None and attach_type is not AttachType.PCI:
             self._invalid(
@@ -100,7 +108,7 @@ class _Section:
             selector=self._selector(),
             traits=self._parse_list("traits", _parse_trait),
             device_type=device_type,
-            kind=self._parse_optional("kind", _parse_kind) or device_type.value,
+            kind=kind or device_type.value,
             attach_type=attach_type,
             units=units,
             mdev_type=mdev_type,
@@ -119,7 +127,10 @@ class _Section:
             ids=self._parse_list("pci_ids", generic_match.parse_pci_id),
             classes=self._parse_list("pci_classes", generic_match.parse_class_code),
             addresses=self._parse_list("addresses", generic_match.parse_address_pattern),
-            sysfs_class=self._parse_optional("sysfs_class", generic_match.parse_class_name),
+            sysfs_class=self._parse_optional(
+                "sysfs_class",
+                _word_of(_CLASS_NAME, "it is not the name of a directory below /sys/class"),
+            ),
             fixed=self._parse_list("devices", generic_match.parse_address),
         )
         if selector == Selector():
@@ -259,16 +270,15 @@ def _parse_trait(text: str) -> str:
     return text
 
 
-def _parse_mdev_type(text: str) -> str:
-    if _MDEV_TYPE.fullmatch(text) is None:
-        raise ValueError("it is not the type of a mediated device")
-    return text
+def _word_of(pattern: re.Pattern[str], reason: str) -> Callable[[str], str]:
+    """Return a function that returns a text if it matches, and raises ValueError if not."""
 
+    def parse(text: str) -> str:
+        if pattern.fullmatch(text) is None:
+            raise ValueError(reason)
+        return text
 
-def _parse_kind(text: str) -> str:
-    if _KIND.fullmatch(text) is None:
-        raise ValueError("it is not a word of 1 to 64 letters, digits and _")
-    return text
+    return parse
 
 
 def _parse_text(text: str) -> str:

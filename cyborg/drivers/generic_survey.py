@@ -89,26 +89,23 @@ def _created(state: HostState, backends: Sequence[GenericBackend]) -> Iterator[C
         if backend.creates is None or types != {backend.creates}:
             offered = backend.creates or "nothing that could be created"
             yield replace(candidate, reason=f"backend {backend.name} offers {offered}")
-        elif backend.creates is AttachType.TEST_PCI:
+            continue
+        if backend.creates is AttachType.TEST_PCI:
             yield candidate
-        else:
-            yield _check_created(state, candidate, by_address.get(address))
-
-
-def _check_created(state: HostState, candidate: Candidate, raw: RawFunction | None) -> Candidate:
-    """Add the function and the result of the ownership check to a device that was created."""
-    if raw is None:
-        return replace(candidate, reason="it is not on the bus")
-    try:
-        function = parse_function(raw)
-    except ValueError as error:
-        return replace(candidate, reason=str(error))
-    managed = _is_managed(state, function)
-    uses = ownership.host_uses(state.snapshot)
-    reason = ownership.refusal_reason(
-        function, uses, state.snapshot.open_vfio, state.context, managed=managed
-    )
-    return replace(candidate, function=function, reason=reason)
+            continue
+        if address not in by_address:
+            yield replace(candidate, reason="it is not on the bus")
+            continue
+        try:
+            function = parse_function(by_address[address])
+        except ValueError as error:
+            yield replace(candidate, reason=str(error))
+            continue
+        uses, managed = ownership.host_uses(state.snapshot), _is_managed(state, function)
+        reason = ownership.refusal_reason(
+            function, uses, state.snapshot.open_vfio, state.context, managed=managed
+        )
+        yield replace(candidate, function=function, reason=reason)
 
 
 def _present(state: HostState, backends: Sequence[GenericBackend]) -> Iterator[Candidate]:

@@ -149,11 +149,9 @@ class LocalHost:
         self.clock: Clock = SystemClock()
 
     def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:
-        """See Host."""
         return self.read_bytes(path, limit).decode(errors="replace")
 
     def read_bytes(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
-        """See Host."""
         with host_errors(f"reading {path}"):
             # Non-blocking: a named pipe in place of a file must not block a scan.
             handle = os.open(self._locate(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -168,19 +166,16 @@ class LocalHost:
             return b"".join(chunks)
 
     def write_text(self, path: str, text: str) -> None:
-        """See Host."""
         with host_errors(f"writing {path}"):
             handle = os.open(self._locate(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             with open(handle, "wb", buffering=0) as file:
                 file.write(text.encode())
 
     def list_dir(self, path: str) -> list[str]:
-        """See Host."""
         with host_errors(f"listing {path}"):
             return sorted(os.listdir(self._locate(path)))
 
     def exists(self, path: str) -> bool:
-        """See Host."""
         try:
             with host_errors(f"looking for {path}"):
                 os.stat(self._locate(path))
@@ -191,13 +186,11 @@ class LocalHost:
         return True
 
     def readlink(self, path: str) -> str:
-        """See Host."""
         with host_errors(f"reading link {path}"):
             parent, name = os.path.split(path)
             return os.readlink(os.path.join(self._locate(parent), name))
 
     def realpath(self, path: str) -> str:
-        """See Host."""
         with host_errors(f"resolving {path}"):
             if self._root == "/":
                 return os.path.realpath(path, strict=True)
@@ -214,7 +207,6 @@ class LocalHost:
         return self.writable_by_others(path) is None
 
     def writable_by_others(self, path: str) -> str | None:
-        """See Host."""
         with host_errors(f"checking the owner of {path}"):
             visited = ["/"]
 
@@ -223,23 +215,26 @@ class LocalHost:
                 return os.readlink(step) if os.path.islink(step) else None
 
             resolve(path, link)
-            return next((step for step in visited if not _only_root_writes(os.lstat(step))), None)
+            for step in visited:
+                status = os.lstat(step)
+                # The mode of a link has no effect.
+                writable = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
+                if status.st_uid != 0 or writable:
+                    return step
+            return None
 
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: bytes = b"", cap: int = OUTPUT_CAP
     ) -> Completed:
-        """See Host."""
         return command.run(argv, timeout=timeout, stdin=stdin, cap=cap)
 
     def library(self, name: str) -> Any:
-        """See Host."""
         try:
             return importlib.import_module(name)
         except (ImportError, OSError) as error:
             raise exception.HostError(action=f"loading {name}", reason=str(error)) from error
 
     def events(self) -> KernelEvents:
-        """See Host."""
         with host_errors("listening to kernel events"):
             return KernelEvents.open()
 
@@ -253,12 +248,6 @@ class LocalHost:
         except OSError:
             # Not a link, or absent: opening the resolved path shows which of the two.
             return None
-
-
-def _only_root_writes(status: os.stat_result) -> bool:
-    """Return whether only root can write; the mode of a link is ignored."""
-    writable_by_others = status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode)
-    return status.st_uid == 0 and not writable_by_others
 
 
 def resolve(path: str, link: Callable[[str], str | None]) -> str:

@@ -13,6 +13,9 @@ from cyborg.drivers.pci_function import PciFunction, addresses_in_path
 from cyborg.drivers.pci_scan import Snapshot
 from cyborg.model.pci import PciAddress
 
+#: The base class of bridges of the bus.
+_BRIDGE = 0x06
+
 
 def host_uses(snapshot: Snapshot) -> dict[PciAddress, str]:
     """Return for each PCI function that the host uses a clause that says for what.
@@ -51,7 +54,7 @@ def refusal_reason(
     the function look held. If it were refused then, every bind would withdraw its own device. Only
     a function that is not managed is refused because it is held.
     """
-    if function.is_bridge:
+    if function.class_code >> 16 == _BRIDGE:
         return "a bridge of the bus itself"
     if function.address in uses:
         return uses[function.address]

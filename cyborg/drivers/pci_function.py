@@ -10,7 +10,6 @@ from cyborg.model.pci import PciAddress
 
 #: The format of a function's name in the kernel; domains above ffff exist (Intel VMD).
 _NAME = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
-_BRIDGE = 0x06
 #: The vendor ids that a bus returns when no device responds.
 _NO_RESPONSE = frozenset({0x0000, 0xFFFF})
 _MAX_NODE = 0xFFFF
@@ -34,11 +33,6 @@ class PciFunction:
     vfs: int = 0
     enabled: bool = False
     vfio_nodes: tuple[str, ...] = ()
-
-    @property
-    def is_bridge(self) -> bool:
-        """Return whether the function is a bridge of the bus."""
-        return self.class_code >> 16 == _BRIDGE
 
     @property
     def on_vfio(self) -> bool:

@@ -90,12 +90,18 @@ def read(host: Host) -> Snapshot:
     functions = tuple(_functions(host))
     if not functions:
         return Snapshot()
+    try:
+        # In a container with the host's processes, process 1 has the mounts of the host.
+        init_mounts = proc_lines(host, "/proc/1/mountinfo")
+    except exception.HostError:
+        # Without permission, the mounts of this process must suffice.
+        init_mounts = []
     vfio = any("vfio" in function.links.get("driver", "") for function in functions)
     return Snapshot(
         functions=functions,
         interfaces=tuple(_interfaces(host)),
         disks=tuple(_disks(host)),
-        mounts=(*proc_lines(host, "/proc/self/mountinfo"), *_mounts_of_init(host)),
+        mounts=(*proc_lines(host, "/proc/self/mountinfo"), *init_mounts),
         swaps=tuple(proc_lines(host, "/proc/swaps")),
         btrfs=tuple(
             device
@@ -125,30 +131,27 @@ def _last_part(path: str) -> str:
 
 def _functions(host: Host) -> Iterator[RawFunction]:
     for name in _names(host, _FUNCTIONS):
+        path = f"{_FUNCTIONS}/{name}"
         try:
-            yield _function(host, name)
+            entries = set(host.list_dir(path))
+            # A link can vanish at any time, when a driver is unbound; a file vanishes only with the
+            # whole function. So the files come last, and a missing file means that the card was
+            # removed.
+            vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
+            links = {
+                link: read_if_exists(host.readlink, f"{path}/{link}")
+                for link in _LINKS
+                if link in entries
+            }
+            files = {
+                file: host.read_text(f"{path}/{file}").strip() for file in _FILES if file in entries
+            }
         except exception.HostError as error:
             if not is_missing(error):
                 yield RawFunction(name, error=str(error))
-
-
-def _function(host: Host, name: str) -> RawFunction:
-    path = f"{_FUNCTIONS}/{name}"
-    entries = set(host.list_dir(path))
-    # A link can vanish at any time, when a driver is unbound; a file vanishes only with the whole
-    # function. So the files come last, and a missing file means that the card was removed.
-    vfio = _names(host, f"{path}/vfio-dev") if "vfio-dev" in entries else []
-    links = {
-        link: read_if_exists(host.readlink, f"{path}/{link}") for link in _LINKS if link in entries
-    }
-    return RawFunction(
-        name=name,
-        files={
-            file: host.read_text(f"{path}/{file}").strip() for file in _FILES if file in entries
-        },
-        links={key: _last_part(target) for key, target in links.items() if target is not None},
-        vfio=next(iter(vfio), None),
-    )
+            continue
+        targets = {link: _last_part(target) for link, target in links.items() if target is not None}
+        yield RawFunction(name, files, targets, vfio=next(iter(vfio), None))
 
 
 def _interfaces(host: Host) -> Iterator[RawInterface]:
@@ -197,15 +200,6 @@ def _controllers(host: Host, path: str) -> Iterator[str]:
             controller = read_if_exists(host.realpath, f"{subsystem}/{name}")
             if controller is not None:
                 yield controller
-
-
-def _mounts_of_init(host: Host) -> list[str]:
-    """Return the mounts of process 1: in a container with the host's processes, the host's."""
-    try:
-        return proc_lines(host, "/proc/1/mountinfo")
-    except exception.HostError:
-        # Without permission, the mounts of this process must suffice.
-        return []
 
 
 def _open_vfio(host: Host) -> dict[str, str]:

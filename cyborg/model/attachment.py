@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaching accelerators to an instance that exists, and taking them away again: one way of steps.
+"""The steps by which accelerators are attached to an existing instance, and detached.
 
-Attaching goes from PREPARE to WATCH. Whatever leaves an instance (a detach, or an attach that is
-taken back) goes from REBOOT to SHRINK, or from RELEASE on where no guest can have seen it.
+An attach goes from PREPARE to WATCH. A detach, or an attach that is rolled back, goes from REBOOT
+to SHRINK, or begins with RELEASE if no guest can have seen the accelerators.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class Step(StrEnum):
-    """What is to be done next; each step may be begun again without harm."""
+    """The next step of the work; each step may be repeated without harm."""
 
     PREPARE = "prepare"
     ALLOCATE = "allocate"
@@ -23,7 +23,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """How far the work on some ARQs of an instance has come; it lives in the work's row.
+    """The progress of the work on some ARQs of an instance, stored in the row of the work.
 
     ``node`` is the hypervisor where the instance was found, ``providers`` maps the providers of
     the ARQs to their resource classes. ``leaving``: the ARQs go, because a detach was asked for,

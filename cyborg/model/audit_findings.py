@@ -106,7 +106,7 @@ _WARN, _ERROR, _INFO = Severity.WARNING, Severity.ERROR, Severity.INFO
 #: ``{key}`` is what a finding is about, ``{host}`` its host.
 RULES: Mapping[Kind, Rule] = MappingProxyType(
     {
-        # One handle, one holder, and never more units shown than there are.
+        # One unit, one holder, and never more units on offer than there are.
         Kind.LEAKED_HANDLE: Rule(
             Invariant.ONE_HOLDER, _ERROR, _FIXED + "releases it.", Fix.RELEASE_HANDLE
         ),
@@ -171,7 +171,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             _ERROR,
             "If nothing is allocated there: openstack resource provider delete {key}.",
         ),
-        # Every ARQ gets somewhere.
+        # Every request ends.
         Kind.FORGOTTEN_BIND: Rule(
             Invariant.PROGRESS, _ERROR, _FIXED + "fails the bind and tells Nova.", Fix.FAIL_BIND
         ),
@@ -186,7 +186,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             Invariant.PROGRESS, _ERROR, _FIXED + "opens it for its next bind.", Fix.OPEN_INSTANCE
         ),
         Kind.NO_CONDUCTOR: Rule(Invariant.PROGRESS, _ERROR, "Start a cyborg-conductor."),
-        # Nova is told.
+        # Nova is notified of the end of a bind.
         Kind.UNTOLD: Rule(
             Invariant.NOTIFIED, _WARN, "Look why Nova's API cannot be reached; see [nova]."
         ),
@@ -238,7 +238,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         Kind.LEFTOVER: Rule(
             Invariant.AGREEMENT, _WARN, "See the agent's log: the host keeps what nobody holds."
         ),
-        # One in trouble stops no other.
+        # Processes, drivers and devices work; one that fails stops no other.
         Kind.SILENT_AGENT: Rule(Invariant.PARTS, _WARN, "Start cyborg-agent on {host}."),
         Kind.NOT_RECEIVING: Rule(
             Invariant.PARTS,

@@ -180,12 +180,17 @@ def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Findin
             if shown is None:
                 continue
             bound = cloud.bound_units.get(deployable.rp_uuid or "", Counter())
-            for instance, units in cloud.owed_units.get(
-                deployable.rp_uuid or "", Counter()
-            ).items():
+            owed = cloud.owed_units.get(deployable.rp_uuid or "", Counter())
+            for instance, units in owed.items():
+                units_of_class = shown.allocations.get(instance, {})
+                allocated = units_of_class.get(deployable.resource_class, 0)
                 # An instance without a server has a finding of its own.
-                if instance not in peers.vanished:
-                    yield from _unallocated(host, deployable, shown, (instance, units))
+                if allocated < units and instance not in peers.vanished:
+                    cause = (
+                        f"It has {units} unit(s) of {deployable.name}, but Placement knows of "
+                        f"{allocated}."
+                    )
+                    yield Finding(Kind.UNALLOCATED, "instance", instance, cause, host.name)
             stale |= (shown.allocations.keys() & peers.vanished) - bound.keys()
         for consumer in sorted(stale):
             age_without_arq = peers.consumer_ages.get(consumer)
@@ -193,16 +198,6 @@ def allocations(cloud: Snapshot, peers: AuditViews, age: int) -> Iterator[Findin
                 kind = Kind.UNDATED_ALLOCATION if age_without_arq is None else Kind.STALE_ALLOCATION
                 cause = f"It has an allocation on {host.name}, but no ARQ, and Nova has no server."
                 yield Finding(kind, "consumer", consumer, cause, host.name)
-
-
-def _unallocated(
-    host: HostRow, deployable: DeployableRow, shown: ProviderView, bound: tuple[str, int]
-) -> Iterator[Finding]:
-    instance, units = bound
-    allocated = shown.allocations.get(instance, {}).get(deployable.resource_class, 0)
-    if allocated < units:
-        cause = f"It has {units} unit(s) of {deployable.name}, but Placement knows of {allocated}."
-        yield Finding(Kind.UNALLOCATED, "instance", instance, cause, host.name)
 
 
 def prepared(cloud: Snapshot, peers: AuditViews) -> Iterator[Finding]:

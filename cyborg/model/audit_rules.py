@@ -135,21 +135,16 @@ def _arqs(cloud: Snapshot) -> Iterator[Finding]:
         if arq.state in _OBSOLETE:
             cause = f"It is {arq.state}, a state that no request gets into any more."
             yield _of_arq(cloud, arq, Kind.OBSOLETE_STATE, cause)
-        cause = _wrong_provider(cloud, arq)
-        if cause:
+        handle = cloud.handle_by_id.get(arq.handle_id or 0)
+        if handle is None or not arq.binds:
+            continue
+        deployable = cloud.deployable_by_id[handle.deployable_id]
+        if arq.rp_uuid != deployable.rp_uuid:
+            cause = f"It names provider {arq.rp_uuid}, but has a unit of {deployable.rp_uuid}."
             yield _of_arq(cloud, arq, Kind.WRONG_PROVIDER, cause)
-
-
-def _wrong_provider(cloud: Snapshot, arq: ArqRow) -> str:
-    handle = cloud.handle_by_id.get(arq.handle_id or 0)
-    if handle is None or not arq.binds:
-        return ""
-    deployable = cloud.deployable_by_id[handle.deployable_id]
-    if arq.rp_uuid != deployable.rp_uuid:
-        return f"It names provider {arq.rp_uuid}, but has a unit of {deployable.rp_uuid}."
-    if arq.deployable_id != deployable.id:
-        return f"It names deployable {arq.deployable_id}, but has a unit of {deployable.id}."
-    return ""
+        elif arq.deployable_id != deployable.id:
+            cause = f"It names deployable {arq.deployable_id}, but has a unit of {deployable.id}."
+            yield _of_arq(cloud, arq, Kind.WRONG_PROVIDER, cause)
 
 
 def _of_arq(cloud: Snapshot, arq: ArqRow, kind: Kind, cause: str) -> Finding:

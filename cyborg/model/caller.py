@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks for a change, as it travels on the bus: a decision already taken, never a token."""
+"""The caller of a request on the bus: the decision of the API about the caller, never a token."""
 
 from dataclasses import dataclass
 from typing import ClassVar

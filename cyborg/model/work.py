@@ -129,7 +129,7 @@ class InstallTask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a task got.
+    """The state or the result of a task.
 
     ``done`` False: the agent is still at it, ask again with the same operation. ``fault`` is None
     when it succeeded, else a sentence for the operator. ``note`` is what the operator should know
