@@ -144,12 +144,12 @@ class PeriodicTask:
 class Daemon:
     """The servers and periodic tasks of one process, which start and stop together in this order.
 
-    The daemon reports to ``manager`` that it is ready, its status and that it is alive.
+    The daemon reports to the service manager that it is ready, its status and that it is alive.
     """
 
-    def __init__(self, name: str, manager: Manager | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._manager = manager or Manager()
+        self._manager = Manager()
         self._servers: list[Server] = []
         self._tasks: list[PeriodicTask] = []
         self._cleanups: list[Callable[[], None]] = []

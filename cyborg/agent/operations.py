@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
+from typing import Final
 
 from cyborg import exception
 from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
@@ -30,6 +31,9 @@ from cyborg.model.work import (
 
 LOG = logging.getLogger(__name__)
 
+#: How many devices may be worked on at a time.
+_THREADS: Final = 32
+
 Task = HandleTask | InstallTask | ProgramTask
 
 
@@ -43,11 +47,10 @@ class Operations:
 
     ``timeout`` is how long, in seconds, a call waits for the end of its task. ``images`` is the
     directory for images on their way into a device: it belongs to this agent alone, and images that
-    an earlier agent process left there are removed. ``threads`` is how many devices may be worked
-    on at a time. ``request_scan`` is called when the hardware of the host may have changed.
-    ``health`` returns the health of a device that was just set up, by driver and key, if known.
-    ``max_operations`` is how many operations are remembered by id; the conductor repeats a request
-    within seconds.
+    an earlier agent process left there are removed. ``request_scan`` is called when the hardware of
+    the host may have changed. ``health`` returns the health of a device that was just set up, by
+    driver and key, if known. ``max_operations`` is how many operations are remembered by id; the
+    conductor repeats a request within seconds.
     """
 
     def __init__(
@@ -59,7 +62,6 @@ class Operations:
         images: Path,
         timeout: float,
         request_scan: Callable[[], None],
-        threads: int = 32,
         max_operations: int = 1000,
         driver_calls: DriverCalls = UNCOUNTED,
         health: Callable[[str, str], DeviceHealth | None] = _no_health,
@@ -74,7 +76,7 @@ class Operations:
         self._max_operations = max_operations
         self._driver_calls = driver_calls
         self._health = health
-        self._executor = KeyedSerialExecutor(threads)
+        self._executor = KeyedSerialExecutor(_THREADS)
         self._lock = threading.Lock()
         self._operations: OrderedDict[str, Future[Outcome]] = OrderedDict()
         self._repairs: dict[Unit, Future[None]] = {}

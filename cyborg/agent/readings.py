@@ -80,7 +80,6 @@ class Readings:
         conductor: ReportClient,
         notifier: Notifier,
         driver_calls: DriverCalls = UNCOUNTED,
-        timeout: float = _TIMEOUT,
     ) -> None:
         self._host = host
         self._drivers = drivers
@@ -89,7 +88,6 @@ class Readings:
         self._conductor = conductor
         self._notifier = notifier
         self._driver_calls = driver_calls
-        self._timeout = timeout
         self._polls: dict[str, _Poll] = {}
         self._faults: dict[str, str] = {}
         self._logged_disabled = False
@@ -114,7 +112,7 @@ class Readings:
             self._faults.pop(f"driver {name}", None)
             polls[name] = _Poll(drivers[name], keys[name], self._driver_calls, self._log_fault)
         self._polls |= polls
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + _TIMEOUT
         readings = []
         for poll in polls.values():
             poll.thread.join(max(0.0, deadline - time.monotonic()))
@@ -132,7 +130,7 @@ class Readings:
                 conductor_error = error
         if self._notifier.enabled:
             usage = notification.usage(self._host, int(time.time() * 1000), readings, devices)
-            self._notifier.send([usage], within=self._timeout)
+            self._notifier.send([usage], within=_TIMEOUT)
         elif not self._logged_disabled:
             self._logged_disabled = True
             LOG.info(

@@ -6,8 +6,8 @@ traits and resource classes that they need.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from cyborg import exception
 from cyborg.clients.placement import CONCURRENT_UPDATE, DUPLICATE_NAME, Node, Placement
@@ -28,15 +28,6 @@ _LOG = logging.getLogger(__name__)
 #: Attempts to write one provider. Each allocation increments the generation of its provider, so a
 #: write to a provider that is in use may conflict several times.
 _ATTEMPTS = 5
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """One call of ``publish`` or ``check``."""
-
-    tree: ProviderTree
-    retired_traits: frozenset[str]
-    survey: "Survey"
 
 
 class Publisher:
@@ -72,13 +63,11 @@ class Publisher:
         for provider in tree.providers:
             self._ours.setdefault(provider.uuid, provider.traits)
 
-    def publish(self, tree: ProviderTree, retired_traits: Collection[str] = ()) -> PublishResult:
+    def publish(self, tree: ProviderTree) -> PublishResult:
         """Write the differences from what was last seen; send no request if there are none.
 
-        ``retired_traits`` are traits that an earlier process published and that are no longer used:
-        they are removed from every provider of the tree that does not desire them. Traits that this
-        process published or recalled, and that are no longer desired, are removed as well. All
-        other traits stay.
+        Traits that this process published or recalled, and that are no longer desired, are removed.
+        All other traits stay.
 
         A provider that cannot be published does not stop the others. A refused provider is tried
         again when it changes, or by ``check``. Providers that are not in the tree are left alone
@@ -87,15 +76,10 @@ class Publisher:
         Raises exception.NotFound if the compute's provider does not exist, and
         exception.Unavailable if Placement is not available; completed writes are remembered.
         """
-        survey = Survey(self._placement, self._names, self._root(tree))
-        return self._settle_all(tree, retired_traits, survey)
+        return self._settle_all(Survey(self._placement, self._names, self._root(tree), tree))
 
     def check(
-        self,
-        tree: ProviderTree,
-        retired_traits: Collection[str] = (),
-        *,
-        listing: Mapping[str, Node] | None = None,
+        self, tree: ProviderTree, *, listing: Mapping[str, Node] | None = None
     ) -> PublishResult:
         """Publish like ``publish``, after a comparison of all generations with Placement.
 
@@ -116,8 +100,8 @@ class Publisher:
             seen, node = self._seen.get(provider.uuid), listing.get(provider.uuid)
             if seen is not None and (node is None or node.generation != seen.generation):
                 del self._seen[provider.uuid]
-        survey = Survey(self._placement, self._names, root, listing)
-        return self._settle_all(tree, retired_traits, survey)
+        survey = Survey(self._placement, self._names, root, tree, listing=listing)
+        return self._settle_all(survey)
 
     def withhold(self, uuids: Iterable[str]) -> list[str]:
         """Reserve all units of these providers; return the UUIDs of those that changed.
@@ -189,18 +173,15 @@ class Publisher:
         for memory in (self._seen, self._ours, self._refused, self._logged_reasons):
             memory.pop(uuid, None)
 
-    def _settle_all(
-        self, tree: ProviderTree, retired_traits: Collection[str], survey: "Survey"
-    ) -> PublishResult:
-        this = _Pass(tree, frozenset(retired_traits), survey)
+    def _settle_all(self, survey: "Survey") -> PublishResult:
         outcomes = []
-        for desired in tree.providers:
+        for desired in survey.tree.providers:
             uuid, name = desired.uuid, desired.name
             refused = self._refused.get(uuid)
             if refused is not None and refused[0] == desired:
                 outcomes.append(ProviderOutcome(uuid, name, Verdict.REFUSED, refused[1]))
                 continue
-            verdict, reason = self._attempt(desired, this)
+            verdict, reason = self._attempt(desired, survey)
             if verdict is Verdict.REFUSED:
                 self._refused[uuid] = desired, reason
             else:
@@ -213,13 +194,13 @@ class Publisher:
             outcomes.append(ProviderOutcome(uuid, name, verdict, reason))
         return PublishResult(survey.root, tuple(outcomes))
 
-    def _attempt(self, desired: Provider, this: _Pass) -> tuple[Verdict, str]:
+    def _attempt(self, desired: Provider, survey: "Survey") -> tuple[Verdict, str]:
         """Settle one provider; turn an error that concerns only this provider into its verdict."""
         flaw = desired.validate()
         if flaw is not None:
             return Verdict.REFUSED, flaw
         try:
-            self._settle(desired, this)
+            self._settle(desired, survey)
         except exception.Unavailable as fault:
             # A 500 may be caused by this one request; any other reason affects all providers.
             if fault.fields.get("http") != 500:
@@ -227,22 +208,22 @@ class Publisher:
             return Verdict.FAILED, str(fault)
         except exception.Invalid as fault:
             # The cause may be a parent, trait or class that somebody deleted.
-            self._roots.pop(this.tree.root_name, None)
+            self._roots.pop(survey.tree.root_name, None)
             self._names.forget()
             return Verdict.FAILED, str(fault.fields["reason"])
         except exception.Conflict as fault:
             return Verdict.REFUSED if fault.fields.get("final") else Verdict.FAILED, str(fault)
         return Verdict.PUBLISHED, ""
 
-    def _settle(self, desired: Provider, this: _Pass) -> None:
+    def _settle(self, desired: Provider, survey: "Survey") -> None:
         """Write one provider; start again if somebody changed it in the meantime."""
         for _ in range(_ATTEMPTS):
             try:
-                self._apply(desired, this)
+                self._apply(desired, survey)
                 return
             except exception.NotFound:
                 self._seen.pop(desired.uuid, None)
-                this.survey.discard(desired.uuid)
+                survey.discard(desired.uuid)
             except exception.Invalid:
                 # The resource class may be missing, although Placement has all our traits.
                 if not self._names.make_class(desired.resource_class):
@@ -251,16 +232,16 @@ class Publisher:
                 if fault.fields.get("code") != CONCURRENT_UPDATE:
                     raise
                 self._seen.pop(desired.uuid, None)
-                this.survey.add(desired.uuid)
+                survey.add(desired.uuid)
         raise exception.Conflict(reason=f"it changed {_ATTEMPTS} times while being written")
 
-    def _apply(self, desired: Provider, this: _Pass) -> None:
+    def _apply(self, desired: Provider, survey: "Survey") -> None:
         if desired.uuid not in self._seen:
-            self._seen[desired.uuid] = this.survey.find_or_create(desired, this.tree)
-        ours = this.retired_traits | self._ours.get(desired.uuid, frozenset())
+            self._seen[desired.uuid] = survey.find_or_create(desired)
+        ours = self._ours.get(desired.uuid, frozenset())
         todo = changes(desired, self._seen[desired.uuid], ours)
         if todo:
-            this.survey.create_names(desired, this.tree)
+            survey.create_names(desired)
         for change in todo:
             self._ours[desired.uuid] = ours | desired.traits
             seen = self._seen[desired.uuid]
@@ -276,7 +257,7 @@ class Publisher:
                 seen = replace(seen, generation=generation, traits=change.traits)
             self._seen[desired.uuid] = seen
         self._ours[desired.uuid] = desired.traits
-        this.survey.restore_name(desired)
+        survey.restore_name(desired)
         if todo:
             _LOG.info("Provider %s is as desired in Placement", desired.name)
 
@@ -284,8 +265,9 @@ class Publisher:
 class Survey:
     """Read the providers of one host's tree, and create those that are missing, in one pass.
 
-    ``listing`` are the providers of the tree, if they have been read already. A conflict that only
-    an operator can resolve is raised as exception.Conflict with the field ``final``.
+    ``tree`` is the desired tree, and ``root`` the UUID of the compute's provider. ``listing`` are
+    the providers that Placement has in this tree, if they have been read already. A conflict that
+    only an operator can resolve is raised as exception.Conflict with the field ``final``.
     """
 
     def __init__(
@@ -293,9 +275,12 @@ class Survey:
         placement: Placement,
         custom_names: "CustomNames",
         root: str,
+        tree: ProviderTree,
+        *,
         listing: Mapping[str, Node] | None = None,
     ) -> None:
         self.root = root
+        self.tree = tree
         self._placement = placement
         self._names = custom_names
         self._listed = listing is not None
@@ -335,7 +320,7 @@ class Survey:
             return
         _LOG.info("Restored name of provider %s in Placement: %s", desired.uuid, desired.name)
 
-    def create_names(self, desired: Provider, tree: ProviderTree) -> None:
+    def create_names(self, desired: Provider) -> None:
         """Create the traits and classes of the whole tree; call this before the first write.
 
         Raises exception.Conflict if ``desired`` has traits that cannot be created.
@@ -343,21 +328,21 @@ class Survey:
         if not self._learned:
             self._learned = True
             self._names.create_all(
-                provider for provider in tree.providers if provider.validate() is None
+                provider for provider in self.tree.providers if provider.validate() is None
             )
         unknown = ", ".join(sorted(desired.traits - self._names.traits))
         if unknown:
             reason = f"this Placement does not know the standard traits {unknown}"
             raise exception.Conflict(reason=reason, final=True)
 
-    def find_or_create(self, desired: Provider, tree: ProviderTree) -> Actual:
+    def find_or_create(self, desired: Provider) -> Actual:
         """Return what Placement holds of a provider; create the provider if it does not exist.
 
         Raises exception.Conflict if another provider has its name or UUID.
         """
         if desired.uuid in self._present:
             return self._read(desired.uuid)
-        self.create_names(desired, tree)
+        self.create_names(desired)
         try:
             generation = self._placement.create(desired.uuid, desired.name, self.root)
         except exception.Conflict as fault:

@@ -69,15 +69,12 @@ def test_foreign_traits_are_kept_and_own_traits_follow_the_tree(
     assert traits == {"OWNER_CYBORG", "CUSTOM_TEST_CARD_2", "HW_GPU_API_VULKAN"}
 
 
-def test_restarted_publisher_removes_only_retired_traits(
+def test_after_a_restart_traits_of_a_tree_that_is_not_recalled_stay(
     publisher: Publisher, client: Placement, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, card(host, traits=TRAITS | {"CUSTOM_TEST_OLD"})))
     assert Publisher(client).check(tree(host)).problems == {}
     assert shown(placement, card(host))[1] == TRAITS | {"CUSTOM_TEST_OLD"}
-    retired = ["CUSTOM_TEST_OLD", "CUSTOM_TEST_CARD"]
-    assert Publisher(client).check(tree(host), retired).problems == {}
-    assert shown(placement, card(host))[1] == TRAITS
 
 
 def test_restarted_publisher_removes_traits_of_the_recalled_tree(
