@@ -63,16 +63,15 @@ class Settings:
     down_after: Mapping[str, int]
 
 
+@dataclass(frozen=True)
 class Controller(Noun):
     """A resource below /v2: its handlers read the database and call the conductor."""
 
     #: The first part of the path below /v2; also the name of the list in answers.
     collection: ClassVar[str]
-
-    def __init__(self, settings: Settings, reader: Reader, conductor: ConductorClient) -> None:
-        self.settings = settings
-        self.reader = reader
-        self.conductor = conductor
+    settings: Settings
+    reader: Reader
+    conductor: ConductorClient
 
 
 def expose(

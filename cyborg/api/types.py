@@ -184,11 +184,20 @@ class Flag(Strict):
 
 
 @dataclass(eq=False)
-class Commas(Strict):
+class Container(Strict):
+    """Base of types whose values hold values of the type ``item``."""
+
+    item: Strict
+
+    def at(self, minor: int) -> Self:
+        return replace(self, item=self.item.at(minor))
+
+
+@dataclass(eq=False)
+class Commas(Container):
     """Values separated by commas; blanks and repetitions are dropped, the order stays."""
 
     name = "list"
-    item: Strict
 
     def read(self, value: Any) -> list[Any]:
         items = [self.item.read(part.strip()) for part in str(value).split(",") if part.strip()]
@@ -196,11 +205,10 @@ class Commas(Strict):
 
 
 @dataclass(eq=False)
-class Items(Strict):
+class Items(Container):
     """A JSON list of ``minimum`` to ``maximum`` items; with ``unique``, repetitions are dropped."""
 
     name = "array"
-    item: Strict
     minimum: int = 0
     maximum: int = MAX_INT
     unique: bool = False
@@ -215,16 +223,12 @@ class Items(Strict):
         items = [located(f"[{index}]", self.item.read, item) for index, item in enumerate(value)]
         return list(dict.fromkeys(items)) if self.unique else items
 
-    def at(self, minor: int) -> Self:
-        return replace(self, item=self.item.at(minor))
-
 
 @dataclass(eq=False)
-class Members(Strict):
+class Members(Container):
     """A JSON object whose members have any name and one type; or null, if ``nullable``."""
 
     name = "object"
-    item: Strict
     nullable: bool = False
     maximum: int = 100
 
@@ -239,9 +243,6 @@ class Members(Strict):
             none = member is None and self.nullable
             members[key] = None if none else located(key, self.item.read, member)
         return members
-
-    def at(self, minor: int) -> Self:
-        return replace(self, item=self.item.at(minor))
 
 
 class Field(wsme.wsattr):
