@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functional tests: whole processes and real peers, through their doors."""
+"""Functional tests: whole processes with real and simulated peers, through their APIs."""

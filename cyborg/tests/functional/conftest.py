@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The house that functional tests live in: one database, one bus, one conductor, one API.
+"""The environment of functional tests: one database, one bus, one conductor, one API.
 
 Without environment variables it stands on SQLite and the in-process bus. A server URL in
 ``CYBORG_TEST_DATABASE_URL`` (ending in ``/``) and a bus in ``CYBORG_TEST_TRANSPORT_URL`` put the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes on the bus without a wire stand on: a database and peers of their own."""
+"""Environments for processes on the in-process bus: a database and peers."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +17,7 @@ from cyborg.tests.functional.schema.databases import empty_database
 def new_environment(
     files: Path, placement: PlacementService
 ) -> Iterator[tuple[Environment, SimulatedNova, SimulatedGlance]]:
-    """A ground with its Nova and Glance; ``files`` is for what is kept on disk."""
+    """Yield an environment with its Nova and Glance; ``files`` is the directory for its files."""
     with empty_database(files) as db, SimulatedNova() as nova, SimulatedGlance() as glance:
         schema.upgrade(db)
         environment = Environment(

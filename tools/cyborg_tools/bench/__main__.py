@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark as a program; see ``tools/bench``."""
+"""Run the benchmark; see ``tools/bench``."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from cyborg_tools.bench.run import Run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; the status is 1 when a request costs more than it may."""
+    """Measure and print; return 1 if a request costs more than allowed."""
     plan = options.parse(arguments)
     conf = configuration.prepare([], prog="bench", default_config_files=[])
     logging.disable(logging.WARNING)

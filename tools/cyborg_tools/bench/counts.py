@@ -70,7 +70,7 @@ def _reads(counted_service: CountedService, scenarios: Scenarios) -> Iterator[Ro
         ]
         dearest = max(tallies, key=lambda one: one.sql)
         allowed = DEVICES if collection == "devices" else LIST
-        yield f"list /{collection}, dearest of {len(tallies)}", dearest, allowed
+        yield f"list /{collection}, most expensive of {len(tallies)}", dearest, allowed
     scenarios.delete(wanted.instance)
 
 

@@ -67,7 +67,7 @@ class Reading:
 
 
 def lifecycle_ms(counted_service: CountedService, scenarios: Scenarios, seconds: float) -> float:
-    """Milliseconds that SQL and JSON of one life take: create, bind, read, delete."""
+    """Return the milliseconds of SQL and JSON of one life cycle: create, bind, read, delete."""
     profile = scenarios.profile(1)
     commit = commit_ms(counted_service.db)
 

@@ -89,7 +89,7 @@ def repeated(
 
 
 def getting(netloc: str, path: str) -> Callable[[], Callable[[], object]]:
-    """A client that reads the same again and again."""
+    """Return a client that repeats one read."""
 
     def make() -> Callable[[], object]:
         client = HttpClient(netloc)
@@ -101,7 +101,7 @@ def getting(netloc: str, path: str) -> Callable[[], Callable[[], object]]:
 def living(
     netloc: str, profile: str, host: str, provider: str
 ) -> Callable[[], Callable[[], object]]:
-    """A client that lives one request's life again and again: as Nova, from create to delete."""
+    """Return a client that repeats the life cycle of an ARQ as Nova does: create to delete."""
 
     def make() -> Callable[[], object]:
         client = HttpClient(netloc)

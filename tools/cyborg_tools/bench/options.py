@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of the benchmark on its command line."""
+"""The command line of the benchmark."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ request costs more than it may.
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure; ``seconds`` is how long each figure is measured."""
+    """What to measure; ``seconds`` is the duration of each measurement."""
 
     database_url: str | None
     transport_url: str
@@ -27,12 +27,12 @@ class Plan:
 
     @property
     def in_process(self) -> bool:
-        """Whether the bus is one that exists within a single process only."""
+        """Return whether the bus exists only within one process."""
         return self.transport_url.startswith("fake:")
 
 
 def parse(arguments: Sequence[str]) -> Plan:
-    """Read the command line; wrong usage ends the process, as argparse does."""
+    """Parse the command line; wrong usage ends the process."""
     parser = argparse.ArgumentParser(
         prog="bench", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -48,13 +48,13 @@ def parse(arguments: Sequence[str]) -> Plan:
         metavar="URL",
         default="fake://",
         help="message bus, as in rabbit://guest:guest@127.0.0.1:5672/ (default: the in-process "
-        "bus, which sleeps in each call: lives and reports have a meaning on RabbitMQ only)",
+        "bus, which sleeps in each call: life cycles and reports need RabbitMQ)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="few rows, short times: shows that everything works, measures badly",
+        help="few rows and short times: checks that everything works, with inexact figures",
     )
     asked = parser.parse_args(arguments)
     quick: bool = asked.quick

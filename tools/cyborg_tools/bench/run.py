@@ -29,7 +29,7 @@ from cyborg_tools.bench.figures import Figure, Results, Samples
 from cyborg_tools.bench.load import getting, living, repeated
 from cyborg_tools.bench.options import Plan
 
-#: Not above these multiples of the floor: reads and lists of a thousand; a life.
+#: Highest multiples of the floor: reads and lists of 1,000 rows; a life cycle.
 READ_AIM = 3.0
 LIFE_AIM = 2.0
 _LARGEST_AIMED_AT = 1000
@@ -48,7 +48,7 @@ class Service:
 
 
 class Run:
-    """Carries a plan out; ``say`` tells somebody how far it is."""
+    """Run a plan; ``say`` receives the progress."""
 
     def __init__(self, plan: Plan, conf: cfg.ConfigOpts, say: Say) -> None:
         self._plan = plan
@@ -56,7 +56,7 @@ class Run:
         self._say = say
 
     def measure(self) -> Results:
-        """Everything; takes minutes unless the plan is a quick one."""
+        """Measure everything; this takes minutes unless the plan is quick."""
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="cyborg-bench-") as directory:
             self._say("making a database")
@@ -101,7 +101,7 @@ class Run:
                         aim=READ_AIM if others <= _LARGEST_AIMED_AT else None,
                     )
                 )
-            self._say(f"{others:,} unrelated: lives")
+            self._say(f"{others:,} unrelated: life cycles")
             for clients in self._plan.clients:
                 lifecycles = [
                     living(service.api, profile, scenarios.host, provider_of(scenarios.host, one))
@@ -113,7 +113,7 @@ class Run:
                     above = lifecycle + 4 * base[clients, "http"] + 3 * base[clients, "rpc"]
                 results.figures.append(
                     Figure.of(
-                        "whole ARQ life",
+                        "whole ARQ life cycle",
                         found,
                         others=others,
                         clients=clients,

@@ -7,22 +7,22 @@ from cyborg_tools.bench.figures import Count, Figure, Results
 
 _EXISTING = (
     "For comparison, the existing service with 1,000 other ARQs on two cores: 1.2 s to list them, "
-    "1.1 s to read those of one instance, 0.5 lives a second with 8 clients."
+    "1.1 s to read those of one instance, 0.5 ARQ life cycles a second with 8 clients."
 )
 _FLOOR = (
     "floor: an empty pecan controller behind the same middleware on the same server (cheroot, kept "
     "connections, over the loopback interface), plus the same SQL through the bare driver and "
-    "json.dumps of the answer; for a life 4 empty requests, 3 empty RPC echoes and what the driver "
-    "took for its SQL and commits; for a report one echo and the SQL."
+    "json.dumps of the response; for a life cycle 4 empty requests, 3 empty RPC echoes and the "
+    "time of the driver for its SQL and commits; for a report one echo and the SQL."
 )
 _IN_PROCESS = (
-    "The in-process bus sleeps up to 50 ms in each call, so lives and reports mean little here and "
-    "have no floor: measure them on RabbitMQ (--transport-url)."
+    "The in-process bus sleeps up to 50 ms in each call, so life cycles and reports mean little "
+    "here and have no floor: measure them on RabbitMQ (--transport-url)."
 )
 
 
 def tables(results: Results, *, in_process: bool) -> str:
-    """Everything, ready to be printed."""
+    """Return all results as text."""
     parts = [
         f"Cyborg on {results.database}, bus {results.transport}, {results.seconds:.0f} s",
         "Statements / commits / RPC calls of each request, among so many unrelated requests",
@@ -31,7 +31,7 @@ def tables(results: Results, *, in_process: bool) -> str:
         _figures(results.floor),
         "Reads, one client (times in ms; ratio: p50 to its floor)",
         _figures([one for one in results.figures if _is_read(one)]),
-        "Lives and reports",
+        "Life cycles and reports",
         _figures([one for one in results.figures if not _is_read(one)]),
         _FLOOR,
         *([_IN_PROCESS] if in_process else []),
@@ -48,7 +48,7 @@ def _verdict(results: Results) -> str:
         f"  {one.name} among {one.others:,}: {_costs(one)}, allowed {_plain(one.allowed)}"
         for one in results.exceeded
     ]
-    lines.append(f"{len(missed)} figures above their aim (marked !).")
+    lines.append(f"{len(missed)} figures above their target (marked !).")
     return "\n".join(lines)
 
 

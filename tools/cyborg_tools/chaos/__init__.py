@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Break the service under load, fault by fault, and check that nothing was lost or leaked."""
+"""Inject faults into the service under load, and check that nothing is lost or leaked."""

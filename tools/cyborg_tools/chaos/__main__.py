@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chaos run as a program; see ``tools/chaos``."""
+"""Run the chaos tests; see ``tools/chaos``."""
 
 import json
 import logging
@@ -22,10 +22,10 @@ from cyborg_tools.quickstart.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do it and print; the status is 1 when anything did not hold, or could not be started."""
+    """Run the plan and print; return 1 for a violation or if something could not be started."""
     plan = options.parse(arguments)
     logging.disable(logging.WARNING)
-    # SIGINT as well: who is started in the background is born deaf to it.
+    # SIGINT as well: a shell starts background processes with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     # With --json, standard output is for the document alone.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults that can be done to the service, in the order in which they are done."""
+"""The list of faults, in the order in which they are injected."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: its name on the command line, and what is done as a phrase.
+    """A fault: its name on the command line, and a description.
 
     ``short`` faults are those of ``--short``.
     """
@@ -36,7 +36,7 @@ CATALOGUE = (
 )
 NAMES = tuple(one.name for one in CATALOGUE)
 
-#: The faults of ``--night``, in the order in which they are done.
+#: The faults of ``--night``, in the order in which they are injected.
 NIGHT = (
     Fault("night-start", "RabbitMQ refuses all daemons at their start: the password is wrong"),
     Fault("night-permission", "RabbitMQ withdraws the permissions of the running daemons"),

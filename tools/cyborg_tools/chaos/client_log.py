@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients see while things break, kept apart by client and by fault."""
+"""Record what clients see during faults, by client and by fault."""
 
 import threading
 from collections import Counter, defaultdict
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-#: What stands in for a status where no answer came.
+#: The status of a request without a response.
 NOTHING = "none"
 VERBS = ("create", "bind", "list", "delete")
 
 
 @dataclass
 class Seen:
-    """What one client saw: answers by verb and status; what became of its binds."""
+    """Results of one client: responses by verb and status, and the end of its binds."""
 
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     lifecycles: int = 0
@@ -31,7 +31,7 @@ class Seen:
 
 @dataclass
 class Chapter:
-    """All that clients saw from the beginning of one fault until its verdict.
+    """Results of all clients from the start of one fault until its verdict.
 
     ``binds`` are the times of PATCHes in seconds, those without an answer included.
     """
@@ -42,7 +42,7 @@ class Chapter:
 
 
 class ClientLog:
-    """Writes down; may be told from any thread."""
+    """The log of all clients; its methods can be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,39 +52,39 @@ class ClientLog:
 
     @property
     def page(self) -> Chapter:
-        """The chapter that is being written."""
+        """Return the current chapter."""
         with self._lock:
             return self._chapter
 
     def turn_page(self) -> None:
-        """Begin a new chapter."""
+        """Start a new chapter."""
         with self._lock:
             self._chapter = Chapter()
 
     def answer(self, client: str, verb: str, status: str, seconds: float) -> None:
-        """A request was answered, or not (``NOTHING``)."""
+        """Record the status of a response; ``NOTHING`` if there was none."""
         with self._writing(client) as seen:
             seen.answers[verb, status] += 1
             if verb == "bind":
                 self._chapter.binds.append(seconds)
 
     def lived(self, client: str) -> None:
-        """A life from scheduling to the end of its bind."""
+        """Count one server, from scheduling to the end of its bind."""
         with self._writing(client) as seen:
             seen.lifecycles += 1
 
     def failed(self, client: str) -> None:
-        """A bind ended as BindFailed."""
+        """Record a bind that ended as BindFailed."""
         with self._writing(client) as seen:
             seen.failed += 1
 
     def settled(self, client: str) -> None:
-        """A request whose outcome was unknown was repeated, and the outcome known then."""
+        """Record a repeated request whose outcome is now known."""
         with self._writing(client) as seen:
             seen.settled += 1
 
     def violation(self, sentence: str) -> None:
-        """Something that must never be."""
+        """Record a violation."""
         with self._lock:
             self._chapter.violations.append(sentence)
 
@@ -94,15 +94,15 @@ class ClientLog:
             self.left_behind += count
 
     def hold(self, unit: tuple[str, str], instance: str) -> None:
-        """A guest has a unit now (provider, address): nobody else may."""
+        """Record that an instance holds a unit (provider, address)."""
         with self._lock:
             holder = self._holders.setdefault(unit, instance)
             if holder != instance:
-                sentence = f"unit {unit[1]} of {unit[0]} is given to {instance} and to {holder}"
+                sentence = f"unit {unit[1]} of {unit[0]} is held by {instance} and by {holder}"
                 self._chapter.violations.append(sentence)
 
     def let_go(self, instance: str) -> None:
-        """A guest is about to give its units back."""
+        """Record that an instance releases its units."""
         with self._lock:
             self._holders = {
                 unit: holder for unit, holder in self._holders.items() if holder != instance

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vendor's driver as vendors ship it, and the machine it drives: cards as directories of files.
+"""A packaged driver of a vendor, and its machine: cards as directories of files.
 
 The machine shows what is prepared, whoever was killed on the way, and takes its time for it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The REST API as a client behind a load balancer sees it: several doors, any of which may fail."""
+"""The REST API as a client behind a load balancer sees it: several endpoints that may fail."""
 
 import itertools
 import threading
@@ -21,7 +21,7 @@ _PAUSE = 0.3
 
 @dataclass(frozen=True)
 class Answer:
-    """The last answer; ``unsure`` tells how many tries before may have been carried out as well."""
+    """The last response; ``unsure`` counts earlier attempts that may have been executed."""
 
     status: int
     body: Any
@@ -29,7 +29,7 @@ class Answer:
 
 
 class Endpoints:
-    """Sends the requests of one client and repeats them until one is answered for good."""
+    """Send the requests of one client, and repeat them until there is a final response."""
 
     def __init__(
         self, urls: Sequence[str], *, client: str, client_log: ClientLog, ended: threading.Event
@@ -40,7 +40,7 @@ class Endpoints:
         self._ended = ended
         self._session = requests.Session()
         self._url = next(self._urls)
-        #: The request that is being answered, for those who wonder what takes so long.
+        #: The request in progress, for the report of a client that is stuck.
         self.asking = ""
 
     def ask(self, verb: str, method: str, path: str, body: Any = None) -> Answer | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What faults have in common: a bind to be interrupted, outages, and what was learnt."""
+"""The parts that faults share: an interrupted bind, outages, and results."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 @dataclass
 class FaultRun:
-    """One fault's surroundings. ``short`` makes outages short.
+    """The environment of one fault. ``short`` makes outages short.
 
     ``facts`` are sentences for the reader; ``figures`` times in seconds, by what they are of;
     ``over`` is when the fault was over, by the monotonic clock.
@@ -43,7 +43,7 @@ class FaultRun:
     over: float = 0.0
 
     def fact(self, sentence: str) -> None:
-        """Tell something that was done or seen."""
+        """Add a fact to the report."""
         self.facts.append(sentence)
 
     def last(self, short: float, usual: float) -> None:
@@ -53,7 +53,7 @@ class FaultRun:
         self.fact(f"it lasted {seconds:g} s")
 
     def ends(self) -> None:
-        """The fault is over now: recovery begins."""
+        """Record the end of the fault, when recovery starts."""
         self.over = time.monotonic()
 
     @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each fault does; all of them leave everything running that ran before."""
+"""Implementations of the faults; each leaves everything running that ran before."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _BEYOND_LEASE = 8.0
 
 
 def conductor_kill(fault_run: FaultRun) -> None:
-    """The one at work dies; the other takes over; later it is started again."""
+    """Kill the working conductor; the other takes over; start it again later."""
     world = fault_run.world
     with fault_run.mid_bind() as one:
         world.program(one.conductor).kill()
@@ -36,7 +36,7 @@ def conductor_kill(fault_run: FaultRun) -> None:
 
 
 def conductors_kill(fault_run: FaultRun) -> None:
-    """Both die at once; one is started again and finds everything."""
+    """Kill both conductors; start one again, which finishes the work."""
     world = fault_run.world
     with fault_run.mid_bind() as one:
         for number in (1, 2):
@@ -53,28 +53,28 @@ def conductors_kill(fault_run: FaultRun) -> None:
 
 
 def conductor_stop(fault_run: FaultRun) -> None:
-    """The one at work stands still beyond its lease, and wakes up when its work is done."""
+    """Freeze the working conductor beyond its lease; it resumes when its work is done."""
     world = fault_run.world
     with fault_run.mid_bind() as one:
         world.freeze(one.conductor)
         frozen = time.monotonic()
         fault_run.fact(f"{one.conductor} was at the preparation and stopped")
         fault_run.time_to_resolve(one, frozen)
-        fault_run.until("the end of the stop", lambda: time.monotonic() - frozen > _BEYOND_LEASE)
+        fault_run.until("the end of the freeze", lambda: time.monotonic() - frozen > _BEYOND_LEASE)
         world.thaw(one.conductor)
         fault_run.ends()
         fault_run.fact(f"it stood still for {time.monotonic() - frozen:.1f} s")
-        fault_run.until("a heartbeat of the woken", lambda: fault_run.is_alive(one.conductor))
+        fault_run.until("a heartbeat", lambda: fault_run.is_alive(one.conductor))
         ends = fault_run.ends_of_bind(one)
         if ends != 1:
             fault_run.client_log.violation(
-                f"a woken conductor had its way: the bind ended {ends} times"
+                f"a resumed conductor changed the bind: it ended {ends} times"
             )
-        fault_run.fact("woken, it changed nothing: the history has one end of the bind")
+        fault_run.fact("after it resumed, it changed nothing: the history has one end of the bind")
 
 
 def agent_kill(fault_run: FaultRun) -> None:
-    """It dies in the middle of a preparation and is started again at once."""
+    """Kill the agent during a preparation, and start it again at once."""
     world = fault_run.world
     with fault_run.mid_bind() as one:
         world.program(AGENT).kill()
@@ -87,7 +87,7 @@ def agent_kill(fault_run: FaultRun) -> None:
 
 
 def agent_stop(fault_run: FaultRun) -> None:
-    """It stands still in the middle of a preparation."""
+    """Freeze the agent during a preparation."""
     with fault_run.mid_bind() as one:
         fault_run.world.freeze(AGENT)
         frozen = time.monotonic()
@@ -98,7 +98,7 @@ def agent_stop(fault_run: FaultRun) -> None:
 
 
 def api_kill(fault_run: FaultRun) -> None:
-    """One of two dies; the load balancer goes to the other."""
+    """Kill one of two APIs; the load balancer uses the other."""
     name = f"{API}-1"
     fault_run.world.program(name).kill()
     fault_run.last(3, 5)
@@ -108,14 +108,14 @@ def api_kill(fault_run: FaultRun) -> None:
 
 
 def api_stop(fault_run: FaultRun) -> None:
-    """One of two stands still; its clients wait."""
+    """Freeze one of two APIs; its clients wait."""
     fault_run.world.freeze(f"{API}-1")
     fault_run.last(5, 10)
     fault_run.world.thaw(f"{API}-1")
     fault_run.ends()
 
 
-#: What is done, by the name of the fault.
+#: The implementation of each fault by its name.
 DONE: Mapping[str, Callable[[FaultRun], None]] = {
     "conductor-kill": conductor_kill,
     "conductors-kill": conductors_kill,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A door before an HTTP service that hands requests on, refuses them, or lets them wait."""
+"""A proxy of an HTTP service that forwards, refuses or holds requests."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ _WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 class Front:
-    """In front of the service at ``origin`` (scheme and authority); a context manager."""
+    """A proxy of the service at ``origin`` (scheme and authority); a context manager."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -36,26 +36,26 @@ class Front:
 
     @property
     def url(self) -> str:
-        """Where it listens, without a trailing slash."""
+        """Return its URL, without a trailing slash."""
         return self._loopback.url
 
     @property
     def met(self) -> int:
-        """How many requests were refused or left waiting so far."""
+        """Return the number of requests that were refused or held."""
         with self._lock:
             return self._met
 
     def refuse(self, status: int, *, writes_only: bool = False) -> None:
-        """Answer with this status from now on."""
+        """Refuse requests with this status from now on."""
         self._writes_only = writes_only
         self._status = status
 
     def hold(self) -> None:
-        """Take requests and leave them without an answer."""
+        """Accept requests and send no response."""
         self._open.clear()
 
     def heal(self) -> None:
-        """Hand on again, those that were left waiting too."""
+        """Forward requests again, held ones as well."""
         self._status = 0
         self._open.set()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients: each begins and ends guests without a break, and stands still for a verdict."""
+"""The clients: each boots and deletes instances, and pauses for a verdict."""
 
 import random
 import threading
@@ -11,16 +11,16 @@ from cyborg_tools.chaos.endpoints import Endpoints
 from cyborg_tools.chaos.scenarios import BIND_DEADLINE, Cloud, Instance, ServerLifecycle
 
 PROBE = "probe"
-#: Guests that a client keeps while it begins the next one.
+#: Instances that a client keeps while it boots the next one.
 _KEPT = 1
-#: Seconds between two lives, so that two processors have something left for the service.
+#: Seconds between two boots, so that two processors have capacity for the service.
 _REST = 0.2
 
 MakeLives = Callable[[str], ServerLifecycle]
 
 
 class Client:
-    """One thread; guests of its own, of which it keeps the last."""
+    """A client thread with its own instances."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Client:
         self._may_go.set()
 
     def halt(self) -> None:
-        """Finish the present life and stand still; returns at once."""
+        """Pause after the current instance; return at once."""
         self._may_go.clear()
 
     @property
@@ -67,7 +67,7 @@ class Client:
         return self._broken or self._endpoints.asking or "waiting for the end of a bind"
 
     def stop(self) -> None:
-        """End after the present life; its guests stay."""
+        """Stop after the current instance; keep its instances."""
         self._ended.set()
         self._may_go.set()
 
@@ -91,7 +91,7 @@ class Client:
                 self._live()
                 self._ended.wait(_REST)
         except Exception as fault:
-            # A thread that dies quietly would make the run look better than it was.
+            # Without this the result would not show that the thread has ended.
             self._broken = f"ended by {type(fault).__name__}: {fault}"
             raise
 
@@ -108,7 +108,7 @@ class Client:
 
 
 class Load:
-    """All clients, and one more that the run itself asks with (the probe)."""
+    """All clients, and the client of the run itself (the probe)."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Load:
         return Client(name, lifecycle, endpoints=endpoints, profiles=self._profiles)
 
     def _endpoints(self, name: str, number: int) -> Endpoints:
-        # Each begins at another door.
+        # Each client starts at another endpoint.
         first = number % len(self._urls)
         urls = [*self._urls[first:], *self._urls[:first]]
         return Endpoints(urls, client=name, client_log=self._client_log, ended=self._ended)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The night's walk: one fault after another in a quiet cloud, and what an operator is shown.
+"""The faults of a night, one after another in an idle cloud, and the views of an operator.
 
 During each fault the list of services, the health check, ``cyborg-status check`` and
 ``cyborg-audit`` must name the cause and blame nobody else, and no daemon may log more than
@@ -40,7 +40,7 @@ Break = Callable[[NightWorld, FaultRun], AbstractContextManager[None]]
 
 
 class Night:
-    """Carries the walk out; ``say`` and ``tell`` are those of Run."""
+    """Run the faults; ``say`` and ``tell`` are those of Run."""
 
     def __init__(
         self, plan: Plan, *, say: Callable[[str], None], tell: Callable[[Part], None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud of the night's walk: an account of its own on RabbitMQ, and a Keystone to cut off."""
+"""The cloud of the night run: its own account on RabbitMQ, and a Keystone that can fail."""
 
 from contextlib import ExitStack
 from urllib.parse import urlsplit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of the chaos run on its command line."""
+"""The command line of the chaos run."""
 
 import argparse
 import random
@@ -19,7 +19,7 @@ _FEWEST, _MOST = 1, 8
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do; equal seeds give clients equal choices. ``keep`` leaves the files there.
+    """What to do. Equal seeds give clients equal choices. ``keep`` keeps the files.
 
     ``night`` is the walk through the faults of a night, without clients.
     """
@@ -34,7 +34,7 @@ class Plan:
 
 
 def parse(arguments: Sequence[str]) -> Plan:
-    """Read the command line; wrong usage ends the process, as argparse does."""
+    """Parse the command line; wrong usage ends the process."""
     parser = argparse.ArgumentParser(
         prog="chaos",
         description=_DESCRIPTION,
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         metavar="FAULT",
         action="append",
         choices=(*NAMES, *NIGHT_NAMES),
-        help="do this fault only; may be given several times",
+        help="inject only this fault; may be given several times",
     )
     parser.add_argument(
         "--clients",
@@ -69,11 +69,11 @@ def parse(arguments: Sequence[str]) -> Plan:
         help=f"how many clients, {_FEWEST} to {_MOST} (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, help="what the clients' choices follow from (default: a random one)"
+        "--seed", type=int, help="seed of the choices of the clients (default: a random one)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.add_argument(
-        "--keep", action="store_true", help="keep logs, configuration and data, and say where"
+        "--keep", action="store_true", help="keep logs, configuration and data, and print where"
     )
     asked = parser.parse_args(arguments)
     if asked.night and asked.short:

@@ -20,48 +20,48 @@ _CHUNK = 4096
 
 
 def rabbit_restart(fault_run: FaultRun) -> None:
-    """All messages on their way are lost."""
+    """Restart RabbitMQ; messages in transit are lost."""
     _again(fault_run, fault_run.world.rabbit, fault_run.world.rabbit.stop)
 
 
 def rabbit_kill(fault_run: FaultRun) -> None:
-    """The same without a word to those connected."""
+    """Kill RabbitMQ and start it again."""
     _again(fault_run, fault_run.world.rabbit, fault_run.world.rabbit.kill)
 
 
 def mariadb_restart(fault_run: FaultRun) -> None:
-    """Transactions in hand are rolled back; the API cannot even read."""
+    """Restart MariaDB; open transactions are rolled back and the API cannot read."""
     _again(fault_run, fault_run.world.maria, fault_run.world.maria.stop)
 
 
 def mariadb_kill(fault_run: FaultRun) -> None:
-    """The same, and it recovers from its log."""
+    """Kill MariaDB and start it again; it recovers from its log."""
     _again(fault_run, fault_run.world.maria, fault_run.world.maria.kill)
 
 
 def placement_500(fault_run: FaultRun) -> None:
-    """The agent cannot even read what Placement shows."""
+    """Answer each request to Placement with 500."""
     _without_placement(fault_run, lambda front: front.refuse(500))
 
 
 def placement_409(fault_run: FaultRun) -> None:
-    """Somebody else is always faster."""
+    """Answer each write to Placement with 409."""
     _without_placement(fault_run, lambda front: front.refuse(409, writes_only=True))
 
 
 def nova_silent(fault_run: FaultRun) -> None:
-    """Whoever tells Nova something waits; nobody else may."""
+    """Hold each request to Nova; only the sender of events may wait."""
     # Usually longer than the time-out with which Nova is asked.
     _without_nova(fault_run, lambda front: front.hold(), usual=75)
 
 
 def nova_503(fault_run: FaultRun) -> None:
-    """Nova is there, and refuses."""
+    """Answer each request to Nova with 503."""
     _without_nova(fault_run, lambda front: front.refuse(503), usual=15)
 
 
 def disk_full(fault_run: FaultRun) -> None:
-    """The agent can write nothing, and has to start like that."""
+    """Fill the disk of the agent's state_path, and restart the agent."""
     with full_disk(fault_run), fault_run.mid_bind() as one:
         fault_run.time_to_resolve(one, time.monotonic())
     fault_run.ends()

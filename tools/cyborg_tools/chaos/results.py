@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has shown, for people's tables and for programs."""
+"""The results of a run, as values that become tables or JSON."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ class Part:
 
     @property
     def violations(self) -> list[str]:
-        """What did not hold."""
+        """Return the violations."""
         return self.chapter.violations
 
     @property
@@ -51,7 +51,7 @@ class Part:
             "bind_ms": {"p50": self.bind_p50_ms, "p99": self.bind_p99_ms},
             "clients": {
                 name: {
-                    "lives": seen.lifecycles,
+                    "boots": seen.lifecycles,
                     "failed": seen.failed,
                     "settled": seen.settled,
                     **{
@@ -83,7 +83,7 @@ class Results:
 
     @property
     def violations(self) -> int:
-        """How many things did not hold."""
+        """Return the number of violations."""
         return sum(len(one.violations) for one in self.parts)
 
     def document(self) -> dict[str, Any]:

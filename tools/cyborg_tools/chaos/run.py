@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: start everything, break it fault by fault, and hold a verdict after each."""
+"""One run: start everything, inject each fault, and check the service after each."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ Tell = Callable[[Part], None]
 
 
 class Run:
-    """Carries a plan out; ``say`` hears how far it is, ``tell`` each part when it is over."""
+    """Run a plan; ``say`` receives the progress, ``tell`` each finished part."""
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None], tell: Tell) -> None:
         self._plan = plan
@@ -87,9 +87,9 @@ class Run:
             load.stop()
 
     def _quiet(self, judge: Judge, load: Load) -> Part:
-        self._say("nothing is broken yet: what the clients see otherwise")
+        self._say("no fault yet: reference for the clients")
         started = time.monotonic()
-        part = Part("nothing", "nothing is broken", self._client_log.page)
+        part = Part("nothing", "no fault", self._client_log.page)
         threading.Event().wait(_QUIET)
         self._hold_verdict(judge, load, part, started)
         load.go()
@@ -117,9 +117,9 @@ class Run:
         part.elapsed = time.monotonic() - started
 
     def _end(self, judge: Judge, load: Load) -> Part:
-        self._say("the end: all guests are deleted")
+        self._say("the end: all instances are deleted")
         started = time.monotonic()
-        part = Part("end", "all guests are deleted; nothing may be left", self._client_log.page)
+        part = Part("end", "all instances are deleted; nothing may be left", self._client_log.page)
         load.halt()
         for client in load.clients:
             client.delete_instances()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a server's accelerators, step by step as Nova lives it, whatever breaks meanwhile."""
+"""The life cycle of a server's accelerators, step by step as Nova runs it, during faults."""
 
 import json
 import random
@@ -33,7 +33,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Cloud:
-    """What a life needs besides the accelerator API; ``profiles`` are groups by profile name."""
+    """What an instance needs besides the accelerator API; ``profiles`` are groups by name."""
 
     host: str
     placement: PlacementService
@@ -42,7 +42,7 @@ class Cloud:
 
 
 class ServerLifecycle:
-    """Begins and ends guests in the name of one client."""
+    """Boot and delete instances for one client."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ServerLifecycle:
         return instance
 
     def resolved(self, instance: Instance) -> bool:
-        """Wait for the end of the bind; True when every ARQ is bound, and to this guest alone."""
+        """Wait for the end of the bind; return whether every ARQ is bound to this instance."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
@@ -117,7 +117,7 @@ class ServerLifecycle:
         self._cloud.nova.disown(instance.uuid)
 
     def arqs_of(self, instance: Instance) -> list[dict[str, Any]] | None:
-        """The ARQs of a guest as the API shows them; None when the run ends."""
+        """Return the ARQs of an instance as the API shows them; None when the run ends."""
         answer = self._endpoints.ask(
             "list", "GET", f"/accelerator_requests?instance={instance.uuid}"
         )

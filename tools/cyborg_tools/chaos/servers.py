@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A MariaDB and a RabbitMQ of our own, on free ports, to be killed and started again."""
+"""A separate MariaDB and RabbitMQ on free ports, which faults kill and start again."""
 
 import os
 import shutil

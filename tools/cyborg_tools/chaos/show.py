@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run for people: each part when it is over, and all of them in one table at the end."""
+"""Print each finished part of a run, and a table of all parts at the end."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from cyborg_tools.chaos.client_log import VERBS
 from cyborg_tools.chaos.results import Part, Results
 from cyborg_tools.quickstart.screen import Screen
 
-#: What a conductor's death may cost by default options, in seconds.
+#: Target of a takeover after a conductor was killed, with default options, in seconds.
 TAKEOVER_AIM = 5.0
 _SECRETS = {"token", "password", "transport_url"}
 _LEGEND = (
@@ -47,12 +47,12 @@ def part(screen: Screen, one: Part) -> None:
     for sentence in one.violations:
         screen.problem(sentence)
     if not one.violations:
-        screen.ok("the checker found nothing: 0 violations")
+        screen.ok("no findings: 0 violations")
 
 
 def summary(screen: Screen, results: Results) -> None:
     """All parts in one table, and the verdict on the whole."""
-    screen.heading("All of it")
+    screen.heading("Summary")
     screen.raw([aligned(list(_parts(results))), ""])
     screen.say(_LEGEND)
     for one in results.parts:
@@ -75,14 +75,14 @@ def _is_takeover(one: Part, name: str) -> bool:
 
 
 def _seen(one: Part) -> Iterator[list[str]]:
-    yield ["client", "lives", *VERBS, "settled", "BindFailed"]
+    yield ["client", "boots", *VERBS, "settled", "BindFailed"]
     for name, seen in sorted(one.chapter.seen.items()):
         answers = [seen.row(verb) for verb in VERBS]
         yield [name, str(seen.lifecycles), *answers, str(seen.settled), str(seen.failed)]
 
 
 def _parts(results: Results) -> Iterator[list[str]]:
-    yield ["fault", "recovery", "bind p50", "bind p99", "lives", "unanswered", "violations", "s"]
+    yield ["fault", "recovery", "bind p50", "bind p99", "boots", "unanswered", "violations", "s"]
     for one in results.parts:
         seen = one.chapter.seen.values()
         unanswered = sum(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict after a fault: the checker's, and what only those see who know all clients."""
+"""The verdict after a fault: the findings of the audit, and checks against the clients."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ _PATIENCE = 90.0
 #: Seconds that an agent has to come back after an outage (I4): the longest pause of its RPC server
 #: before it connects again (10 s), a heartbeat that tells so (10 s), and some for a busy machine.
 _BACK = 30.0
-#: Milliseconds since its last sign of life in which an agent has come back.
+#: Age of a heartbeat, in milliseconds, up to which an agent is back.
 _HEARD_MS = 10_000
 _ENDED = frozenset({State.BOUND.value, State.BIND_FAILED.value})
 
 
 class Judge:
-    """Looks while the clients stand still."""
+    """Check the service while the clients pause."""
 
     def __init__(self, world: World, load: Load) -> None:
         self._world = world
@@ -58,10 +58,10 @@ class Judge:
                 )
             ).all()
         for row in busy:
-            yield f"handle {row.uuid} is {row.state} though no guest is left"
+            yield f"handle {row.uuid} is {row.state} although no instance is left"
         for row in arqs:
             if row.state != State.INITIAL:
-                yield f"ARQ {row.uuid} is {row.state} though no guest is left"
+                yield f"ARQ {row.uuid} is {row.state} although no instance is left"
         if len(arqs) > may_be_left:
             yield f"{len(arqs)} ARQs are left; only {may_be_left} requests had no answer"
         yield from self._command()
@@ -125,7 +125,7 @@ class Judge:
         prepared = self._world.machine.prepared
         for card, unit in sorted(prepared):
             if unit not in held:
-                yield f"I4 unit {unit} of {card} is prepared, but nobody has it"
+                yield f"I4 unit {unit} of {card} is prepared, but no ARQ holds it"
         known = self._world.machine.units
         for unit in sorted(held & known.keys()):
             if (known[unit], unit) not in prepared:

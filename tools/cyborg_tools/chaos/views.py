@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator reads in an outage: the list of services, health check, status and audit."""
+"""The views of an operator in an outage: services, health check, status and audit."""
 
 import json
 import re

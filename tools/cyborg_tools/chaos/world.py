@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that runs: the daemons as processes, on servers of their own, beside their peers."""
+"""Run the daemons as processes, on separate servers, with their peers."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ _PATIENCE = 90.0
 
 
 class World:
-    """Starts it all in ``enter``, stops it all by process id in ``exit``, whatever happened."""
+    """Start everything in ``enter``; stop it by process id in ``exit``, after errors as well."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -145,7 +145,7 @@ class World:
             program.stop()
 
     def lines(self) -> dict[str, int]:
-        """Return how many lines each daemon has logged in all its lives, by its name."""
+        """Return the number of lines that each daemon has logged over all restarts, by its name."""
         return {
             name: sum(
                 file.read_bytes().count(b"\n") for file in self.directory.glob(f"{name}-*.out")
@@ -261,7 +261,7 @@ class World:
                 endings.callback(subprocess.run, unmount, check=False)
 
     def _tell_to_end(self) -> None:
-        """All at once, lest each waits for the one before; one that is frozen would not hear it."""
+        """Stop all at the same time; frozen processes resume first."""
         for program in self._running.values():
             if program.running:
                 program.signal(signal.SIGCONT)

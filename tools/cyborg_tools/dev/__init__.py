@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three daemons for somebody who changes them: on real servers, begun anew at each change."""
+"""Run the three daemons on real servers, and restart them after each change of their code."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemons under somebody's hands, as a program; see ``tools/dev``."""
+"""Run the daemons for development; see ``tools/dev``."""
 
 import logging
 import shlex
@@ -21,16 +21,16 @@ from cyborg_tools.quickstart.screen import Screen
 
 _PACKAGE = Path(cyborg.__file__).parent
 _MIGRATIONS = _PACKAGE / "db" / "migrations"
-#: How often what the daemons say is shown, and how long a change may go on, in milliseconds.
+#: Interval for showing output, and longest duration of one change, in milliseconds.
 _TURN, _SETTLING = 300, 300
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until it is told to end; the status is 1 when nothing could be started."""
+    """Serve until a signal; return 1 if nothing could be started."""
     plan = options.parse(arguments)
     # Placement's own log, within this process.
     logging.disable(logging.WARNING)
-    # SIGINT as well: who is started in the background is born deaf to it.
+    # SIGINT as well: a shell starts background processes with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     bypass_proxies()
@@ -62,7 +62,7 @@ def _introduce(environment: Environment, screen: Screen) -> None:
 
 
 def _serve(environment: Environment, plan: options.Plan, screen: Screen) -> None:
-    """Begin anew at each change, until Ctrl-C; between two changes show what is said."""
+    """Restart the daemons after each change and show their output, until Ctrl-C."""
     environment.begin()
     turns = watch(
         _PACKAGE,
@@ -77,7 +77,7 @@ def _serve(environment: Environment, plan: options.Plan, screen: Screen) -> None
         environment.listen()
         if changes:
             paths = sorted({Path(path) for _, path in changes})
-            screen.say(f"{', '.join(path.name for path in paths)} changed: beginning anew.")
+            screen.say(f"{', '.join(path.name for path in paths)} changed: restarting.")
             if any(path.is_relative_to(_MIGRATIONS) for path in paths):
                 environment.upgrade()
             environment.begin()

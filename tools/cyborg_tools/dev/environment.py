@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemons and their peers, and what the daemons say."""
+"""Start the daemons and their peers, and show the output of the daemons."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,15 +17,14 @@ from cyborg_tools.walkthrough import servers
 #: The name of the one host.
 HOST = "dev"
 _DBSYNC = "cyborg-dbsync"
-#: How much is shown of what the migrations say when they fail.
+#: Lines of output shown if the migrations fail.
 _TAIL = 5
 
 
 class Environment:
-    """Starts the peers in ``enter``; ``begin`` starts the daemons, again if they run.
+    """The peers start in ``enter``. ``begin`` starts or restarts the daemons.
 
-    ``exit`` stops everything. Raises exception.ConfigError with a sentence when a server that is
-    needed cannot be used.
+    ``exit`` stops everything. Raises exception.ConfigError if a required server cannot be used.
     """
 
     def __init__(self, plan: Plan, directory: Path, screen: Screen) -> None:
@@ -62,23 +61,23 @@ class Environment:
 
     @property
     def url(self) -> str:
-        """Of the REST API, without a version."""
+        """Return the URL of the REST API, without a version."""
         return f"http://127.0.0.1:{self._port}"
 
     def begin(self) -> None:
-        """Start the three daemons with the code as it is now; those that run are stopped first."""
+        """Start the three daemons with the current code; stop those that run first."""
         # The last first: an agent whose conductor has gone takes longer to end.
         self._deployment.stop()
         self._programs = {name: self._deployment.begin(name) for name in (CONDUCTOR, API, AGENT)}
 
     def upgrade(self) -> None:
-        """Run the revisions that the database has not seen; says so when that fails."""
+        """Upgrade the database; show the error if that fails."""
         ran = self._deployment.run(_DBSYNC, "upgrade")
         if ran.returncode:
             self._screen.log(_DBSYNC, ran.stderr.splitlines()[-_TAIL:])
 
     def listen(self) -> None:
-        """Show what the daemons wrote since last time, and who of them has ended by itself."""
+        """Show the new output of the daemons, and which of them have ended."""
         for name, program in list(self._programs.items()):
             ended = not program.running
             self._screen.log(name, self._new_lines(name, program))
@@ -87,7 +86,7 @@ class Environment:
                 self._screen.problem(f"{name} has ended; it starts again at the next change.")
 
     def _new_lines(self, name: str, program: Program) -> list[str]:
-        """Whole lines only; the rest is for next time."""
+        """Return complete lines only."""
         seen = self._read.get(name, 0)
         with program.log.open("rb") as log:
             log.seek(seen)
@@ -105,7 +104,7 @@ class Environment:
                 "control_exchange": exchange,
                 "state_path": self._directory / "state",
             },
-            # What belongs to one connection is forgotten by the broker soon after us.
+            # The broker removes objects of a connection soon after it closes.
             "oslo_messaging_rabbit": {"rabbit_transient_queues_ttl": 60},
             "api": {"auth_strategy": "noauth", "port": self._port},
             "conductor": {"auto_enable": "*"},

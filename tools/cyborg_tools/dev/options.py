@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of ``tools/dev`` on its command line."""
+"""The command line of ``tools/dev``."""
 
 import argparse
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ removes its database and its queues.
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the servers are, the port of the REST API, the agent's drivers, what else to watch."""
+    """The servers, the port of the REST API, the drivers and the directories to watch."""
 
     mysql_url: str
     rabbit_url: str
@@ -30,7 +30,7 @@ class Plan:
 
 
 def parse(arguments: Sequence[str]) -> Plan:
-    """Read the command line; wrong usage ends the process, as argparse does."""
+    """Parse the command line; wrong usage ends the process."""
     parser = argparse.ArgumentParser(
         prog=f"tools/{PROG}",
         description=_DESCRIPTION,

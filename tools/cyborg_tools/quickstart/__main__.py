@@ -5,7 +5,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # Loading takes seconds; who cuts it off meanwhile leaves nothing to tidy up.
+    # Loading takes seconds; an interrupt before its end leaves nothing to clean up.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from cyborg_tools.quickstart.main import main
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services that the walk talks to, and what it takes for an answer."""
+"""Clients of the services that the walk uses; an unexpected response fails its step."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from cyborg.tests.fixtures.accelerators import AcceleratorClient, Exchange
 from cyborg.tests.fixtures.nova import SimulatedNova
 from cyborg.tests.fixtures.placement import TOKEN
 
-#: Nova 34 asks for candidates at this one at least.
+#: Nova 34 requests allocation candidates with at least this microversion.
 MICROVERSION = "placement 1.36"
 
-#: Is told which service was asked, and the exchange with it.
+#: Receives the name of the service and the exchange with it.
 Listener = Callable[[str, Exchange], object]
 
 
 class StepFailed(Exception):
-    """A step of the walk did not hold; the sentence says what came instead."""
+    """A step of the walk failed; the message says what was found instead."""
 
 
 def require(holds: object, otherwise: str) -> None:
@@ -32,7 +32,7 @@ def require(holds: object, otherwise: str) -> None:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Where the walk happens, and the accelerator that it asks for.
+    """The services of the walk, and the accelerator that it requests.
 
     ``url`` is that of the REST API, without a version. ``units`` counts the attach handles behind
     a provider by their state in the database.
@@ -54,7 +54,7 @@ class Scenario:
 def group_for(deployable: Deployable) -> dict[str, str]:
     """One unit of the deployable, as a device profile asks for it.
 
-    Of its traits the last counts: drivers name the most telling one last.
+    It requires only the last trait: drivers name the most specific one last.
     """
     return {
         f"resources:{deployable.resource_class}": "1",
@@ -63,7 +63,7 @@ def group_for(deployable: Deployable) -> dict[str, str]:
 
 
 class ServiceClient:
-    """One service's REST API; every exchange is handed to ``listener`` before it is judged."""
+    """Client of one REST API; ``listener`` receives every exchange before its status is checked."""
 
     def __init__(self, name: str, url: str, headers: Mapping[str, str], listener: Listener) -> None:
         self._name = name
@@ -73,7 +73,7 @@ class ServiceClient:
         self._session.headers.update({"Accept": "application/json", **headers})
 
     def send(self, method: str, path: str, body: Any = None, *, expect: int = 200) -> Any:
-        """The parsed answer, None if it is empty; any status but ``expect`` is StepFailed."""
+        """Return the parsed body, None if empty. Any status but ``expect`` raises StepFailed."""
         try:
             answer = self._session.request(method, self._url + path, json=body)
             parsed = answer.json() if answer.content else None
@@ -89,7 +89,7 @@ class ServiceClient:
 
 @dataclass(frozen=True)
 class Clients:
-    """Everybody to talk to: the accelerator API as operators and as Nova, and Placement."""
+    """The accelerator API as operators and as Nova use it, and Placement."""
 
     cyborg: ServiceClient
     nova: AcceleratorClient
@@ -97,7 +97,7 @@ class Clients:
 
     @classmethod
     def of(cls, scenario: Scenario, listener: Listener) -> Self:
-        """Those of a scene, all with the same listener."""
+        """Return the clients of a scenario, all with the same listener."""
 
         def from_nova(one: Exchange) -> None:
             listener("Cyborg", replace(one, path=f"/v2{one.path}"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that quickstart starts: the service in one process, around Placement and Nova."""
+"""Start the service in one process, with the real Placement and a simulated Nova."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -24,13 +24,13 @@ from cyborg_tools.quickstart.machine import Findings, look
 from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.quickstart.state import State, shown
 
-#: A machine that serves for hours need not be asked as often as one in a test.
+#: Longer intervals than in a test: quickstart can run for hours.
 _TIMES = Times(conductor_heartbeat=1.0, lease=10.0, agent_heartbeat=1.0, scan=10.0)
 
 
 @dataclass(frozen=True)
 class RunningService:
-    """What runs, for those who talk to it; ``url`` is that of the REST API, without a version."""
+    """What runs; ``url`` is the URL of the REST API, without a version."""
 
     url: str
     placement_url: str
@@ -41,7 +41,7 @@ class RunningService:
 
 
 def units(reader: Reader, provider: str) -> dict[str, int]:
-    """How many attach handles of a provider are in which state."""
+    """Return the number of attach handles of a provider by state."""
     query = (
         sa.select(AttachHandle.state, sa.func.count().label("units"))
         .join(Deployable, Deployable.id == AttachHandle.deployable_id)
@@ -56,7 +56,7 @@ def units(reader: Reader, provider: str) -> dict[str, int]:
 def opened(
     conf: cfg.ConfigOpts, state: State, screen: Screen, whitelist: Sequence[str] = ()
 ) -> Iterator[RunningService]:
-    """Start everything, and stop it in the end, the last first.
+    """Start everything, and stop it at the end in reverse order.
 
     ``conf`` is the global configuration, read from the state's file; ``whitelist`` has the entries
     of the command line. Raises an error of ours with
@@ -105,7 +105,7 @@ def _start_api(stack: Stack, conf: cfg.ConfigOpts, endings: ExitStack) -> str:
     try:
         server = HttpServer(stack.make_api(), conf)
     except exception.ConfigError as error:
-        # cheroot keeps of the system's error only the words.
+        # cheroot keeps only the text of the system's error.
         reason = str(error).rpartition("] ")[2].rstrip(")")
         raise exception.ConfigError(
             reason=f"port {conf.api.port} of {conf.api.host_ip} cannot be listened on "

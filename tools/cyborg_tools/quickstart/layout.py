@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay JSON out in few lines that can still be read."""
+"""Format JSON in few readable lines."""
 
 import json
 from collections.abc import Iterator

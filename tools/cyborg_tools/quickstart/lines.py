@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines to copy, for those who want to go on by themselves."""
+"""Shell commands to copy, for users who want to continue."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ _CLIENT = {"python-openstackclient": "openstackclient", "python-cyborgclient": "
 
 
 _READ = "| python3 -m json.tool"
-#: A server that nobody has: Nova is simulated, and is told about it all the same.
+#: A server that does not exist; the simulated Nova accepts events about it.
 _INSTANCE = "11111111-2222-4333-8444-555555555555"
 
 

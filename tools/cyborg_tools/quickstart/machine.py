@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine has: every PCI function, offered or why not, and the fake accelerator."""
+"""List the PCI functions of this machine, offered or with a reason, and the fake device."""
 
 import itertools
 import re
@@ -53,7 +53,7 @@ def look(pci: Driver, fake: Driver, unmatched: Sequence[str] = ()) -> Findings:
 
 
 def summary(findings: Findings) -> str:
-    """The table in one sentence."""
+    """Return a summary of the table."""
     offered = sum(function.offered for function in findings.functions)
     return (
         f"This machine has {len(findings.functions)} PCI function(s), {offered} of them offered, "
@@ -65,14 +65,14 @@ def table(findings: Findings, width: int) -> list[str]:
     """The lines of a table with everything found, none longer than ``width``."""
     rows = [(one.key, one.kind, one.vendor, one.model, _offered(one)) for one in findings.functions]
     rows += [
-        ("fake", one.kind, one.vendor, one.model, "yes; no machine has it, it is for trials")
+        ("fake", one.kind, one.vendor, one.model, "yes; simulated, for tests")
         for one in findings.fakes
     ]
     return list(_table([_HEAD, *rows], width))
 
 
 def notes(findings: Findings) -> list[str]:
-    """What the table does not say by itself."""
+    """Return hints that the table does not show."""
     functions = findings.functions
     if findings.fault is not None:
         return [f"The PCI bus could not be read: {findings.fault}"]

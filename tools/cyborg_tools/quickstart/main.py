@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart itself: start, show what this machine has, walk, keep serving."""
+"""Start the service, show the devices of this machine, walk through, and keep serving."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ _CUT_OFF = 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what the command line asks for; answers the exit status."""
+    """Run the command line; return the exit status."""
     asked = options.parse(argv)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -32,11 +32,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"{options.PROG}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Nobody reads any more; the interpreter is not to stumble over that once again.
+        # Standard output is closed; keep the interpreter from failing on it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print(f"{options.PROG}: cut off.", file=sys.stderr)
+        print(f"{options.PROG}: interrupted.", file=sys.stderr)
         return _CUT_OFF
 
 
@@ -59,14 +59,14 @@ def _run(asked: options.Options, screen: Screen) -> int:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """End in order, and only once: ending is not to be cut off by a second key stroke."""
+    """Stop in order and once; a second Ctrl-C does not interrupt it."""
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _report_faults(state: State) -> None:
-    """What nobody foresaw is logged by now; the person in front of us is to hear of it too."""
+    """Print an unexpected error, which is already in the log."""
     logged = sys.excepthook
 
     def report(
@@ -74,7 +74,7 @@ def _report_faults(state: State) -> None:
     ) -> None:
         logged(kind, fault, trace)
         told = f"{kind.__name__}: {fault}"
-        print(f"{options.PROG}: this was not foreseen: {told}; see {state.log}.", file=sys.stderr)
+        print(f"{options.PROG}: unexpected error: {told}; see {state.log}.", file=sys.stderr)
 
     sys.excepthook = report
 
@@ -104,7 +104,7 @@ def _scenario(running: cloud.RunningService) -> Scenario:
 
 
 def _walk(scenario: Scenario, state: State, screen: Screen) -> bool:
-    """Play the walk; answers whether every step held."""
+    """Run the walk; return whether every step succeeded."""
     screen.heading("The walk: an accelerator in the life of a server, with Nova's part played")
     try:
         Walk(scenario, screen).play()
@@ -116,7 +116,7 @@ def _walk(scenario: Scenario, state: State, screen: Screen) -> bool:
 
 
 def _serve(scenario: Scenario, screen: Screen, proxied: bool) -> None:
-    """Serve until told to end."""
+    """Serve until a signal."""
     try:
         screen.heading("Go on by yourself, in another terminal")
         screen.raw(list(lines.to_copy(scenario, proxied)))

@@ -21,13 +21,13 @@ accelerator stands in. No root, no database server, no OpenStack is needed.
 _EPILOG = """\
 The first run makes a virtual environment in .quickstart/venv of the checkout and
 installs into it, which takes a minute or two; later runs reuse it. The exit
-status is 0 when everything held, 1 when something did not, 130 when cut off.
+status is 0 when everything held, 1 when something did not, 130 when interrupted.
 """
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; ``python`` is None unless an environment was named."""
+    """The parsed options; ``python`` is None unless given."""
 
     state: Path
     port: int
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--clean",
         action="store_true",
-        help="begin anew: first remove what an earlier run left in the state directory",
+        help="first remove the files of earlier runs from the state directory",
     )
     parser.add_argument(
         "--whitelist",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the walk does without showing it: tidy up, wait, and look how much is free."""
+"""The part of the walk that is not shown: clean up, wait, and count free units."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,20 +9,20 @@ from cyborg.service import wait_until
 from cyborg_tools.quickstart.clients import Clients, Scenario, require
 
 PROFILE = "quickstart"
-#: How long the agent may take to publish, in seconds.
+#: Timeout for the agent to publish, in seconds.
 _PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
 class Supply:
-    """What is given away of one provider: Placement's usages, and the database's handles."""
+    """The used units of one provider in Placement, and the handles in the database."""
 
     usages: dict[str, int]
     handles: dict[str, int]
 
 
 class Preparation:
-    """The quiet half of the walk. Its requests are shown to nobody."""
+    """Requests of the walk that are not shown."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -32,7 +32,7 @@ class Preparation:
         self.instance = str(uuid5(NAMESPACE_DNS, f"server.quickstart.{scenario.host}"))
 
     def sweep(self) -> None:
-        """Take back what an earlier run left behind, if it was cut off. Raises StepFailed."""
+        """Remove what an interrupted run left. Raises StepFailed."""
         cyborg, placement = self._clients.cyborg, self._clients.placement
         self._clients.nova.delete_of(self.instance)
         allocations = f"/allocations/{self.instance}"
@@ -55,7 +55,7 @@ class Preparation:
         )
 
     def supply(self) -> Supply:
-        """What is given away now."""
+        """Return the units that are in use now."""
         path = f"/resource_providers/{self._scenario.provider}/usages"
         usages: dict[str, Any] = self._clients.placement.send("GET", path)["usages"]
         return Supply(usages, self._scenario.units(self._scenario.provider))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the person in front of the quickstart reads: headings, requests and answers, verdicts."""
+"""Print headings, requests and responses, and results."""
 
 import os
 import shutil

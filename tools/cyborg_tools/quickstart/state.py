@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state directory: who uses it, what is in it, and how it is emptied."""
+"""The state directory: its lock, its files, and how to remove them."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ _LOCK = "quickstart.lock"
 _DATABASE = "cyborg.sqlite"
 _CONF = "cyborg.conf"
 _LOG = "quickstart.log"
-#: What SQLite keeps beside a database.
+#: Suffixes of the files that SQLite creates beside a database.
 _BESIDE = ("", "-journal", "-wal", "-shm")
 #: Everything that a run makes; PlacementService names its own two.
 _MADE = (
@@ -27,7 +27,7 @@ _MADE = (
 )
 _AWKWARD = frozenset("$?\n")
 _CONF_TEXT = """\
-# Written anew by tools/quickstart at each start; what is changed here is lost.
+# tools/quickstart writes this file at each start; changes are lost.
 [DEFAULT]
 log_file = {log}
 state_path = {directory}
@@ -42,7 +42,7 @@ connection = {database_url}
 
 
 class State:
-    """A directory that one quickstart has for itself, as long as ``taken`` lasts."""
+    """A directory that one quickstart locks while ``taken`` is active."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.expanduser().absolute()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk: an accelerator's way from the host to a server and back, with Nova's part played.
+"""Walk an accelerator from its host to a server and back, with a simulated Nova.
 
 Every request is really sent, and shown with what came back. Those that Nova sends to the
 accelerator API come from the replay of Nova's own client.
@@ -15,12 +15,12 @@ from cyborg_tools.quickstart.preparation import PROFILE, Preparation, Supply
 from cyborg_tools.quickstart.screen import Screen
 
 _PROJECT = "quickstart"
-#: How long the event may take to arrive, in seconds.
+#: Timeout for the event to arrive, in seconds.
 _PATIENCE = 30.0
 
 
 class Walk:
-    """Plays the steps in order."""
+    """Run the steps in order."""
 
     def __init__(self, scenario: Scenario, screen: Screen) -> None:
         self._scenario = scenario
@@ -30,7 +30,7 @@ class Walk:
         self._instance = self._preparation.instance
 
     def play(self) -> None:
-        """The whole walk; the first step that does not hold raises StepFailed."""
+        """Run the whole walk; the first step that fails raises StepFailed."""
         try:
             self._preparation.sweep()
             root = self._compute()
@@ -108,7 +108,7 @@ class Walk:
         ]
         placement = self._clients.placement
         found = placement.send("GET", f"/allocation_candidates?{'&'.join(query)}")
-        require(found["allocation_requests"], "Placement knows nobody who could give this now")
+        require(found["allocation_requests"], "Placement has no host with a free unit")
         candidate: dict[str, Any] = found["allocation_requests"][0]
         self._screen.ok(f"The host {scenario.host} can.")
         return candidate
@@ -123,7 +123,7 @@ class Walk:
             "user_id": _PROJECT,
         }
         self._clients.placement.send("PUT", f"/allocations/{self._instance}", body, expect=204)
-        self._screen.ok("Nobody else can get this unit now.")
+        self._screen.ok("No other server can get this unit now.")
 
     def _create(self) -> list[dict[str, Any]]:
         self._screen.step("nova-conductor asks for accelerator requests (ARQs), one per unit")

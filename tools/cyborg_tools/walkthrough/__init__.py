@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``tools/walkthrough`` runs: the operators' plane, walked through with ``cyborg`` alone."""
+"""Run every task of an operator with the ``cyborg`` command; see ``tools/walkthrough``."""

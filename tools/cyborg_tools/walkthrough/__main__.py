@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk as a program; see ``tools/walkthrough``."""
+"""Run the walkthrough; see ``tools/walkthrough``."""
 
 import logging
 import shutil
@@ -20,14 +20,14 @@ from cyborg_tools.walkthrough.environment import Environment, Place
 from cyborg_tools.walkthrough.operator import Operator
 from cyborg_tools.walkthrough.scenario import Scenario
 
-#: Seconds after which the whole walk is cut off.
+#: Timeout of the whole walkthrough, in seconds.
 _LONGEST = 600
-#: How much of a daemon's log is shown where a step did not hold.
+#: Lines of each daemon's log that are shown after a failed step.
 _TAIL = 12
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do it and print; the status is 1 when a step did not hold, or nothing could be started."""
+    """Run the walkthrough; return 1 if a step fails or nothing could be started."""
     plan = options.parse(arguments)
     # Placement's own log, within this process.
     logging.disable(logging.WARNING)
@@ -67,9 +67,9 @@ def _carry_out(plan: options.Plan, place: Place, screen: Screen) -> int:
 
 
 def _walk(environment: Environment, screen: Screen) -> bool:
-    """Play every step; answers whether all held."""
+    """Run every step; return whether all succeeded."""
     account = {"OS_AUTH_TYPE": "none", "OS_ENDPOINT": environment.url}
-    screen.heading("The walk: what operators do, with the cyborg command")
+    screen.heading("The walkthrough: tasks of operators with the cyborg command")
     screen.raw([f"  export {name}={value}" for name, value in account.items()])
     environment.listen(lambda one: screen.exchange("Nova", _brief(one)))
     operator = Operator({**environment.deployment.environment, **account}, screen)
@@ -91,12 +91,12 @@ def _walk(environment: Environment, screen: Screen) -> bool:
 
 
 def _brief(one: Exchange) -> Exchange:
-    """What Nova does is told apart from what operators do; tools/quickstart shows all of it."""
+    """Return an exchange of Nova without its bodies; tools/quickstart shows them."""
     return replace(one, path=f"/v2{one.path}", body=None, answer=None)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End in order, and only once: nothing may interrupt the stopping."""
+    """Stop in order and once; a second signal does not interrupt it."""
     _ignore()
     raise KeyboardInterrupt
 
@@ -107,7 +107,7 @@ def _ignore() -> None:
 
 
 def _too_long(_number: int, _frame: FrameType | None) -> None:
-    raise StepFailed(f"The walk is not over after {_LONGEST} seconds")
+    raise StepFailed(f"The walkthrough has not ended after {_LONGEST} seconds")
 
 
 def _say(sentence: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step about accelerators that operators create: made, labelled, offered, deleted."""
+"""The step that creates, labels, offers and deletes an accelerator."""
 
 from cyborg_tools.quickstart.clients import require
 from cyborg_tools.walkthrough.environment import DRIVER, RACK, SOFT, SOFT_CLASS
@@ -9,7 +9,7 @@ _UNITS = 3
 
 
 def is_created_and_deleted(scenario: Scenario) -> None:
-    """On the second backend, beside what was found there."""
+    """Create an accelerator on the second backend, beside the discovered ones."""
     cyborg = scenario.cyborg
     scenario.screen.step("An accelerator is created on the second backend, labelled, and deleted")
     made = cyborg.asks(
@@ -17,7 +17,7 @@ def is_created_and_deleted(scenario: Scenario) -> None:
         f" --type FPGA --resource-class {SOFT_CLASS} --units {_UNITS} --trait CUSTOM_ZIP"
         " -c uuid -c hostname -c backend -c model -c status"
     )
-    require((made["hostname"], made["backend"]) == (RACK, SOFT), "it is somewhere else")
+    require((made["hostname"], made["backend"]) == (RACK, SOFT), "it is on another host or backend")
     cyborg.is_refused(
         f"accelerator-create --host {RACK} --driver {DRIVER} --backend none --model compressor"
         f" --type FPGA --resource-class {SOFT_CLASS}",
@@ -35,6 +35,6 @@ def is_created_and_deleted(scenario: Scenario) -> None:
     cyborg.does(f"accelerator-delete {uuid}")
     left = f"accelerator-list --host {RACK} --backend {SOFT} -c uuid -c model"
     cyborg.awaits(left, lambda rows: uuid not in {one["uuid"] for one in rows}, "it is not gone")
-    # What the driver found on the backend is there, and nobody has made it ready.
+    # The devices that the driver found on the backend are still inactive.
     scenario.awaits_offered(RACK, SOFT_CLASS, 0)
-    scenario.screen.ok(f"Placement gave out its {_UNITS} units, and knows nothing of it any more.")
+    scenario.screen.ok(f"Placement offered its {_UNITS} units and has removed its provider.")

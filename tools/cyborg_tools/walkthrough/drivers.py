@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps about drivers: installed on one host, changed, refused to go, drained, gone."""
+"""Steps that install, update, drain and uninstall a driver."""
 
 from cyborg_tools.quickstart.clients import require
 from cyborg_tools.walkthrough import instances
@@ -11,7 +11,7 @@ _OUTCOME = "-c state -c results -c error"
 
 
 def is_installed(scenario: Scenario) -> None:
-    """One of two hosts loads it."""
+    """Install the driver on one of two hosts."""
     cyborg = scenario.cyborg
     scenario.screen.step(f"{DRIVER} is installed on {RACK} while everything runs, and nowhere else")
     unloaded = {(RACK, "STOPPED"), (SPARE, "STOPPED")}
@@ -43,7 +43,7 @@ def is_installed(scenario: Scenario) -> None:
 
 
 def is_updated(scenario: Scenario) -> None:
-    """Other options, refused ones, and the code anew under the same process id."""
+    """Change options, refuse invalid ones, and reload the code with the same process id."""
     cyborg, agent = scenario.cyborg, scenario.environment.agents[RACK]
     scenario.screen.step(f"{DRIVER} is updated: its options, and then its code, under the same pid")
     option = f"{DRIVER}:{SOFT}.services"
@@ -60,16 +60,16 @@ def is_updated(scenario: Scenario) -> None:
     require(agent.running, f"the process {agent.pid} has ended")
     scenario.until(
         lambda: agent.output.count("cyborg-agent is running") == begins + 1,
-        f"the process {agent.pid} has not begun anew",
+        f"the process {agent.pid} has not restarted",
     )
     (server,) = scenario.servers
     held = instances.arqs(scenario, server)
     require([one["state"] for one in held] == ["Bound"], "the server has lost its accelerator")
-    scenario.screen.ok(f"Process {agent.pid} has begun anew, and the server noticed nothing.")
+    scenario.screen.ok(f"Process {agent.pid} has restarted, and the server kept its accelerator.")
 
 
 def is_refused(scenario: Scenario) -> None:
-    """It stays while somebody uses it."""
+    """Refuse to uninstall the driver while it is in use."""
     cyborg, (server,) = scenario.cyborg, scenario.servers
     scenario.screen.step("While it is in use it is not uninstalled")
     cyborg.is_refused(f"uninstall-driver {DRIVER}", server.arqs[0]["uuid"], "have it drained")
@@ -78,7 +78,7 @@ def is_refused(scenario: Scenario) -> None:
 
 
 def is_drained(scenario: Scenario) -> None:
-    """It offers nothing more, and goes with the last server."""
+    """Drain the driver; it is uninstalled when the last server is deleted."""
     cyborg, (server,) = scenario.cyborg, scenario.servers
     scenario.screen.step("It is drained: nothing more is offered, and with the last server it goes")
     begun = cyborg.does(f"uninstall-driver {DRIVER} --drain --no-wait -f value -c uuid")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the walk happens on: three daemons, one of them on two hosts, beside their peers."""
+"""Start the three daemons, the agent on two hosts, and their peers."""
 
 import os
 import shutil
@@ -21,14 +21,14 @@ from cyborg.tests.fixtures.processes import Deployment, Options, Program
 from cyborg_tools.walkthrough import servers
 from cyborg_tools.walkthrough.options import Plan
 
-#: The host on which things happen, the one that dies, and one that never was.
+#: The host of the steps, the host that fails, and a host that does not exist.
 RACK, SPARE, MISSING = "compute-1", "compute-2", "compute-3"
 DRIVER = "generic_driver"
 #: The backends of the first host, and the devices on them by address.
 CRYPTO, SOFT = "crypto", "soft"
 CARDS = ("0000:0a:00.0", "0000:0b:00.0")
 CRYPTO_CLASS, SOFT_CLASS = "CUSTOM_CRYPTO", "CUSTOM_SOFT"
-#: Seconds for which a daemon may take to start.
+#: Timeout for the start of a daemon, in seconds.
 _PATIENCE = 90.0
 #: Where a file may be that root alone can change.
 _ROOTS = (tempfile.gettempdir(), "/run", "/var/lib")
@@ -55,7 +55,7 @@ class Place:
 
 
 class Environment:
-    """Starts it all in ``enter``, stops it all by process id in ``exit``, whatever happened."""
+    """Start everything in ``enter``; stop it by process id in ``exit``, after errors as well."""
 
     def __init__(self, plan: Plan, place: Place) -> None:
         self._plan = plan
@@ -97,11 +97,11 @@ class Environment:
         self.nova.guests.listed = lambda instance: _listed(quiet, instance)
 
     def listen(self, listener: Callable[[Exchange], None]) -> None:
-        """Tell from now on what Nova sends to the accelerator API when servers come and go."""
+        """Pass each request of Nova to the accelerator API to ``listener`` from now on."""
         self._listener = listener
 
     def _start_daemons(self) -> None:
-        """All at once; what asks before there is a conductor asks again."""
+        """Start all daemons; requests before the conductor runs are repeated."""
         self.daemons = {
             CONDUCTOR: self.deployment.begin(CONDUCTOR),
             API: self.deployment.begin(API, {"api": {"port": 0}}),
@@ -126,7 +126,7 @@ class Environment:
                 "state_path": self.place.directory / "control",
                 "periodic_interval": 2,
             },
-            # What belongs to one connection is forgotten by the broker soon after us.
+            # The broker removes objects of a connection soon after it closes.
             "oslo_messaging_rabbit": {"rabbit_transient_queues_ttl": 60},
             "api": {"auth_strategy": "noauth"},
             "agent": {"heartbeat_interval": 2},
@@ -165,7 +165,7 @@ class Environment:
 
 
 def _agent(host: str, place: Place) -> Options:
-    """The host's own part; the one that dies has a driver from the beginning."""
+    """Return the options of one host; the second host has a driver from the start."""
     drivers = "fake_driver" if host == SPARE else ""
     return {
         "DEFAULT": {"host": host, "state_path": place.directory / host},

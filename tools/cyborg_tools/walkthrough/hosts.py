@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps about hosts: their services come up, one is missing, one dies and is forgotten."""
+"""Steps about hosts: services start, one host is missing, one fails and is removed."""
 
 import signal
 
@@ -12,7 +12,7 @@ _FAKE_CLASS = "FPGA"
 
 
 def come_up(scenario: Scenario) -> None:
-    """Every process has said hello."""
+    """Wait until every process is up."""
     scenario.screen.step("Services come up: the API, a conductor, and the agents of two hosts")
     everybody = {(RACK, AGENT), (SPARE, AGENT), ("control", API), ("control", CONDUCTOR)}
     hosts = scenario.environment.place.directory / "hosts.txt"
@@ -31,9 +31,9 @@ def come_up(scenario: Scenario) -> None:
 
 
 def is_forgotten(scenario: Scenario) -> None:
-    """A host whose agent is dead goes with its devices."""
+    """Remove a failed host with its devices."""
     cyborg, agent = scenario.cyborg, scenario.environment.agents[SPARE]
-    scenario.screen.step(f"{SPARE} burns down: it is forgotten, and its accelerators with it")
+    scenario.screen.step(f"{SPARE} fails: it is removed with its accelerators")
     cyborg.is_refused(f"service-delete {SPARE}", f"on {SPARE} is up", "Stop it first")
     agent.signal(signal.SIGKILL)
     scenario.screen.fact("killed", f"{AGENT} on {SPARE}, pid {agent.pid}")
@@ -49,4 +49,4 @@ def is_forgotten(scenario: Scenario) -> None:
         cyborg.awaits(line, lambda rows: rows == [], f"{SPARE} is not gone")
     scenario.awaits_offered(SPARE, _FAKE_CLASS, None)
     require(scenario.environment.agents[RACK].running, f"the agent on {RACK} has ended")
-    scenario.screen.ok(f"Neither the lists nor Placement know anything of {SPARE} any more.")
+    scenario.screen.ok(f"The lists and Placement have nothing of {SPARE} any more.")

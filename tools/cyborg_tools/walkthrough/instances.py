@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps about instances: one boots, gets more accelerators, and gives them back."""
+"""Steps about instances: boot with an accelerator, attach one more, detach it."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ PROFILE = "crypto"
 
 
 def is_bound(scenario: Scenario) -> None:
-    """A server boots with a profile; Nova alone binds."""
+    """Boot a server with a device profile."""
     cyborg = scenario.cyborg
     scenario.screen.step(
         "A device profile is written; a server that asks for it boots (Nova's part)"
@@ -31,7 +31,7 @@ def is_bound(scenario: Scenario) -> None:
 
 
 def is_attached(scenario: Scenario) -> None:
-    """The operator gives it one more."""
+    """Attach one more accelerator."""
     cyborg, (server,) = scenario.cyborg, scenario.servers
     scenario.screen.step("One more is attached to the running server; Nova reboots it for that")
     done = cyborg.asks(f"attach-instance {server.uuid} -c state -c results -c error")
@@ -45,11 +45,11 @@ def is_attached(scenario: Scenario) -> None:
         f"detach-instance {server.uuid} {server.arqs[0]['uuid']}",
         "attached accelerator can be detached",
     )
-    scenario.screen.ok("The guest has both; what came with its flavor is not to be detached.")
+    scenario.screen.ok("The guest has both; the accelerator of its flavor cannot be detached.")
 
 
 def is_detached(scenario: Scenario) -> None:
-    """And takes it back, without waiting at first."""
+    """Detach it without waiting, then follow the operation."""
     cyborg, (server,) = scenario.cyborg, scenario.servers
     scenario.screen.step("It is detached again, first without waiting, then watched to its end")
     begun = cyborg.does(f"detach-instance {server.uuid} --no-wait -f value -c uuid").out.strip()
@@ -62,7 +62,7 @@ def is_detached(scenario: Scenario) -> None:
 
 
 def boots(scenario: Scenario, profile: str) -> Server:
-    """Nova's part: a server with a flavor of this profile; raises StepFailed."""
+    """Boot a server with a flavor of this profile, as Nova does. Raises StepFailed."""
     environment = scenario.environment
     try:
         server = environment.compute.boot(profile)
@@ -77,7 +77,7 @@ def boots(scenario: Scenario, profile: str) -> Server:
 
 
 def goes(scenario: Scenario, server: Server) -> None:
-    """Nova's part: the server is deleted; raises StepFailed."""
+    """Delete a server, as Nova does. Raises StepFailed."""
     try:
         scenario.environment.compute.delete(server)
     except NovaFault as fault:
@@ -87,7 +87,7 @@ def goes(scenario: Scenario, server: Server) -> None:
 
 
 def arqs(scenario: Scenario, server: Server) -> list[dict[str, Any]]:
-    """What the operator sees that a server has."""
+    """Return the ARQs of a server as the operator sees them."""
     columns = "-c uuid -c state -c device_profile_name -c attach_handle_info"
     found: list[dict[str, Any]] = scenario.cyborg.asks(
         f"arq-list --instance {server.uuid} {columns}"
@@ -96,7 +96,7 @@ def arqs(scenario: Scenario, server: Server) -> list[dict[str, Any]]:
 
 
 def _has(scenario: Scenario, server: Server, listed: list[dict[str, Any]]) -> None:
-    """The guest must have exactly what is listed, after a reboot."""
+    """Require that the guest has exactly the listed ARQs after a reboot."""
     guest = scenario.guests[server.uuid]
     require(guest.status == "ACTIVE" and guest.reboots, "its server was not rebooted")
     require(set(guest.has) == {one["uuid"] for one in listed}, "its guest has something else")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator: types ``cyborg`` commands, and reads how they end and what they say."""
+"""Run ``cyborg`` commands as an operator, and check their status and output."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ _JSON = "-f json"
 
 @dataclass(frozen=True)
 class Ran:
-    """A command line that has ended."""
+    """A finished command."""
 
     line: str
     status: int
@@ -60,7 +60,7 @@ class Operator:
         """Run a command that has to fail, and to say all of these words."""
         ran = self.does(line, status=1)
         for one in words:
-            require(one in ran.err, f"{one!r} is not in what it said")
+            require(one in ran.err, f"{one!r} is not in its output")
 
     def awaits(self, line: str, holds: Callable[[Any], object], otherwise: str) -> Any:
         """Ask again and again until it holds; only the last answer is shown."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of the walk on its command line."""
+"""The command line of the walkthrough."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ is told apart. Ends with status 0 when every step held, with 1 when one did not.
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the servers are; ``keep`` leaves logs and configuration there."""
+    """The servers; ``keep`` keeps logs and configuration."""
 
     mysql_url: str
     rabbit_url: str
@@ -27,7 +27,7 @@ class Plan:
 
 
 def parse(arguments: Sequence[str]) -> Plan:
-    """Read the command line; wrong usage ends the process, as argparse does."""
+    """Parse the command line; wrong usage ends the process."""
     parser = argparse.ArgumentParser(
         prog=f"tools/{PROG}",
         description=_DESCRIPTION,
@@ -35,9 +35,9 @@ def parse(arguments: Sequence[str]) -> Plan:
     )
     servers.add_options(parser)
     parser.add_argument(
-        "--keep", action="store_true", help="keep logs and configuration, and say where"
+        "--keep", action="store_true", help="keep logs and configuration, and print their directory"
     )
-    # What tools/test takes besides these is not for us: CI gives both the same addresses.
+    # CI passes the addresses of tools/test as well; this program ignores the others.
     parser.add_argument("--postgresql-url", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     return Plan(asked.mysql_url, asked.rabbit_url, asked.keep)

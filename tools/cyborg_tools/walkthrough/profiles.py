@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step about device profiles: one is changed while a server lives from it."""
+"""The step that changes a device profile while a server uses it."""
 
 from cyborg_tools.quickstart.clients import require
 from cyborg_tools.walkthrough import instances
@@ -9,7 +9,7 @@ from cyborg_tools.walkthrough.scenario import Scenario
 
 
 def is_changed(scenario: Scenario) -> None:
-    """Who has made requests from it keeps them; who comes later gets the new one."""
+    """Change the profile: existing ARQs stay as they are, later ones use the new groups."""
     cyborg, (server,) = scenario.cyborg, scenario.servers
     scenario.screen.step(
         "The profile is changed while it is in use: it asks for two units from now"
@@ -24,5 +24,5 @@ def is_changed(scenario: Scenario) -> None:
     require(len(instances.arqs(scenario, later)) == 2, "two accelerators were expected")
     instances.goes(scenario, later)
     scenario.screen.ok(
-        "The running server has what it had; a later one got two units, and is gone."
+        "The running server is unchanged; a later server got two units and was deleted."
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps about accelerators that are not ready: seen, set up, in service."""
+"""Steps that list inactive accelerators and enable them."""
 
 from cyborg_tools.quickstart.clients import require
 from cyborg_tools.walkthrough.environment import CARDS, CRYPTO, CRYPTO_CLASS, DRIVER, RACK
@@ -11,7 +11,7 @@ _UNITS = 2 * len(CARDS)
 
 
 def is_seen(scenario: Scenario) -> None:
-    """What was discovered waits for an operator."""
+    """List the discovered devices, which are inactive."""
     cyborg = scenario.cyborg
     scenario.screen.step("What the driver found is inactive, and its hardware asks to be set up")
     found = cyborg.asks(f"accelerator-list {_WHERE} -c uuid -c model -c status --long -c backend")
@@ -30,12 +30,12 @@ def is_seen(scenario: Scenario) -> None:
 
 
 def is_enabled(scenario: Scenario) -> None:
-    """An operator makes them ready, one of them waiting for the end."""
+    """Enable the devices, one of them with --wait."""
     cyborg, place = scenario.cyborg, scenario.environment.place
     first, second = scenario.cards
     scenario.screen.step("They are made ready: their host sets them up, and then they are offered")
     if not place.trusted:
-        scenario.screen.fact("by hand", "whoever is not root may configure no install_command")
+        scenario.screen.fact("by hand", "without root no install_command can be configured")
         for address in CARDS:
             place.mark(address).touch()
     else:

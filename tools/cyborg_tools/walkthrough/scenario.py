@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps have in hand: the stage, the operator, the screen, and what was met so far."""
+"""State of the steps: environment, operator, screen, accelerators and servers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from cyborg_tools.quickstart.screen import Screen
 from cyborg_tools.walkthrough.environment import Environment
 from cyborg_tools.walkthrough.operator import Operator
 
-#: Seconds for which something may take.
+#: Timeout of a condition, in seconds.
 _PATIENCE = 60.0
 
 
@@ -31,7 +31,7 @@ class Scenario:
     guests: dict[str, Guest] = field(default_factory=dict)
 
     def until(self, holds: Callable[[], object], otherwise: str) -> None:
-        """Look until it holds; raises StepFailed with the sentence ``otherwise``."""
+        """Wait until a condition holds; raise StepFailed with ``otherwise`` after the timeout."""
         held = wait_until(lambda: bool(holds()), timeout=_PATIENCE, step=0.1)
         require(held, f"{otherwise} within {_PATIENCE:.0f} seconds")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of a run: whether they answer, a database of its own, a corner of the broker."""
+"""The servers of a run: a new database, and an exchange on the broker."""
 
 import argparse
 from collections.abc import Iterator
@@ -75,6 +75,6 @@ def _unusable(url: str, reason: str, option: str) -> exception.ConfigError:
     where = url.rpartition("@")[2] or "nowhere"
     first = (reason.splitlines() or ["it gives no reason"])[0].rstrip(".")
     return exception.ConfigError(
-        reason=f"The server at {where} is needed and cannot be used: {first}. Another one is "
+        reason=f"The server at {where} is required and cannot be used: {first}. Another one is "
         f"named with {option}."
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk: every step in its order, each on what the ones before have left."""
+"""Run the steps in order; each uses the result of the steps before."""
 
 from collections.abc import Callable
 from typing import Final
@@ -25,6 +25,6 @@ STEPS: Final[tuple[Callable[[Scenario], None], ...]] = (
 
 
 def play(scenario: Scenario) -> None:
-    """Every step; the first that does not hold raises StepFailed."""
+    """Run every step; the first that fails raises StepFailed."""
     for step in STEPS:
         step(scenario)

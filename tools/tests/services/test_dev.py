@@ -57,7 +57,7 @@ def test_dev_restarts_after_a_change_and_cleans_up_at_exit(tmp_path: Path) -> No
             dev.kill()
             dev.wait()
     said = log.read_text()
-    assert "driver.py changed: beginning anew." in said
+    assert "driver.py changed: restarting." in said
     started = [pid for both in pids(said).values() for pid in both]
     assert [one for one in started if Path(f"/proc/{one}").exists()] == []
     (database,) = re.findall(r"/(cyborg_dev_\w+)", said)

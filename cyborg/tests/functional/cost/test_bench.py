@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark runs from end to end, in processes of its own, and says what it measured."""
+"""The benchmark runs from end to end in its own processes and reports its results."""
 
 import json
 
@@ -27,8 +27,8 @@ def test_small_run_measures_every_size(conf: cfg.ConfigOpts):
     figures = {(one.name, one.clients): one for one in results.figures}
     assert figures["list ARQs", 1].rows == 10
     assert figures["show an ARQ", 1].ratio is not None
-    assert figures["whole ARQ life", 2].samples >= 6
-    assert (figures["whole ARQ life", 1].ratio is None) is plan.in_process
+    assert figures["whole ARQ life cycle", 2].samples >= 6
+    assert (figures["whole ARQ life cycle", 1].ratio is None) is plan.in_process
     assert figures["first report", 1].rows == figures["unchanged report", 1].rows == 2
     assert json.loads(json.dumps(results.document()))["figures"]
     assert any("10 unrelated" in sentence for sentence in told)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages for the scenarios, made by the service itself when they are first asked for."""
+"""Clouds for the scenarios, which the service itself builds at first use."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def environment(
     nova_api: SimulatedNova,
     glance: SimulatedGlance,
 ) -> Iterator[Environment]:
-    """A database on which nothing works but what a test has work."""
+    """A database without background processes."""
     with empty_database(tmp_path_factory.mktemp("crash")) as db:
         schema.upgrade(db)
         made = Environment(
@@ -56,7 +56,7 @@ def clouds(
     nova_api: SimulatedNova,
     glance: SimulatedGlance,
 ) -> Callable[[str], SimulatedCloud]:
-    """The stage of a name, as its scenarios find it."""
+    """Return the cloud of a name, in the state in which its scenarios start."""
     made: dict[str, SimulatedCloud] = {}
 
     def cloud(name: str) -> SimulatedCloud:
@@ -81,7 +81,7 @@ def clouds(
 
 
 def _build(cloud: SimulatedCloud, name: str) -> None:
-    """Bring a stage from nothing to what its name says."""
+    """Bring a cloud into the state that its name says."""
     run = Run(cloud, Plan(CONDUCTOR), agent=True, agent_runs=True)
     try:
         if name != "new":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One replay of a scenario: who dies where, what those who are left do, and what must hold then."""
+"""One run of a scenario: the process that crashes, the recovery, and the required result."""
 
 import logging
 from collections.abc import Callable
@@ -24,14 +24,14 @@ LOG = logging.getLogger(__name__)
 #: A request of a client, with the operation id that it is repeated with.
 Request = Callable[[ConductorClient, str], object]
 _ROUNDS = 60
-#: Less than a lease, so that who lives keeps it.
+#: Less than a lease, so that running processes keep it.
 _ROUND_MS = 4000
 _SETTLED = frozenset({State.INITIAL, State.BOUND, State.BIND_FAILED, State.UNBOUND})
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Who dies and where; not ``alone``: everything else goes down in the same moment.
+    """The process that crashes, and where; unless ``alone`` all others crash with it.
 
     Nova that ``gives_up`` deletes what it does not know the outcome of, instead of asking again.
     """
@@ -43,12 +43,12 @@ class Plan:
     kinds: frozenset[Kind] = frozenset(Kind)
 
     def at(self, crash_point: CrashPoint) -> "Plan":
-        """The same with a death."""
+        """Return the plan with a crash point."""
         return replace(self, crash_point=crash_point)
 
 
 class Run:
-    """The processes of one replay; who dies is replaced at once.
+    """The processes of one run; a crashed process is replaced at once.
 
     ``agent_runs``: the agent has its rounds, beside answering.
     """
@@ -118,12 +118,12 @@ class Run:
             return {row.uuid: row.state for row in tx.execute(sa.select(Arq.uuid, Arq.state))}
 
     def told(self) -> dict[str, str]:
-        """What Nova was told in this life, by ARQ; the last word counts."""
+        """Return the last event of each ARQ that Nova received in this run."""
         calls = self.cloud.nova.calls[self._told :]
         return {event.tag: event.status for call in calls for event in call.events}
 
     def verify(self) -> None:
-        """What must hold at the end of every life."""
+        """Check what must hold at the end of every run."""
         assert set(self.arqs().values()) <= _SETTLED, self.arqs()
         verdict = self.cloud.auditor.look()
         assert verdict.unasked == ()
@@ -184,7 +184,7 @@ class Run:
         client.delete_instance_arqs(NOVA, operation, self.cloud.instance)
 
     def _power_off(self) -> None:
-        """Whoever was not to die dies with the victim."""
+        """Crash the other processes with the victim."""
         for one in (self._conductor, self._agent):
             if one is not None and one.fault_plan is not self.fault_plan:
                 try:
@@ -193,7 +193,7 @@ class Run:
                     continue
 
     def _tend(self) -> None:
-        """Put a new process where one died."""
+        """Replace crashed processes."""
         if self._conductor.fault_plan.dead:
             self._conductor.cleanup()
             self._conductor = self._standby or self._new_conductor(FaultPlan())

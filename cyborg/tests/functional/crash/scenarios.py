@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in a cloud while somebody dies, and how it must have ended."""
+"""The operations during which a process crashes, and their required results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

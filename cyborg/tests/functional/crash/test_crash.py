@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever dies, at whatever boundary: nothing is lost, nothing leaked, nothing stuck."""
+"""After a crash of any process at any boundary nothing is lost, leaked or stuck."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -48,11 +48,11 @@ def test_process_recovers_from_a_crash_at_every_boundary(
                 side = "after" if after else "before"
                 failures.append(f"{side} {number} of {len(passed)} ({text}): {flaw}")
     told = "\n".join(failures[:_SHOWN])
-    assert not failures, f"{len(failures)} deaths were not survived, the first:\n{told}"
+    assert not failures, f"{len(failures)} crashes were not survived, the first:\n{told}"
 
 
 def outcome(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> str:
-    """What was wrong after a death; empty when nothing was."""
+    """Return what was wrong after a crash; empty if nothing was."""
     try:
         run = replay(cloud, scenario, plan)
         if not run.fault_plan.dead:
@@ -65,7 +65,7 @@ def outcome(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> str:
 
 
 def replay(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> Run:
-    """One life of a scenario, and the look at it afterwards."""
+    """Run a scenario and check its result."""
     cloud.restore(publish=scenario.reshapes)
     run = Run(cloud, plan, agent=AGENT in scenario.victims, agent_runs=scenario.reshapes)
     try:
@@ -82,7 +82,7 @@ def replay(cloud: SimulatedCloud, scenario: Scenario, plan: Plan) -> Run:
 
 
 def test_scenarios_crash_every_process_that_takes_part() -> None:
-    """Else this file would prove less than it says."""
+    """Without this the file would not test what it says."""
     assert all(CONDUCTOR in one.victims for one in SCENARIOS)
     without = [one.name for one in SCENARIOS if AGENT not in one.victims]
     assert without == ["bind", "attach taken back"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""People with real tokens at the two programs, in front of a generic driver and a server."""
+"""Users with real tokens of the two programs, a generic driver and a server."""
 
 import contextlib
 import io
@@ -40,7 +40,7 @@ PATIENCE: Final = 60.0
 
 @dataclass
 class UserSessions:
-    """Everybody's seat; ``tokens`` by name. Each logged in once, for many commands."""
+    """The sessions of all users; ``tokens`` by name. Each user logs in once."""
 
     cloud: Cloud
     tokens: dict[str, str]

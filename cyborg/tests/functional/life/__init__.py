@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole service through its doors: HTTP in front, the bus between, real Placement behind."""
+"""The whole service over HTTP, with the message bus and the real Placement."""

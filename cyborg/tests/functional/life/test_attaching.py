@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators attached to servers that exist, and detached: through every door, all or nothing."""
+"""Attach accelerators to existing servers and detach them, with all effects or none."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

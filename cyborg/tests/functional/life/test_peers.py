@@ -216,7 +216,7 @@ def test_request_without_sender_is_refused_and_logged_once(
 
 
 class Older:
-    """The door of an agent that does not know discovery."""
+    """The endpoint of an agent without the verb discovery."""
 
     target = oslo_messaging.Target(version=FIRST)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers' lives as Nova plays them (check list, 72 to 81 and 84)."""
+"""Life cycles of servers as Nova runs them."""
 
 from collections.abc import Callable
 from uuid import uuid4

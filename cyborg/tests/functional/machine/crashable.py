@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated process is made of: a life that may end at any of its edges, and those edges."""
+"""The parts of a simulated process that can crash at each of its steps."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ class Clock:
 
 
 class CrashPlan:
-    """A process's life: every edge is a step, and at the step that was chosen it dies."""
+    """Count the steps of a process, which crashes at the chosen step."""
 
     def __init__(self) -> None:
         self.over = False
@@ -86,7 +86,7 @@ class CrashPlan:
 
 
 class CrashableDatabase(Database):
-    """A database connection of one process; each transaction is a step of its life."""
+    """A database connection of one process; each transaction is a step."""
 
     def __init__(self, url: str, *, clock: Clock, crash_plan: CrashPlan) -> None:
         super().__init__(url, now=clock.now)

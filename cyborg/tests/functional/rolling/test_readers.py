@@ -67,7 +67,7 @@ class Deaf:
 
 
 def endpoint(topic: str, answer: Any) -> Any:
-    """Today's door before such use cases."""
+    """The current endpoint of these use cases."""
     deaf = Deaf(answer)
     if topic == CONDUCTOR_TOPIC:
         return ConductorEndpoint(cast(UseCases, deaf))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who watches over the service: notifications, live usage and metrics, through their doors."""
+"""Notifications, readings and metrics, as their consumers see them."""

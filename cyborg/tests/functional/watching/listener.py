@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody who listens to notifications."""
+"""A listener for notifications."""
 
 import threading
 from typing import Any
@@ -12,7 +12,7 @@ from cyborg.tests.functional import deployments
 
 
 class NotificationListener:
-    """Hears all that is told on a topic, from ``listen`` on; the broker keeps what came before.
+    """Receive all notifications of a topic after ``listen``; the broker keeps earlier ones.
 
     ``heard`` are the messages as they came: publisher, event type and payload. What was
     made on the broker goes with ``close``. ``exchange`` is that of the processes,

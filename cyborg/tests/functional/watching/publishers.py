@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conductors, as far as they follow the history, that die when a test says so."""
+"""Conductors that only publish notifications, and crash on request."""
 
 import threading
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def followed(watched: Watched) -> None:
 
 
 class FakeNotifier:
-    """A notifier that keeps what it is to send; ``error`` is what happens then."""
+    """A notifier that records messages; it raises ``error`` if there are any."""
 
     enabled = True
 
@@ -53,7 +53,7 @@ class FakeNotifier:
 
 
 class FakePublisher:
-    """A conductor, as far as it follows the history; it ends without a word when it dies."""
+    """A conductor that only publishes notifications; it can crash."""
 
     def __init__(self, watched: Watched, notifier: FakeNotifier, host: str) -> None:
         self.db = Database(watched.stack.database_url)
