@@ -133,7 +133,7 @@ class NoFreeHandle(Conflict):
 
     kind = "NoFreeHandle"
     sentence = (
-        "Resource provider {provider} has too few free attach handles for {wanted} accelerator "
+        "Resource provider {provider} has too few free attach handles for {requested} accelerator "
         "request(s). Use another resource provider, or delete instances that hold its units."
     )
 

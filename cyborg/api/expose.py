@@ -43,7 +43,7 @@ class Call:
     """
 
     caller: Caller
-    operation: str
+    request_key: str
     minor: int
     links: Links
     #: The caller may use only the devices that requests of its own project hold.
@@ -174,24 +174,24 @@ def _call(rules: Rules, req: Request, rule: str, own: str | None, *, long: bool)
     minor = microversion.BASE if req.minor is None else req.minor
     limited = False
     try:
-        everywhere = rules.policy.authorize(context, rule)
+        all_projects = rules.policy.authorize(context, rule)
     except exception.Forbidden:
         if own is None or minor < microversion.OPERATORS:
             raise
         _check_own(rules.policy, context, rule, own)
-        everywhere, limited = False, True
+        all_projects, limited = False, True
     caller = Caller(
         project_id=context.project_id,
         user_id=context.user_id,
         request_id=req.request_id,
-        everywhere=everywhere,
+        all_projects=all_projects,
         service=context.is_service(rules.service_roles),
     )
     key = req.headers.get(IDEMPOTENCY_KEY) if long else None
-    operation = (
+    request_key = (
         str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
     )
-    return Call(caller, operation, minor, Links.of(req, rules.public_endpoint), limited)
+    return Call(caller, request_key, minor, Links.of(req, rules.public_endpoint), limited)
 
 
 def _check_own(policy: Policy, context: RequestContext, rule: str, own: str) -> None:

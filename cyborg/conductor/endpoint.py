@@ -36,7 +36,7 @@ from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.names import CONDUCTOR
 from cyborg.model.reading import Reading
-from cyborg.model.report import Hello, Report
+from cyborg.model.report import AgentHeartbeat, Report
 from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
 
@@ -172,27 +172,27 @@ class Endpoint:
 
     @_request
     def create_arqs(
-        self, context: Context, *, caller: Any, operation: str, profile_name: str
+        self, context: Context, *, caller: Any, request_key: str, profile_name: str
     ) -> Any:
-        arqs = self._cases.arq_creator.create(wire.load(Caller, caller), operation, profile_name)
+        arqs = self._cases.arq_creator.create(wire.load(Caller, caller), request_key, profile_name)
         return [wire.dump(arq) for arq in arqs]
 
     @_request
     def patch_arqs(
-        self, context: Context, *, caller: Any, operation: str, bindings: Any, unbindings: Any
+        self, context: Context, *, caller: Any, request_key: str, bindings: Any, unbindings: Any
     ) -> None:
         binds = [wire.load(Binding, binding) for binding in bindings]
-        self._cases.arq_binder.patch(wire.load(Caller, caller), operation, binds, unbindings)
+        self._cases.arq_binder.patch(wire.load(Caller, caller), request_key, binds, unbindings)
 
     @_request
-    def delete_arqs(self, context: Context, *, caller: Any, operation: str, uuids: Any) -> None:
-        self._cases.arq_releaser.by_uuid(wire.load(Caller, caller), operation, uuids)
+    def delete_arqs(self, context: Context, *, caller: Any, request_key: str, uuids: Any) -> None:
+        self._cases.arq_releaser.by_uuid(wire.load(Caller, caller), request_key, uuids)
 
     @_request
     def delete_instance_arqs(
-        self, context: Context, *, caller: Any, operation: str, instance_uuid: str
+        self, context: Context, *, caller: Any, request_key: str, instance_uuid: str
     ) -> None:
-        self._cases.arq_releaser.by_instance(wire.load(Caller, caller), operation, instance_uuid)
+        self._cases.arq_releaser.by_instance(wire.load(Caller, caller), request_key, instance_uuid)
 
     @_request
     def attach(
@@ -200,12 +200,12 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         instance_uuid: str,
         profile_name: str | None,
     ) -> Any:
         begun = self._cases.attacher.attach(
-            wire.load(Caller, caller), operation, instance_uuid, profile_name
+            wire.load(Caller, caller), request_key, instance_uuid, profile_name
         )
         return wire.dump(begun)
 
@@ -215,52 +215,54 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         instance_uuid: str,
         arq_uuid: str | None,
     ) -> Any:
         begun = self._cases.attacher.detach(
-            wire.load(Caller, caller), operation, instance_uuid, arq_uuid
+            wire.load(Caller, caller), request_key, instance_uuid, arq_uuid
         )
         return wire.dump(begun)
 
     @_request
     def create_device_profile(
-        self, context: Context, *, caller: Any, operation: str, profile: Any
+        self, context: Context, *, caller: Any, request_key: str, profile: Any
     ) -> Any:
         created = self._cases.profiles.create(
-            wire.load(Caller, caller), operation, wire.load(DeviceProfile, profile)
+            wire.load(Caller, caller), request_key, wire.load(DeviceProfile, profile)
         )
         return wire.dump(created)
 
     @_request
     def update_device_profile(
-        self, context: Context, *, caller: Any, operation: str, key: str, wish: Any
+        self, context: Context, *, caller: Any, request_key: str, key: str, change: Any
     ) -> Any:
         changed = self._cases.profiles.update(
-            wire.load(Caller, caller), operation, key, wire.load(ProfileChange, wish)
+            wire.load(Caller, caller), request_key, key, wire.load(ProfileChange, change)
         )
         return wire.dump(changed)
 
     @_request
     def delete_device_profiles(
-        self, context: Context, *, caller: Any, operation: str, keys: Any
+        self, context: Context, *, caller: Any, request_key: str, keys: Any
     ) -> None:
-        self._cases.profiles.delete(wire.load(Caller, caller), operation, keys)
+        self._cases.profiles.delete(wire.load(Caller, caller), request_key, keys)
 
     @_request
     def create_device(
-        self, context: Context, *, caller: Any, operation: str, wanted: Any, wait: bool
+        self, context: Context, *, caller: Any, request_key: str, creation: Any, wait: bool
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, CREATE, wait)
-        return wire.dump(self._cases.accelerator_creator.create(order, wire.load(Creation, wanted)))
+        order = Order(wire.load(Caller, caller), request_key, CREATE, wait)
+        return wire.dump(
+            self._cases.accelerator_creator.create(order, wire.load(Creation, creation))
+        )
 
     @_request
     def set_device_status(
-        self, context: Context, *, caller: Any, operation: str, uuid: str, status: str
+        self, context: Context, *, caller: Any, request_key: str, uuid: str, status: str
     ) -> None:
         self._cases.device_admin.set_status(
-            wire.load(Caller, caller), operation, uuid, DeviceStatus(status)
+            wire.load(Caller, caller), request_key, uuid, DeviceStatus(status)
         )
 
     @_request
@@ -269,7 +271,7 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         uuid: str,
         status: str | None,
         labels: Mapping[str, str | None],
@@ -279,7 +281,7 @@ class Endpoint:
     ) -> None:
         self._cases.device_admin.update(
             wire.load(Caller, caller),
-            operation,
+            request_key,
             uuid,
             status=None if status is None else DeviceStatus(status),
             labels=labels,
@@ -289,14 +291,14 @@ class Endpoint:
         )
 
     @_request
-    def delete_device(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.device_admin.delete(wire.load(Caller, caller), operation, uuid)
+    def delete_device(self, context: Context, *, caller: Any, request_key: str, uuid: str) -> None:
+        self._cases.device_admin.delete(wire.load(Caller, caller), request_key, uuid)
 
     @_request
     def program_deployable(
-        self, context: Context, *, caller: Any, operation: str, uuid: str, image_uuid: str
+        self, context: Context, *, caller: Any, request_key: str, uuid: str, image_uuid: str
     ) -> None:
-        self._cases.device_admin.program(wire.load(Caller, caller), operation, uuid, image_uuid)
+        self._cases.device_admin.program(wire.load(Caller, caller), request_key, uuid, image_uuid)
 
     @_request
     def create_attribute(
@@ -304,7 +306,7 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         deployable: int | str,
         key: str,
         value: str,
@@ -312,7 +314,7 @@ class Endpoint:
     ) -> Any:
         created = self._cases.attributes.create(
             wire.load(Caller, caller),
-            operation,
+            request_key,
             deployable=deployable,
             key=key,
             value=value,
@@ -321,8 +323,10 @@ class Endpoint:
         return wire.dump(created)
 
     @_request
-    def delete_attribute(self, context: Context, *, caller: Any, operation: str, uuid: str) -> None:
-        self._cases.attributes.delete(wire.load(Caller, caller), operation, uuid)
+    def delete_attribute(
+        self, context: Context, *, caller: Any, request_key: str, uuid: str
+    ) -> None:
+        self._cases.attributes.delete(wire.load(Caller, caller), request_key, uuid)
 
     @_request
     def discover_services(
@@ -330,14 +334,14 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         hosts: Sequence[str] | None,
         driver: str | None,
         wait: bool,
         setup: bool | None = None,
     ) -> Any:
         begun = self._cases.discovery_api.discover(
-            Order(wire.load(Caller, caller), operation, DISCOVER, wait),
+            Order(wire.load(Caller, caller), request_key, DISCOVER, wait),
             hosts=hosts,
             driver=driver,
             setup=bool(setup),
@@ -350,13 +354,13 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         driver: str,
         hosts: Sequence[str] | None,
         options: Mapping[str, str] | None,
         wait: bool,
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, INSTALL, wait)
+        order = Order(wire.load(Caller, caller), request_key, INSTALL, wait)
         return wire.dump(self._cases.drivers.install(order, driver, hosts=hosts, options=options))
 
     @_request
@@ -365,13 +369,13 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         driver: str,
         options: Mapping[str, str | None] | None,
         enabled: bool | None,
         wait: bool,
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, UPDATE, wait)
+        order = Order(wire.load(Caller, caller), request_key, UPDATE, wait)
         begun = self._cases.drivers.update(order, driver, options=options, enabled=enabled)
         return wire.dump(begun)
 
@@ -381,12 +385,12 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         driver: str,
         drain: bool,
         wait: bool,
     ) -> Any:
-        order = Order(wire.load(Caller, caller), operation, UNINSTALL, wait)
+        order = Order(wire.load(Caller, caller), request_key, UNINSTALL, wait)
         return wire.dump(self._cases.drivers.uninstall(order, driver, drain=drain))
 
     @_request
@@ -395,28 +399,28 @@ class Endpoint:
         context: Context,
         *,
         caller: Any,
-        operation: str,
+        request_key: str,
         uuid: str,
         disabled: bool,
         reason: str | None,
     ) -> None:
         self._cases.processes.set_status(
-            wire.load(Caller, caller), operation, uuid, reason, disabled=disabled
+            wire.load(Caller, caller), request_key, uuid, reason, disabled=disabled
         )
 
     @_request
-    def forget_service(self, context: Context, *, caller: Any, operation: str, uuid: str) -> Any:
+    def remove_service(self, context: Context, *, caller: Any, request_key: str, uuid: str) -> Any:
         return wire.dump(
-            self._cases.processes.request_removal(wire.load(Caller, caller), operation, uuid)
+            self._cases.processes.request_removal(wire.load(Caller, caller), request_key, uuid)
         )
 
     @_request
-    def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
-        self._cases.heartbeats.api_alive(host, version, endpoint)
+    def api_heartbeat(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
+        self._cases.heartbeats.api_heartbeat(host, version, endpoint)
 
     @_agent_request
-    def hello(self, context: Context, *, hello: Any) -> Any:
-        return wire.dump(self._cases.heartbeats.hello(wire.load(Hello, hello)))
+    def heartbeat(self, context: Context, *, heartbeat: Any) -> Any:
+        return wire.dump(self._cases.heartbeats.heartbeat(wire.load(AgentHeartbeat, heartbeat)))
 
     @_agent_request
     def report(self, context: Context, *, host: str, epoch: int, report: Any) -> Any:
@@ -427,8 +431,8 @@ class Endpoint:
         return wire.dump(self._cases.desired_states.desired(host, epoch))
 
     @_agent_request
-    def holdings(self, context: Context, *, host: str, epoch: int) -> Any:
-        return wire.dump(self._cases.prepared_units.holdings(host, epoch))
+    def unit_uses(self, context: Context, *, host: str, epoch: int) -> Any:
+        return wire.dump(self._cases.prepared_units.unit_uses(host, epoch))
 
     @_agent_request
     def published(self, context: Context, *, host: str, epoch: int, refused: Any) -> None:
@@ -436,7 +440,7 @@ class Endpoint:
         self._cases.report_applier.published(host, epoch, names)
 
     @_agent_request
-    def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
+    def providers_removed(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
         removed = wire.read(list[str], names, "names")
         self._cases.lost_devices.confirm_removal(host, epoch, removed)
 

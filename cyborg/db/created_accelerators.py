@@ -48,7 +48,9 @@ class Ordered:
 
 def ordered(tx: sa.Connection, host_id: int) -> list[Ordered]:
     """Return what is to be created on a host, in the order of the requests."""
-    specs = sa.select(Work.spec).where(Work.kind == WorkKind.CREATE.value, Work.host_id == host_id)
+    specs = sa.select(Work.spec).where(
+        Work.kind == WorkKind.CREATE_DEVICE.value, Work.host_id == host_id
+    )
     return [Ordered.of(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
 
 

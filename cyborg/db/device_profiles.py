@@ -51,7 +51,7 @@ def page(
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedProfile:
     """The groups of a profile; ``repeated`` is True when the operation has run before."""
 
     id: int
@@ -59,18 +59,20 @@ class Wanted:
     repeated: bool
 
 
-def wanted(tx: sa.Connection, name: str, operation: str) -> Wanted | None:
+def requested_profile(tx: sa.Connection, name: str, request_key: str) -> RequestedProfile | None:
     """Return the groups of the profile with this name; None when there is none."""
     row = tx.execute(
         sa.select(
             models.DeviceProfile.id,
             models.DeviceProfile.profile_json,
-            events.mark_of(operation).label("repeated"),
+            events.mark_of(request_key).label("repeated"),
         ).where(models.DeviceProfile.name == name)
     ).one_or_none()
     if row is None:
         return None
-    return Wanted(row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated))
+    return RequestedProfile(
+        row.id, tuple(json.loads(row.profile_json)["groups"]), bool(row.repeated)
+    )
 
 
 def uuid_of(tx: sa.Connection, name: str) -> str | None:
@@ -121,7 +123,7 @@ def change(tx: sa.Connection, id_: int, request: ProfileChange) -> None:
         values["name"] = request.name
     if request.groups is not None:
         values["profile_json"] = json.dumps({"groups": list(request.groups)})
-    if request.describes:
+    if request.sets_description:
         values["description"] = request.description
     tx.execute(
         sa.update(models.DeviceProfile).where(models.DeviceProfile.id == id_).values(**values)

@@ -113,7 +113,7 @@ class Arq:
 def arq_uuids(operation_id: str, count: int) -> list[str]:
     """The uuids of the ARQs that one create operation makes.
 
-    They follow from the operation id (a random uuid of the API), so that a repeated create meets
+    They follow from the request key (a random uuid of the API), so that a repeated create meets
     its own rows by their unique key instead of making more.
     """
     return [str(uuid5(UUID(operation_id), str(index))) for index in range(count)]

@@ -21,9 +21,9 @@ from cyborg.model.work import WorkKind
 class HostRow:
     """A compute host; ``changed_age`` counts from the last change of what is desired of it.
 
-    ``agent_silence`` is the age of its agent's last hello; None when it never said one. ``agent``
-    is the row of that process, where it is known. A
-    ``disabled`` one is out of service by an operator's word.
+    ``agent_silence`` is the age of its agent's last heartbeat; None when it never sent one.
+    ``agent`` is the row of that process, where it is known. An operator has taken a ``disabled``
+    host out of service.
     """
 
     id: int

@@ -66,7 +66,7 @@ class ProfileChange:
     name: str | None = None
     groups: tuple[dict[str, str], ...] | None = None
     description: str | None = None
-    describes: bool = False
+    sets_description: bool = False
 
 
 def units(group: Group) -> int:

@@ -25,11 +25,11 @@ Task = HandleTask | ProgramTask | InstallTask | DiscoveryTask
 
 
 class AgentClient:
-    """Asks the agent of a host (its ``[DEFAULT] host``); all verbs are idempotent by operation.
+    """Asks the agent of a host (its ``[DEFAULT] host``); all verbs are idempotent by request key.
 
-    Every verb but ``poke`` raises Unavailable when the agent does not answer within ``timeout``
-    seconds, and Invalid for an answer that is about something else, or in words of a wrong type;
-    one that is not ``done`` means: ask again.
+    Every verb but ``desired_changed`` raises Unavailable when the agent does not answer within
+    ``timeout`` seconds, and Invalid for an answer that is about something else, or in words of a
+    wrong type; one that is not ``done`` means: ask again.
     """
 
     def __init__(self, bus: Bus, *, timeout: float) -> None:
@@ -67,7 +67,7 @@ class AgentClient:
     def reload(self, host: str, agent_epoch: int) -> None:
         """Have the agent of this epoch finish what is in hand and execute itself again.
 
-        It is done when the host's agent says hello with another epoch.
+        It is done when the host's agent sends a heartbeat with another epoch.
         """
         self._line.call_server(host, "reload", agent_epoch=agent_epoch)
 
@@ -75,18 +75,18 @@ class AgentClient:
         """Set a device up, look whether it is ready then, and look at the host again."""
         return self._ask(Outcome, host, "install", task)
 
-    def poke(self, host: str) -> None:
+    def desired_changed(self, host: str) -> None:
         """Hint that the desired state changed; a lost hint costs one heartbeat."""
-        self._line.tell_server(host, "poke")
+        self._line.tell_server(host, "desired_changed")
 
     def _ask(self, kind: type[Answer], host: str, verb: str, task: Task, **more: Any) -> Answer:
         """Return the answer to a task; raise exception.Invalid if it belongs to another task."""
         reply = self._line.call_server(host, verb, task=wire.dump(task), **more)
         try:
             answer = wire.load(kind, reply)
-            if answer.operation != task.operation:
+            if answer.request_key != task.request_key:
                 raise exception.Invalid(
-                    field="operation", reason=f"{answer.operation} is not {task.operation}"
+                    field="request_key", reason=f"{answer.request_key} is not {task.request_key}"
                 )
         except exception.Invalid as error:
             LOG.warning("Answer of the agent on host %s to %s refused: %s", host, verb, error)

@@ -228,7 +228,7 @@ class RPCClient:
     name of the caller, without which conductors refuse a call; ``later`` is the history of the
     servers' verbs, by which each message is of the lowest version that will do. Every method raises
     Unavailable when nobody can be reached, PinnedVersion for what may not be sent, and
-    OutcomeUnknown when the second try, with the same arguments and so the same operation id, went
+    OutcomeUnknown when the second try, with the same arguments and so the same request key, went
     unanswered too.
     """
 
@@ -284,7 +284,7 @@ class RPCClient:
     ) -> Any:
         """Ask any server of the topic, again whenever it is silent, for ``within`` seconds.
 
-        The repeats have the same arguments, and so the same operation id. Raises Unavailable when
+        The repeats have the same arguments, and so the same request key. Raises Unavailable when
         the broker has refused the message, and OutcomeUnknown not before the time is over.
         """
         self.insist()

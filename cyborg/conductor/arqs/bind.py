@@ -140,7 +140,7 @@ class ArqBinder:
             # after the instances were read.
             return None
         unbound = any(row.state == State.UNBOUND for row in rows.values())
-        if unbound and events.operation_known(tx, request_key):
+        if unbound and events.request_known(tx, request_key):
             # A late repetition must not bind again what has been unbound in the meantime.
             return None
         for row in rows.values():
@@ -180,7 +180,7 @@ class ArqBinder:
             )
             for claim in claims
         ]
-        events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+        events.record(tx, self._db.now, entries, caller=caller, request_key=request_key)
 
     def _work(self, claim: _Claim, request_key: str) -> dict[str, Any]:
         """Return the work that follows: prepare the unit first, or notify Nova at once."""
@@ -252,7 +252,7 @@ def _owner(
     if binding.project_id is not None:
         return binding.project_id
     remembered = existing.get(binding.instance_uuid)
-    if caller.everywhere and remembered is not None and remembered.project_id is not None:
+    if caller.all_projects and remembered is not None and remembered.project_id is not None:
         return str(remembered.project_id)
     owner: str | None = rows[binding.arq_uuid].project_id
     return owner
@@ -311,7 +311,7 @@ def _claim(
         if len(handles) < len(group):
             if not wait:
                 raise _TooFewHandles
-            raise exception.NoFreeHandle(provider=deployable.rp_uuid, wanted=len(group))
+            raise exception.NoFreeHandle(provider=deployable.rp_uuid, requested=len(group))
         claims += [
             _Claim(
                 rows[binding.arq_uuid],
@@ -412,5 +412,5 @@ def resolve(
         )
         for row in started
     ]
-    events.record(tx, now, entries, operation=request_key, ordered_by=ordered_by)
+    events.record(tx, now, entries, request_key=request_key, ordered_by=ordered_by)
     return True

@@ -26,7 +26,7 @@ class ArqCreator:
         key. It never creates ARQs again that have been deleted in the meantime.
         """
         with self._db.reader() as tx:
-            profile = device_profiles.wanted(tx, profile_name, request_key)
+            profile = device_profiles.requested_profile(tx, profile_name, request_key)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=profile_name)
         new = _arqs(caller, request_key, profile_name, profile)
@@ -48,16 +48,20 @@ class ArqCreator:
 
     @retried
     def _store(
-        self, caller: Caller, request_key: str, profile: device_profiles.Wanted, new: list[Arq]
+        self,
+        caller: Caller,
+        request_key: str,
+        profile: device_profiles.RequestedProfile,
+        new: list[Arq],
     ) -> None:
         with self._db.writer() as tx:
             arqs.insert(tx, [_row(arq, profile, request_key) for arq in new])
             entries = [events.Entry("arq", arq.uuid, arq.state.value) for arq in new]
-            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+            events.record(tx, self._db.now, entries, caller=caller, request_key=request_key)
 
 
 def _arqs(
-    caller: Caller, request_key: str, profile_name: str, profile: device_profiles.Wanted
+    caller: Caller, request_key: str, profile_name: str, profile: device_profiles.RequestedProfile
 ) -> list[Arq]:
     now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
     groups = [index for index, group in enumerate(profile.groups) for _ in range(units(group))]
@@ -71,7 +75,7 @@ def _with_time(new: list[Arq], created_at: datetime) -> list[Arq]:
     return [replace(arq, created_at=created_at) for arq in new]
 
 
-def _row(arq: Arq, profile: device_profiles.Wanted, request_key: str) -> dict[str, Any]:
+def _row(arq: Arq, profile: device_profiles.RequestedProfile, request_key: str) -> dict[str, Any]:
     return {
         "uuid": arq.uuid,
         "state": arq.state.value,

@@ -58,7 +58,7 @@ class Profiles:
         with self._db.writer() as tx:
             device_profiles.insert(tx, profile)
             entry = events.Entry(_NOUN, profile.uuid, _CREATED)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
 
     @retried
     def _update(
@@ -75,7 +75,7 @@ class Profiles:
             if uuid is None:
                 device_profiles.change(tx, row.id, change)
                 entry = events.Entry(_NOUN, row.uuid, _UPDATED)
-                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+                events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
             changed = device_profiles.show(tx, row.uuid, row.name)
         assert changed is not None
         return changed
@@ -99,7 +99,7 @@ class Profiles:
             rows = device_profiles.lock(tx, keys)
             existing = {key for row in rows for key in (row.uuid, row.name)}
             missing = [key for key in keys if key not in existing]
-            if missing and not events.operation_known(tx, request_key):
+            if missing and not events.request_known(tx, request_key):
                 raise exception.NotFound(noun="Device profile", key=", ".join(missing))
             if not rows:
                 return
@@ -109,4 +109,4 @@ class Profiles:
                     raise exception.ProfileInUse(name=row.name, count=users[row.id])
             device_profiles.delete(tx, [row.id for row in rows])
             entries = [events.Entry(_NOUN, row.uuid, _DELETED) for row in rows]
-            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+            events.record(tx, self._db.now, entries, caller=caller, request_key=request_key)

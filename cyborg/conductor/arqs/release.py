@@ -84,11 +84,11 @@ class ArqReleaser:
             if rows and not opened:
                 # There was no row to lock: the first bind of the instance committed afterwards.
                 instances.release(tx, self._db.now, [instance_uuid])
-            if not rows and not events.operation_known(tx, request_key):
+            if not rows and not events.request_known(tx, request_key):
                 # This entry marks the request as done, so that a late repetition does not delete
                 # what was bound since.
                 entry = events.Entry("instance", instance_uuid, _DELETED)
-                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+                events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
             return waiting
 
     def _delete(
@@ -100,7 +100,7 @@ class ArqReleaser:
         cancel_and_release(tx, self._db.now, rows, request_key=request_key)
         arqs.delete(tx, [row.id for row in rows])
         entries = [_entry(row, _DELETED) for row in rows]
-        events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+        events.record(tx, self._db.now, entries, caller=caller, request_key=request_key)
         return any(row.prepared for row in rows)
 
 
@@ -130,7 +130,7 @@ def unbind(
     arqs.unbind(tx, [row.id for row in rows])
     instances.release(tx, now, _instances(rows))
     entries = [_entry(row, State.UNBOUND.value) for row in rows]
-    events.record(tx, now, entries, caller=caller, operation=request_key)
+    events.record(tx, now, entries, caller=caller, request_key=request_key)
 
 
 def cancel_and_release(

@@ -89,7 +89,7 @@ class DeviceAdmin:
         )
         self._wake()
         if agent is not None:
-            self._agents.poke(agent)
+            self._agents.desired_changed(agent)
 
     @retried
     def _update(
@@ -104,7 +104,7 @@ class DeviceAdmin:
         facts: Mapping[str, Any],
         reason: str | None,
     ) -> str | None:
-        """Return the agent to poke; None when its desired state has not changed."""
+        """Return the agent to notify; None when its desired state has not changed."""
         with self._db.writer() as tx:
             row = devices.of_operator(tx, uuid)
             if row is None or (project and not devices.holds(tx, project, row.id)):
@@ -112,7 +112,7 @@ class DeviceAdmin:
             if project and (status is not None or facts):
                 what = ", ".join([*(["status"] if status else []), *facts])
                 raise exception.Forbidden(reason=f"Only operators change the {what} of a device.")
-            if events.operation_known(tx, request_key):
+            if events.request_known(tx, request_key):
                 return None
             if facts:
                 self._set_facts(tx, row, facts)
@@ -136,7 +136,7 @@ class DeviceAdmin:
                 )
                 for action in actions
             ]
-            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+            events.record(tx, self._db.now, entries, caller=caller, request_key=request_key)
             agent: str | None = row.service_host
         for action in actions:
             LOG.info("Device %s on host %s: %s by an operator", uuid, row.hostname, action)
@@ -181,7 +181,7 @@ class DeviceAdmin:
         """Begin to remove a device; see ``LostDevices.request_removal``."""
         agent = self._lost_devices.request_removal(caller, request_key, uuid)
         if agent is not None:
-            self._agents.poke(agent)
+            self._agents.desired_changed(agent)
 
     def program(self, caller: Caller, request_key: str, uuid: str, image_uuid: str) -> None:
         """Add work that loads an image; raises NotFound, CannotProgram, DeviceInUse.
@@ -224,11 +224,11 @@ class DeviceAdmin:
                 reason=image_uuid,
                 device_uuid=deployable.device_uuid,
             )
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
             # Their results might come in another order than that in which the host loaded them.
             for older in work.supersede_program(tx, deployable.id, request_key):
                 failed = replace(entry, action="program failed", reason=_SUPERSEDED)
-                events.record(tx, self._db.now, [failed], operation=older)
+                events.record(tx, self._db.now, [failed], request_key=older)
 
 
 def _event(device: Record, status: DeviceStatus) -> DeviceEvent:

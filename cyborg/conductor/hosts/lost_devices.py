@@ -86,7 +86,7 @@ class LostDevices:
     ) -> tuple[int | None, str | None]:
         """Return the id of the device's host, and its agent; None twice for a repeated request."""
         with self._db.writer() as tx:
-            if events.operation_known(tx, request_key):
+            if events.request_known(tx, request_key):
                 return None, None
             row = devices.of_operator(tx, uuid)
             if row is None:
@@ -106,7 +106,7 @@ class LostDevices:
                 )
             action = "forgotten" if whole else "lost parts forgotten"
             entry = events.Entry("device", uuid, action, hostname=row.hostname)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
         LOG.info(
             "Device %s on host %s: an operator ordered the removal of %s",
             *(uuid, row.hostname, "the device" if whole else "its lost parts"),
@@ -207,13 +207,15 @@ def _without_provider(lost: Iterable[Record], names: frozenset[str]) -> list[Rec
 
 def _removed(noun: str, rows: Iterable[Record]) -> list[Removed]:
     return [
-        Removed(noun, row.uuid, row.device_uuid, _why(row), noun == "device" and row.made)
+        Removed(
+            noun, row.uuid, row.device_uuid, _why(row), noun == "device" and row.operator_created
+        )
         for row in rows
     ]
 
 
 def _why(row: Record) -> str:
-    if row.leaving:
+    if row.being_removed:
         return "an operator ordered its removal"
     if row.uninstalled:
         return "its driver was uninstalled"

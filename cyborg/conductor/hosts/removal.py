@@ -66,7 +66,7 @@ class Processes:
         agent).
         """
         agent = self._set_status(caller, request_key, uuid, reason, disabled=disabled)
-        self._agents.poke(agent)
+        self._agents.desired_changed(agent)
 
     @retried
     def _set_status(
@@ -107,7 +107,9 @@ class Processes:
             place = Place(row.host) if row.host_id is None else _disable_host(tx, row)
             self._record(tx, row, "forgotten", None, caller=caller, request_key=request_key)
             about = {"service": str(row.binary)}
-            return [Task(place, WorkKind.FORGET, {"service": uuid}, patient=True, about=about)]
+            return [
+                Task(place, WorkKind.REMOVE_SERVICE, {"service": uuid}, patient=True, about=about)
+            ]
 
         return self._operations.begin(Order(caller, request_key, VERB), plan)
 
@@ -128,7 +130,7 @@ class Processes:
         request_key: str,
     ) -> None:
         entry = events.Entry("service", row.uuid, action, hostname=row.host, reason=reason)
-        events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+        events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
 
 
 def _disable_host(tx: sa.Connection, agent: Record) -> Place:
@@ -145,7 +147,7 @@ def _disable_host(tx: sa.Connection, agent: Record) -> Place:
 
 
 class HostRemover:
-    """The handler of ``forget`` work; ``publisher`` is made when it is needed.
+    """The handler of ``remove_service`` work; ``publisher`` is made when it is needed.
 
     ``down_after`` as for Processes.
     """

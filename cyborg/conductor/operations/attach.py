@@ -58,10 +58,10 @@ class AttachRequest:
     """
 
     caller: Caller
-    operation: str
+    request_key: str
     server: Server
     profile_name: str
-    profile: device_profiles.Wanted
+    profile: device_profiles.RequestedProfile
     candidates: Sequence[Mapping[int, str]]
 
     def refuse(self, reason: str) -> exception.CannotAttach:
@@ -112,16 +112,16 @@ class Attacher:
         self._down_after = down_after
 
     def attach(
-        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
     ) -> Operation:
         """Begin to attach all accelerators of a profile (None: that of the flavor), or none.
 
         Raises what ``ConductorClient.attach`` lists. A repeated request changes nothing more.
         """
-        begun = self._begun_before(caller, operation, WorkKind.ATTACH)
+        begun = self._begun_before(caller, request_key, WorkKind.ATTACH)
         attempts = _ATTEMPTS
         while begun is None:
-            request = self._check_request(caller, operation, instance_uuid, profile_name)
+            request = self._check_request(caller, request_key, instance_uuid, profile_name)
             try:
                 begun = self._begin_attach(request)
             except exception.Conflict as error:
@@ -129,35 +129,35 @@ class Attacher:
                 # Only a Conflict of the database itself: another request was faster, or the same.
                 if type(error) is not exception.Conflict or not attempts:
                     raise
-                begun = self._begun_before(caller, operation, WorkKind.ATTACH)
+                begun = self._begun_before(caller, request_key, WorkKind.ATTACH)
         return begun
 
     def detach(
-        self, caller: Caller, operation: str, instance_uuid: str, arq_uuid: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, arq_uuid: str | None
     ) -> Operation:
         """Begin to detach one ARQ that attach created, or all of them (None), if there are any.
 
         Raises what ``ConductorClient.detach`` lists. A repeated request changes nothing more.
         """
-        begun = self._begun_before(caller, operation, WorkKind.DETACH)
+        begun = self._begun_before(caller, request_key, WorkKind.DETACH)
         if begun is None:
             server = self._server(caller, instance_uuid)
-            begun = self._begin_detach(caller, operation, server, arq_uuid)
+            begun = self._begin_detach(caller, request_key, server, arq_uuid)
         return begun
 
-    def _begun_before(self, caller: Caller, operation: str, verb: WorkKind) -> Operation | None:
+    def _begun_before(self, caller: Caller, request_key: str, verb: WorkKind) -> Operation | None:
         with self._db.reader() as tx:
-            return begun_before(tx, caller, operation, verb.value)
+            return begun_before(tx, caller, request_key, verb.value)
 
     def _server(self, caller: Caller, instance_uuid: str) -> Server:
         server = self._nova.server(instance_uuid)
         foreign = server is not None and server.project_id != caller.project_id
-        if server is None or (foreign and not caller.everywhere):
+        if server is None or (foreign and not caller.all_projects):
             raise exception.NotFound(noun="Instance", key=instance_uuid)
         return server
 
     def _check_request(
-        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
     ) -> AttachRequest:
         """Ask Nova, the database and Placement before anything is changed."""
         server = self._server(caller, instance_uuid)
@@ -173,12 +173,12 @@ class Attacher:
             )
         name = profile_name or server.profile
         with self._db.reader() as tx:
-            profile = device_profiles.wanted(tx, name, operation)
+            profile = device_profiles.requested_profile(tx, name, request_key)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=name)
         root = self._placement.find_by_name(server.node or "")
         candidates = [] if root is None else self._placement.candidates(root.uuid, profile.groups)
-        return AttachRequest(caller, operation, server, name, profile, candidates)
+        return AttachRequest(caller, request_key, server, name, profile, candidates)
 
     def _begin_attach(self, request: AttachRequest) -> Operation:
         """Claim the handles, create the ARQs and queue the rest, in one transaction."""
@@ -194,18 +194,18 @@ class Attacher:
                     "uuid": server.uuid,
                     "project_id": server.project_id,
                     "hostname": server.node,
-                    "operation_id": request.operation,
+                    "operation_id": request.request_key,
                 }
                 instances.bind(tx, self._db.now, bound, [row])
             self._store(tx, request, units)
-            self._record(tx, request.caller, request.operation, _entry(server, "attach"))
+            self._record(tx, request.caller, request.request_key, _entry(server, "attach"))
             providers = {unit.offer.rp_uuid: unit.offer.resource_class for unit in units}
             uuids = tuple(unit.uuid for unit in units)
             return [
                 _task(server, WorkKind.ATTACH, Plan(Step.PREPARE, uuids, _node(server), providers))
             ]
 
-        order = Order(request.caller, request.operation, WorkKind.ATTACH.value)
+        order = Order(request.caller, request.request_key, WorkKind.ATTACH.value)
         return self._operations.begin(order, plan)
 
     def _check_agents(self, tx: sa.Connection, units: Sequence[Unit]) -> None:
@@ -229,7 +229,7 @@ class Attacher:
                 "kind": WorkKind.PREPARE,
                 "instance_uuid": request.server.uuid,
                 "arq_uuid": unit.uuid,
-                "operation_id": request.operation,
+                "operation_id": request.request_key,
                 "host_id": unit.offer.host_id,
                 "deployable_id": unit.offer.id,
                 "attach_handle_id": unit.handle.id,
@@ -251,10 +251,12 @@ class Attacher:
             )
             for unit in units
         ]
-        events.record(tx, self._db.now, entries, caller=request.caller, operation=request.operation)
+        events.record(
+            tx, self._db.now, entries, caller=request.caller, request_key=request.request_key
+        )
 
     def _begin_detach(
-        self, caller: Caller, operation: str, server: Server, arq_uuid: str | None
+        self, caller: Caller, request_key: str, server: Server, arq_uuid: str | None
     ) -> Operation:
         """Hide the ARQs from Nova; their handles are held until the guest has lost them."""
 
@@ -268,23 +270,23 @@ class Attacher:
                 _check_attached(server, arq_uuid, rows)
             rows = [row for row in rows if row.origin == attaching.ATTACHED]
             if not rows:
-                self._record(tx, caller, operation, _entry(server, "nothing to detach"))
+                self._record(tx, caller, request_key, _entry(server, "nothing to detach"))
                 about = {"instance": server.uuid}
                 return [Done(Place(_node(server)), {"arqs": []}, about)]
             _check_ready(server)
             arqs.hide(tx, [row.id for row in rows], hidden=True)
-            self._record(tx, caller, operation, _entry(server, "detach"))
+            self._record(tx, caller, request_key, _entry(server, "detach"))
             uuids = tuple(row.uuid for row in rows)
             providers = attaching.providers(tx, uuids)
-            leaving = Plan(Step.REBOOT, uuids, _node(server), providers, leaving=True)
-            return [_task(server, WorkKind.DETACH, leaving)]
+            detachment = Plan(Step.REBOOT, uuids, _node(server), providers, being_removed=True)
+            return [_task(server, WorkKind.DETACH, detachment)]
 
-        return self._operations.begin(Order(caller, operation, WorkKind.DETACH.value), plan)
+        return self._operations.begin(Order(caller, request_key, WorkKind.DETACH.value), plan)
 
     def _record(
-        self, tx: sa.Connection, caller: Caller, operation: str, entry: events.Entry
+        self, tx: sa.Connection, caller: Caller, request_key: str, entry: events.Entry
     ) -> None:
-        events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+        events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
 
 
 def _check_ready(server: Server) -> None:
@@ -335,7 +337,7 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
         for index in sorted(placement)
         for _ in range(device_profile.units(profile.groups[index]))
     ]
-    uuids = arq_uuids(request.operation, len(groups))
+    uuids = arq_uuids(request.request_key, len(groups))
     requested = [images.requested_image(profile.groups[index]) for index in groups]
     by_id = sorted(offers.values(), key=lambda offer: int(offer.id))
     loading = {
@@ -356,7 +358,7 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
         # No locked handle was skipped before, so waiting for other transactions is safe.
         handles[offer.id] = attach_handles.claim(tx, offer.id, count, wait=True)
         if len(handles[offer.id]) < count:
-            raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=count)
+            raise exception.NoFreeHandle(provider=offer.rp_uuid, requested=count)
     units = []
     for uuid, index in zip(uuids, groups, strict=True):
         offer = offers[placement[index]]
@@ -423,7 +425,7 @@ def _arq(request: AttachRequest, unit: Unit) -> dict[str, Any]:
         "prepared": bool(unit.offer.prepare) and not unit.handle.waits,
         "origin": attaching.ATTACHED,
         "hidden": True,
-        "operation_id": request.operation,
+        "operation_id": request.request_key,
         "created_at": datetime.now(UTC).replace(tzinfo=None, microsecond=0),
     }
 

@@ -41,7 +41,7 @@ class ReportApplier:
         self._wake = wake
 
     def report(self, service_host: str, epoch: int, report: Report) -> Acknowledged:
-        """Store what the report changes; raises NotFound (no hello yet), StaleEpoch.
+        """Store what the report changes; raises NotFound (no heartbeat yet), StaleEpoch.
 
         Deployables that cannot be kept, because another device has their name, are refused with
         the reason. The rest of the report is stored.
@@ -63,8 +63,10 @@ class ReportApplier:
                 DriverInventory.read(tx, host.id) if host.has_drivers else DriverInventory(host.id)
             )
             diff = DeviceDiff(host.id, host.name, self._auto_enable)
-            keepers: dict[str, str] = {}
-            refused = self._compare(tx, report, stored, diff, inventory=inventory, keepers=keepers)
+            owning_drivers: dict[str, str] = {}
+            refused = self._compare(
+                tx, report, stored, diff, inventory=inventory, owning_drivers=owning_drivers
+            )
             changed = inventory.note_drivers(tx, self._db.now, report)
             uuids = _uuids(stored, diff)
             health_changes = device_health.of_report(report, uuids, stored.devices)
@@ -87,7 +89,7 @@ class ReportApplier:
         device_health.log(health_changes, host.name)
         if diff.waiting:
             LOG.info("%d device(s) on %s wait to be enabled", diff.waiting, host.name)
-        return Acknowledged(generation, refused, keepers), bool(begun)
+        return Acknowledged(generation, refused, owning_drivers), bool(begun)
 
     def _compare(
         self,
@@ -97,7 +99,7 @@ class ReportApplier:
         diff: DeviceDiff,
         *,
         inventory: DriverInventory,
-        keepers: dict[str, str],
+        owning_drivers: dict[str, str],
     ) -> dict[str, str]:
         """Fill the difference; return the refused deployables: name → reason.
 
@@ -132,13 +134,13 @@ class ReportApplier:
                 diff.compare_created(row, device, stored)
             elif row is not None:
                 diff.compare_device(row, driver, device, stored)
-            elif not device.made:
+            elif not device.operator_created:
                 uuid = inventory.uuid_for(driver, device.key, taken_uuids)
                 diff.add_device(driver, device, uuid)
             elif (order := ordered.get((driver, device.key))) is not None:
                 diff.add_device(driver, device, order.uuid, order.labels)
             # Otherwise an operator has deleted the device, and its agent does not know it yet.
-        keepers |= {name: used[name] for name in refused if name in used}
+        owning_drivers |= {name: used[name] for name in refused if name in used}
         kept = {row.id for row in matched.values()}
         # A driver that is not enabled any more has lost its devices. A driver that fails may see
         # them again.
@@ -161,7 +163,9 @@ class ReportApplier:
         Empty when the report shows no created device for the first time.
         """
         keys = {(row.driver, row.device_key) for row in stored.devices}
-        if all((driver, device.key) in keys for driver, device in reported if device.made):
+        if all(
+            (driver, device.key) in keys for driver, device in reported if device.operator_created
+        ):
             return {}
         return {
             (order.driver, order.facts.key): order
@@ -216,7 +220,7 @@ def _match(
             matched[index] = row
     by_key = {row.device_key: row for row in free.values() if not _is_operator_created(row)}
     for index, (_, device) in enumerate(reported):
-        if index not in matched and not device.made and device.key in by_key:
+        if index not in matched and not device.operator_created and device.key in by_key:
             matched[index] = by_key.pop(device.key)
     return matched
 
@@ -243,7 +247,7 @@ def _refusal(
         return flaw
     if (driver, device.key) in used:
         return f"{device.key} is reported twice"
-    if device.made and row is not None and not _is_operator_created(row):
+    if device.operator_created and row is not None and not _is_operator_created(row):
         return f"{device.key} was discovered before it could be created"
     for deployable in device.deployables:
         other = used.get(deployable.name)

@@ -26,8 +26,8 @@ from cyborg.model.device import (
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Provider, ProviderTree
-from cyborg.model.report import Desired, Made, RequestedDriver, Retired
-from cyborg.model.work import HandleTask, Holding, Holdings, Use
+from cyborg.model.report import CreatedDevice, Desired, ObsoleteProvider, RequestedDriver
+from cyborg.model.work import HandleTask, UnitUse, UnitUses, Use
 
 
 class DesiredStates:
@@ -72,8 +72,8 @@ class DesiredStates:
             for row in sorted(deployables, key=lambda row: str(row.name))
             if row.id not in removed
         )
-        retired = tuple(
-            Retired(row.rp_uuid, row.name)
+        obsolete_providers = tuple(
+            ObsoleteProvider(row.rp_uuid, row.name)
             for row in children_first(deployables)
             if row.id in removed
         )
@@ -81,18 +81,20 @@ class DesiredStates:
             row.name: row.publish_error for row in deployables if row.publish_error is not None
         }
         created = [
-            Made(row.driver, _facts(row, deployables, handles, traits))
+            CreatedDevice(row.driver, _facts(row, deployables, handles, traits))
             for row in devices.values()
             if row.origin == Origin.OPERATOR.value
         ]
-        created += [Made(order.driver, order.facts) for order in ordered]
+        created += [CreatedDevice(order.driver, order.facts) for order in ordered]
         return Desired(
             host.desired_generation,
             ProviderTree(host.name, providers),
             refused,
-            retired,
+            obsolete_providers,
             _requested_drivers(driver_rows.values()),
-            made=tuple(sorted(created, key=lambda item: (item.driver, item.device.key))),
+            operator_created=tuple(
+                sorted(created, key=lambda item: (item.driver, item.device.key))
+            ),
         )
 
     def _removed(
@@ -163,7 +165,7 @@ def _facts(
             if row.device_id == device.id
         ),
         backend=device.backend,
-        made=True,
+        operator_created=True,
     )
 
 
@@ -172,13 +174,13 @@ def _requested_drivers(rows: Iterable[Record]) -> tuple[RequestedDriver, ...]:
     return tuple(
         RequestedDriver(
             row.name,
-            row.wanted,
+            row.requested,
             # Without a request of an operator the configuration of the host decides.
-            enabled=row.enabled or row.wanted is None,
+            enabled=row.enabled or row.requested is None,
             options=dict(row.options or {}),
         )
         for row in sorted(rows, key=lambda row: str(row.name))
-        if row.wanted is not None or row.options
+        if row.requested is not None or row.options
     )
 
 
@@ -225,13 +227,13 @@ class PreparedUnits:
         self._db = db
 
     @retried
-    def holdings(self, service_host: str, epoch: int) -> Holdings:
+    def unit_uses(self, service_host: str, epoch: int) -> UnitUses:
         """Return all units of a host that are prepared for a bind; raises NotFound, StaleEpoch."""
         with self._db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
             check_epoch(host, service_host, epoch)
             rows = host_inventory.of_host(tx, host.id)
-        return Holdings(tuple(Holding(_task(row), _use(row)) for row in rows))
+        return UnitUses(tuple(UnitUse(_task(row), _use(row)) for row in rows))
 
 
 def _use(row: Record) -> Use:
@@ -247,7 +249,7 @@ def _use(row: Record) -> Use:
 
 def _task(row: Record) -> HandleTask:
     return HandleTask(
-        operation=str(uuid4()),
+        request_key=str(uuid4()),
         driver=row.driver,
         device_key=row.device_key,
         deployable=row.name,

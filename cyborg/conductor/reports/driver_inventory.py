@@ -20,7 +20,7 @@ from cyborg.db import drivers as drivers_db
 from cyborg.db.base import Record
 from cyborg.db.models import Backend, Driver, Hardware
 from cyborg.model import device as facts
-from cyborg.model.report import DriverHello, DriverReport, DriverState, Report
+from cyborg.model.report import DriverReport, DriverState, InstalledDriver, Report
 
 LOG = logging.getLogger(__name__)
 
@@ -177,26 +177,28 @@ class DriverInventory:
         base.insert(tx, Backend, added, {"discovered_ms": now})
 
 
-def introduce(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) -> None:
-    """Store the drivers that an agent names in a hello; its report will tell their state.
+def introduce(
+    tx: sa.Connection, host_id: int, installed_drivers: Sequence[InstalledDriver]
+) -> None:
+    """Store the drivers that an agent names in a heartbeat; its report will tell their state.
 
     One statement where nothing has changed.
     """
     rows = drivers_db.of_host(tx, host_id)
     added = []
-    for hello in hellos:
+    for installed in installed_drivers:
         columns: Row = {
-            "version": hello.version,
-            "device_type": hello.type,
-            "endpoint": hello.endpoint,
+            "version": installed.version,
+            "device_type": installed.type,
+            "endpoint": installed.endpoint,
         }
-        if hello.driver in rows:
-            _change(tx, Driver, rows[hello.driver], columns)
+        if installed.driver in rows:
+            _change(tx, Driver, rows[installed.driver], columns)
             continue
-        ready = hello.status is DriverState.READY
-        state = DriverState.STARTING if ready else hello.status
-        enabled = hello.status is not DriverState.STOPPED
-        columns |= {"name": hello.driver, "state": state.value, "enabled": enabled}
+        ready = installed.status is DriverState.READY
+        state = DriverState.STARTING if ready else installed.status
+        enabled = installed.status is not DriverState.STOPPED
+        columns |= {"name": installed.driver, "state": state.value, "enabled": enabled}
         added.append({"uuid": str(uuid4()), **columns})
     drivers_db.add_drivers(tx, added, {"host_id": host_id})
 
@@ -237,7 +239,7 @@ def _driver_columns(driver: DriverReport) -> Row:
 
 def _enabled(row: Record, state: DriverState) -> Row:
     """Return the column that follows the host until an operator has enabled or disabled it."""
-    return {} if row.wanted is not None else {"enabled": state is not DriverState.STOPPED}
+    return {} if row.requested is not None else {"enabled": state is not DriverState.STOPPED}
 
 
 def _backend_columns(backend: facts.Backend) -> Row:

@@ -12,7 +12,7 @@ _FAKE_CLASS = "FPGA"
 
 
 def come_up(scene: Scene) -> None:
-    """Every process has said hello."""
+    """Every process has sent a heartbeat."""
     scene.screen.step("Services come up: the API, a conductor, and the agents of two hosts")
     everybody = {(RACK, AGENT), (SPARE, AGENT), ("control", API), ("control", CONDUCTOR)}
     hosts = scene.stage.place.directory / "hosts.txt"

@@ -67,7 +67,7 @@ class PatchBody(types.Strict):
         return Patch(bindings, unbindings, _PROJECT in paths)
 
 
-def check_project(patch: Patch, minor: int, everywhere: bool) -> None:
+def check_project(patch: Patch, minor: int, all_projects: bool) -> None:
     """Raise NotAcceptable or Forbidden for a ``/project_id`` that the request may not have."""
     if not patch.names_project:
         return
@@ -75,7 +75,7 @@ def check_project(patch: Patch, minor: int, everywhere: bool) -> None:
         raise exception.NotAcceptable(
             reason=f"{_PROJECT} can be patched from microversion 2.{microversion.PROJECT_ID} on."
         )
-    if not everywhere:
+    if not all_projects:
         raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
 
 

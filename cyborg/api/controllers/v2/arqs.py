@@ -81,7 +81,7 @@ class Arqs(Noun):
     @expose(policies.GET_ONE, types.UUID_TYPE)
     def show(self, call: Call, uuid: str) -> dict[str, Any]:
         """Return an ARQ; from microversion 2.4 on with its fault and its history."""
-        project = None if call.caller.everywhere else call.caller.project_id
+        project = None if call.caller.all_projects else call.caller.project_id
         explain = call.minor >= microversion.REASONS
         history: Sequence[sa.Row[Any]] = ()
         with self._reader.reader() as tx:
@@ -106,7 +106,7 @@ class Arqs(Noun):
         except exception.Invalid:
             # No profile can have this name, so clients get the answer for an absent profile.
             raise exception.NotFound(noun="Device profile", key=name[:255]) from None
-        created = self._conductor.create_arqs(call.caller, call.operation, name)
+        created = self._conductor.create_arqs(call.caller, call.request_key, name)
         prefix = call.links.self_of(COLLECTION)
         return {"arqs": [_render(_values(arq), prefix) for arq in created]}
 
@@ -131,8 +131,8 @@ class Arqs(Noun):
             _need_service(call, "Deleting the accelerator requests of an instance")
             # After an evacuation by an administrator, the ARQs may not belong to the caller's
             # project.
-            caller = replace(call.caller, everywhere=True)
-            self._conductor.delete_instance_arqs(caller, call.operation, query["instance"])
+            caller = replace(call.caller, all_projects=True)
+            self._conductor.delete_instance_arqs(caller, call.request_key, query["instance"])
         else:
             self._delete(call, query["arqs"])
 
@@ -142,20 +142,20 @@ class Arqs(Noun):
         self._delete(call, [uuid])
 
     def _patch(self, call: Call, body: arq_patch.Patch) -> None:
-        arq_patch.check_project(body, call.minor, call.caller.everywhere)
+        arq_patch.check_project(body, call.minor, call.caller.all_projects)
         _need_service(call, "Binding and unbinding accelerator requests")
-        self._conductor.patch_arqs(call.caller, call.operation, body.bindings, body.unbindings)
+        self._conductor.patch_arqs(call.caller, call.request_key, body.bindings, body.unbindings)
 
     def _delete(self, call: Call, uuids: Sequence[str]) -> None:
         if not uuids:
             raise exception.Invalid(field="arqs", reason="it names no accelerator request")
-        self._conductor.delete_arqs(call.caller, call.operation, list(uuids))
+        self._conductor.delete_arqs(call.caller, call.request_key, list(uuids))
 
 
 def _scope(call: Call, query: Mapping[str, Any]) -> str | None:
     """Return the project whose ARQs the caller may list; None: all projects."""
     caller = call.caller
-    if caller.everywhere or (caller.service and "instance" in query):
+    if caller.all_projects or (caller.service and "instance" in query):
         return None
     if query.get("project_id", caller.project_id) != caller.project_id:
         raise exception.Forbidden(reason="Only administrators may list another project's requests.")
@@ -203,7 +203,7 @@ def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
 
 def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
     # An administrator may have caused the event; the owner of the ARQ must not see who.
-    visible = call.caller.everywhere or event.user_id == call.caller.user_id
+    visible = call.caller.all_projects or event.user_id == call.caller.user_id
     return {
         "time": instant(event.at_ms),
         "action": event.action,

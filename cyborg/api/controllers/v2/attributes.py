@@ -94,7 +94,7 @@ class Attributes(Noun):
         """Add an attribute to a deployable."""
         created = self._conductor.create_attribute(
             call.caller,
-            call.operation,
+            call.request_key,
             deployable=body["deployable_id"],
             key=body["key"],
             value=body["value"],
@@ -105,7 +105,7 @@ class Attributes(Noun):
     @expose(policies.DELETE, types.UUID_TYPE, status=204)
     def delete(self, call: Call, uuid: str) -> None:
         """Remove an attribute."""
-        self._conductor.delete_attribute(call.caller, call.operation, uuid)
+        self._conductor.delete_attribute(call.caller, call.request_key, uuid)
 
     @expose(policies.DELETE, status=204)
     def delete_none(self, call: Call) -> None:

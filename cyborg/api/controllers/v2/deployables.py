@@ -76,7 +76,7 @@ class Deployables(Noun):
     def program(self, call: Call, uuid: str, body: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Request that the host loads an image; answers before the host has finished."""
         image_uuid = body[0]["value"][0]["image_uuid"]
-        self._conductor.program_deployable(call.caller, call.operation, uuid, image_uuid)
+        self._conductor.program_deployable(call.caller, call.request_key, uuid, image_uuid)
         return self._show(call, uuid)
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class DeviceProfiles(Noun):
             groups=groups,
             description=members.get("description"),
         )
-        stored = self._conductor.create_device_profile(call.caller, call.operation, profile)
+        stored = self._conductor.create_device_profile(call.caller, call.request_key, profile)
         return self._render_stored(call, stored)
 
     @expose(
@@ -131,10 +131,10 @@ class DeviceProfiles(Noun):
             name=parse_name(body["name"]) if "name" in body else None,
             groups=self._groups(body) if "groups" in body else None,
             description=body.get("description"),
-            describes="description" in body,
+            sets_description="description" in body,
         )
         changed = self._conductor.update_device_profile(
-            call.caller, call.operation, types.canonical_uuid(key) or key, change
+            call.caller, call.request_key, types.canonical_uuid(key) or key, change
         )
         return self._render_stored(call, changed)
 
@@ -166,7 +166,7 @@ class DeviceProfiles(Noun):
         if not keys:
             raise exception.NotFound(noun="Device profile", key="''")
         self._conductor.delete_device_profiles(
-            call.caller, call.operation, [types.canonical_uuid(key) or key for key in keys]
+            call.caller, call.request_key, [types.canonical_uuid(key) or key for key in keys]
         )
 
     def _groups(self, body: Mapping[str, Any]) -> tuple[dict[str, str], ...]:

@@ -143,7 +143,7 @@ class Devices(Noun):
             facts["traits"] = list(parse_traits(body["traits"]))
         self._conductor.update_device(
             call.caller,
-            call.operation,
+            call.request_key,
             uuid,
             status=_STATUSES[body["status"]] if "status" in body else None,
             labels=parse_change(body["labels"]) if "labels" in body else {},
@@ -163,7 +163,7 @@ class Devices(Noun):
     def create(self, call: Call, query: Mapping[str, Any], body: Mapping[str, Any]) -> Operation:
         """Create a device on a backend whose driver supports it."""
         return self._conductor.create_device(
-            call.caller, call.operation, creation.parse(body), wait=query.get("wait", False)
+            call.caller, call.request_key, creation.parse(body), wait=query.get("wait", False)
         )
 
     def _show(self, call: Call, uuid: str) -> dict[str, Any]:
@@ -195,18 +195,18 @@ class Devices(Noun):
     @expose(policies.DELETE, types.UUID_TYPE, status=204, since=microversion.OPERATORS)
     def delete(self, call: Call, uuid: str) -> None:
         """Remove a device that an operator created or that is lost, from Placement first."""
-        self._conductor.delete_device(call.caller, call.operation, uuid)
+        self._conductor.delete_device(call.caller, call.request_key, uuid)
 
     @expose(policies.ENABLE, types.UUID_TYPE, status=204)
     def enable(self, call: Call, uuid: str) -> None:
         """Enable the device and all its deployables."""
-        self._conductor.set_device_status(call.caller, call.operation, uuid, DeviceStatus.ENABLED)
+        self._conductor.set_device_status(call.caller, call.request_key, uuid, DeviceStatus.ENABLED)
 
     @expose(policies.DISABLE, types.UUID_TYPE, status=204)
     def disable(self, call: Call, uuid: str) -> None:
         """Disable the device; instances that use it keep it."""
         self._conductor.set_device_status(
-            call.caller, call.operation, uuid, DeviceStatus.MAINTAINING
+            call.caller, call.request_key, uuid, DeviceStatus.MAINTAINING
         )
 
 

@@ -93,7 +93,7 @@ class Drivers(Noun):
         """Load a driver on hosts, now and at every start of their agents."""
         return self._conductor.install_driver(
             call.caller,
-            call.operation,
+            call.request_key,
             driver=body["driver"],
             hosts=body.get("hosts"),
             options=body.get("options"),
@@ -114,7 +114,7 @@ class Drivers(Noun):
         """Change a driver's options, enable or disable it; an empty object loads it again."""
         return self._conductor.update_driver(
             call.caller,
-            call.operation,
+            call.request_key,
             driver=driver,
             options=body.get("options"),
             enabled=body.get("enabled"),
@@ -132,7 +132,7 @@ class Drivers(Noun):
         """Remove a driver and all devices that it offers from its hosts."""
         return self._conductor.uninstall_driver(
             call.caller,
-            call.operation,
+            call.request_key,
             driver=driver,
             drain=query.get("drain", False),
             wait=query.get("wait", False),

@@ -44,12 +44,12 @@ class Instances(Noun):
     def attach(self, call: Call, uuid: str, body: Mapping[str, Any]) -> Operation:
         """Start to attach all accelerators of a device profile, or none."""
         profile = body.get("device_profile")
-        return self._conductor.attach(call.caller, call.operation, uuid, profile)
+        return self._conductor.attach(call.caller, call.request_key, uuid, profile)
 
     @expose(policies.DETACH, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def detach_all(self, call: Call, uuid: str) -> Operation:
         """Start to detach all attached accelerators; those of the flavor stay."""
-        return self._conductor.detach(call.caller, call.operation, uuid, None)
+        return self._conductor.detach(call.caller, call.request_key, uuid, None)
 
     @expose(
         policies.DETACH,
@@ -60,4 +60,4 @@ class Instances(Noun):
     )
     def detach(self, call: Call, uuid: str, arq: str) -> Operation:
         """Start to detach one attached accelerator."""
-        return self._conductor.detach(call.caller, call.operation, uuid, arq)
+        return self._conductor.detach(call.caller, call.request_key, uuid, arq)

@@ -57,4 +57,4 @@ class Operations(Noun):
 
 def _scope(call: Call) -> str | None:
     """Return the project whose operations the caller may see; None: all projects."""
-    return None if call.caller.everywhere else call.caller.project_id
+    return None if call.caller.all_projects else call.caller.project_id

@@ -108,14 +108,14 @@ class Services(Noun):
                 field="disabled_reason", reason=f"it goes with status {DISABLED} only"
             )
         self._conductor.set_service_status(
-            call.caller, call.operation, uuid, disabled=disabled, reason=reason
+            call.caller, call.request_key, uuid, disabled=disabled, reason=reason
         )
         return self._show(uuid, call.minor)
 
     @expose(policies.DELETE, types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def forget(self, call: Call, uuid: str) -> Operation:
         """Remove a process that is down and, for an agent, its host with all its devices."""
-        return self._conductor.forget_service(call.caller, call.operation, uuid)
+        return self._conductor.remove_service(call.caller, call.request_key, uuid)
 
     def _show(self, uuid: str, minor: int) -> dict[str, Any]:
         with self._reader.reader() as tx:
@@ -140,7 +140,7 @@ class Services(Noun):
             raise exception.Invalid(field="setup", reason="it needs a driver")
         return self._conductor.discover_services(
             call.caller,
-            call.operation,
+            call.request_key,
             hosts=body.get("hosts"),
             driver=body.get("driver"),
             wait=query.get("wait", False),

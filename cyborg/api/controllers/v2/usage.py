@@ -41,7 +41,7 @@ class Usage(Noun):
     @expose(policies.GET, query=UsageQuery, since=microversion.OPERATORS)
     def index(self, call: Call, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return all counts that the caller may see; counts of one project have no hosts."""
-        scope = None if call.caller.everywhere else call.caller.project_id
+        scope = None if call.caller.all_projects else call.caller.project_id
         groups = query.get("group_by", ())
         if scope is not None and ("host" in query or "host" in groups):
             # Project members must not see on which hosts their accelerators are.

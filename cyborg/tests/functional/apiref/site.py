@@ -204,7 +204,7 @@ class _Agent:
             AgentEndpoint(
                 self.parts.operations,
                 discoveries=self.parts.discoveries,
-                on_poke=self.parts.loop.run_once,
+                on_desired_changed=self.parts.loop.run_once,
                 check=self.parts.loop.check,
             ),
         )
@@ -225,7 +225,7 @@ class Site:
         self._ground = ground
         self._conf = conf
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        ground.exchange.lose_request("poke", 1000)
+        ground.exchange.lose_request("desired_changed", 1000)
         self._control = _Control(ground)
         options = written(files / "cyborg.conf", _OPTIONS, host=compute)
         loaded = [
@@ -274,7 +274,9 @@ class Site:
 
     def signal(self, host: str) -> None:
         """The sign of life of an API process."""
-        self.bus.alive(host, version=VERSION, endpoint="https://cloud.example.com/accelerator")
+        self.bus.api_heartbeat(
+            host, version=VERSION, endpoint="https://cloud.example.com/accelerator"
+        )
 
     def run_once(self) -> None:
         """The agent's round."""

@@ -116,7 +116,7 @@ def test_first_report(agent: Callable[[int], Agent], statements: Statements, dev
     with statements() as tally:
         one.beat()
     assert len(tally.http) == 3 * devices + FIXED + _lacking(tally.http), tally.http
-    assert tally.rpc == ["hello", "desired", "report", "desired"]
+    assert tally.rpc == ["heartbeat", "desired", "report", "desired"]
 
 
 def test_an_unchanged_round(agent: Callable[[int], Agent], statements: Statements):
@@ -126,7 +126,7 @@ def test_an_unchanged_round(agent: Callable[[int], Agent], statements: Statement
     with statements() as tally:
         one.beat()
     assert tally.http == []
-    assert tally.rpc == ["hello"]
+    assert tally.rpc == ["heartbeat"]
 
 
 def test_a_full_check_of_what_is_as_it_was(agent: Callable[[int], Agent], statements: Statements):

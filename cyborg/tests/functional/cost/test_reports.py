@@ -31,7 +31,7 @@ def test_a_sign_of_life_of_an_api(house: CountedService):
     house.sign_of_life()  # the first one makes the row
     tally = house.sign_of_life()
     assert SIGN_OF_LIFE.covers(tally), tally
-    assert tally.rpc == ["alive"]
+    assert tally.rpc == ["api_heartbeat"]
 
 
 def test_a_large_first_report_may_cost_one_more_for_its_attributes():
@@ -46,5 +46,5 @@ def test_an_unchanged_report(scenes: Scenes, devices: int):
     scenes.first_report(report, host)
     tally = scenes.unchanged_report(report, host)
     assert UNCHANGED_REPORT.covers(tally), tally
-    assert tally.rpc == ["hello"]
+    assert tally.rpc == ["heartbeat"]
     assert tally.writes_to(*DEVICE_TABLES) == []

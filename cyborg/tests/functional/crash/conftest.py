@@ -82,7 +82,7 @@ def _build(stage: Stage, name: str) -> None:
         if name != "new":
             life.settle()
         if name.startswith(("requested", "bound")):
-            life.ask(lambda client, operation: _request(stage, client, operation))
+            life.ask(lambda client, request_key: _request(stage, client, request_key))
             stage.allocate()
         if name.startswith("bound"):
             life.ask(lambda client, one: client.patch_arqs(NOVA, one, stage.bindings, []))
@@ -94,11 +94,11 @@ def _build(stage: Stage, name: str) -> None:
         life.bury()
 
 
-def _request(stage: Stage, client: ConductorClient, operation: str) -> None:
+def _request(stage: Stage, client: ConductorClient, request_key: str) -> None:
     group = {f"resources:{stage.traits.resource_class}": str(stage.units)}
     if stage.imaged:
         group["accel:bitstream_id"] = stage.image
     profile = DeviceProfile(str(uuid4()), stage.profile, (group,))
-    client.create_device_profile(NOVA, operation, profile)
+    client.create_device_profile(NOVA, request_key, profile)
     made = client.create_arqs(NOVA, str(uuid4()), stage.profile)
     stage.arqs = tuple(one.uuid for one in made)

@@ -43,8 +43,8 @@ class Scenario:
 
 
 def _bind(life: Life) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.patch_arqs(NOVA, operation, life.stage.bindings, [])
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.patch_arqs(NOVA, request_key, life.stage.bindings, [])
 
     life.ask(request)
     life.work()
@@ -63,8 +63,8 @@ def _is_given_up(life: Life) -> None:
 
 
 def _unbind(life: Life) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.patch_arqs(NOVA, operation, [], list(life.stage.arqs))
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.patch_arqs(NOVA, request_key, [], list(life.stage.arqs))
 
     life.ask(request)
     life.work()
@@ -76,8 +76,8 @@ def _is_unbound(life: Life) -> None:
 
 
 def _delete(life: Life) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.delete_instance_arqs(NOVA, operation, life.stage.instance)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.delete_instance_arqs(NOVA, request_key, life.stage.instance)
 
     life.ask(request)
     life.work()
@@ -91,8 +91,8 @@ def _is_gone(life: Life) -> None:
 def attach(life: Life) -> None:
     """One unit more, of the flavor's profile."""
 
-    def request(client: ConductorClient, operation: str) -> None:
-        client.attach(NOVA, operation, life.stage.instance, None)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.attach(NOVA, request_key, life.stage.instance, None)
 
     life.ask(request)
     _work_on(life)
@@ -113,8 +113,8 @@ def _fail_to_attach(life: Life) -> None:
 
 
 def _detach(life: Life) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.detach(NOVA, operation, life.stage.instance, None)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.detach(NOVA, request_key, life.stage.instance, None)
 
     life.ask(request)
     _work_on(life)
@@ -187,8 +187,8 @@ def _is_lost(life: Life) -> None:
 
 
 def _program(life: Life) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.program_deployable(NOVA, operation, _deployable(life)[0], life.stage.image)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.program_deployable(NOVA, request_key, _deployable(life)[0], life.stage.image)
 
     life.ask(request)
     life.work()
@@ -246,10 +246,12 @@ def _is_set_up(life: Life) -> None:
     assert life.stage.is_set_up()
 
 
-def _set_status(life: Life, status: DeviceStatus, client: ConductorClient, operation: str) -> None:
+def _set_status(
+    life: Life, status: DeviceStatus, client: ConductorClient, request_key: str
+) -> None:
     with life.stage.ground.watch.reader() as tx:
         uuid = tx.execute(sa.select(Device.uuid)).scalar_one()
-    client.set_device_status(NOVA, operation, uuid, status)
+    client.set_device_status(NOVA, request_key, uuid, status)
 
 
 def _devices(life: Life) -> list[tuple[str, str, bool]]:

@@ -585,12 +585,12 @@ def test_a_host_out_of_service_gives_no_more(scene: Scene) -> None:
 
 
 def test_repeated_operations(scene: Scene, conductor: ConductorClient) -> None:
-    caller = Caller("operators", "operator", "req-attach", everywhere=True)
-    operation, instance = str(uuid4()), scene.server.uuid
+    caller = Caller("operators", "operator", "req-attach", all_projects=True)
+    request_key, instance = str(uuid4()), scene.server.uuid
     for _ in range(2):
-        conductor.attach(caller, operation, instance, None)
+        conductor.attach(caller, request_key, instance, None)
     scene.settle()
-    conductor.attach(caller, operation, instance, None)
+    conductor.attach(caller, request_key, instance, None)
     scene.settle()
     assert (len(scene.attached), scene.guest.reboots) == (1, 1)
     later = str(uuid4())

@@ -22,7 +22,7 @@ from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.agent import AgentClient
 from cyborg.tests.fixtures.machines import provider_of, report_of
 from cyborg.tests.fixtures.proxy import Proxy
@@ -31,7 +31,7 @@ from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.schema.databases import empty_database
 
 HOST = "compute"
-CALLER = Caller("project", "user", "req-lost", everywhere=True, service=True)
+CALLER = Caller("project", "user", "req-lost", all_projects=True, service=True)
 _SETTINGS = conductor_app.Settings(
     host="behind-a-proxy",
     process="0",
@@ -100,13 +100,15 @@ def house(stack: Stack, quiet: Database) -> Iterator[House]:
 
 
 @pytest.fixture
-def operation() -> str:
+def request_key() -> str:
     return str(uuid4())
 
 
 def published(house: House, devices: int = 1) -> int:
     """Have a host reported; gives its agent's epoch."""
-    epoch = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
+    epoch = house.cases.heartbeats.heartbeat(
+        AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None)
+    ).epoch
     house.cases.report_applier.report(HOST, epoch, report_of(HOST, devices))
     return epoch
 
@@ -126,82 +128,84 @@ def binding(arqs: list[str], instance: str) -> list[Binding]:
 
 def test_a_first_hello_and_a_first_report(house: House):
     house.proxy.lose_answer_to(b"COMMIT")
-    welcome = house.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None))
+    reply = house.cases.heartbeats.heartbeat(
+        AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None)
+    )
     assert house.proxy.lost == 1
     report = report_of(HOST, 2)
     house.proxy.lose_answer_to(b"COMMIT")
-    taken = house.cases.report_applier.report(HOST, welcome.epoch, report)
+    taken = house.cases.report_applier.report(HOST, reply.epoch, report)
     assert (house.proxy.lost, house.count("devices"), house.count("attach_handles")) == (2, 2, 4)
-    hello = Hello(HOST, (HOST,), "0", f"bus@{HOST}", welcome.epoch)
-    again = house.cases.heartbeats.hello(hello)
-    assert (again.epoch, again.digest) == (welcome.epoch, report.digest())
+    heartbeat = AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", reply.epoch)
+    again = house.cases.heartbeats.heartbeat(heartbeat)
+    assert (again.epoch, again.digest) == (reply.epoch, report.digest())
     assert again.desired_generation == taken.desired_generation
 
 
 def test_a_sign_of_life(house: House):
     host = f"api-{uuid4().hex[:12]}"
-    house.losing(lambda: house.cases.heartbeats.api_alive(host, "1", "somewhere"))
+    house.losing(lambda: house.cases.heartbeats.api_heartbeat(host, "1", "somewhere"))
     assert house.count("services", host=host, epoch=1) == 1
 
 
-def test_profiles(house: House, operation: str):
+def test_profiles(house: House, request_key: str):
     profile = DeviceProfile(str(uuid4()), "gpu", ({"resources:FPGA": "1"},))
-    made = house.losing(lambda: house.cases.profiles.create(CALLER, operation, profile))
+    made = house.losing(lambda: house.cases.profiles.create(CALLER, request_key, profile))
     assert isinstance(made, DeviceProfile)
     assert (made.uuid, house.count("device_profiles")) == (profile.uuid, 1)
-    other = str(UUID(int=UUID(operation).int ^ 1))
+    other = str(UUID(int=UUID(request_key).int ^ 1))
     house.losing(lambda: house.cases.profiles.delete(CALLER, other, ["gpu"]))
     assert house.count("device_profiles") == 0
 
 
-def test_requests_are_made_once(house: House, operation: str):
+def test_requests_are_made_once(house: House, request_key: str):
     name, before = created(house)
-    made = house.losing(lambda: house.cases.arq_creator.create(CALLER, operation, name))
+    made = house.losing(lambda: house.cases.arq_creator.create(CALLER, request_key, name))
     assert isinstance(made, list)
     assert house.count("extended_accelerator_requests") == len(before) + len(made) == 4
 
 
-def test_a_bind_holds_one_handle_for_each_request(house: House, operation: str):
+def test_a_bind_holds_one_handle_for_each_request(house: House, request_key: str):
     published(house)
     _, arqs = created(house)
     binds = binding(arqs, str(uuid4()))
-    house.losing(lambda: house.cases.arq_binder.patch(CALLER, operation, binds, []))
+    house.losing(lambda: house.cases.arq_binder.patch(CALLER, request_key, binds, []))
     assert house.count("attach_handles", state="held") == 2
     assert house.count("extended_accelerator_requests", state="Bound") == 2
     assert house.count("work", kind="notify") == 2
 
 
-def test_an_unbind(house: House, operation: str):
+def test_an_unbind(house: House, request_key: str):
     published(house)
     _, arqs = created(house)
     house.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, str(uuid4())), [])
-    house.losing(lambda: house.cases.arq_binder.patch(CALLER, operation, [], arqs))
+    house.losing(lambda: house.cases.arq_binder.patch(CALLER, request_key, [], arqs))
     assert house.count("attach_handles", state="held") == 0
     assert house.count("extended_accelerator_requests", state="Unbound") == 2
 
 
 @pytest.mark.parametrize("by", ["instance", "uuid"])
-def test_deletes(house: House, operation: str, by: str):
+def test_deletes(house: House, request_key: str, by: str):
     published(house)
     _, arqs = created(house)
     instance = str(uuid4())
     house.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, instance), [])
     deleter = house.cases.arq_releaser
     if by == "instance":
-        house.losing(lambda: deleter.by_instance(CALLER, operation, instance))
+        house.losing(lambda: deleter.by_instance(CALLER, request_key, instance))
     else:
-        house.losing(lambda: deleter.by_uuid(CALLER, operation, arqs))
+        house.losing(lambda: deleter.by_uuid(CALLER, request_key, arqs))
     assert house.count("extended_accelerator_requests") == 0
     assert house.count("attach_handles", state="free") == 2
 
 
-def test_devices_and_attributes(house: House, operation: str):
+def test_devices_and_attributes(house: House, request_key: str):
     published(house)
     with house.database.reader() as tx:
         device = tx.execute(sa.select(METADATA.tables["devices"].c.uuid)).scalar_one()
         deployable = tx.execute(sa.select(METADATA.tables["deployables"].c.uuid)).scalar_one()
     status = DeviceStatus.MAINTAINING
-    house.losing(lambda: house.cases.device_admin.set_status(CALLER, operation, device, status))
+    house.losing(lambda: house.cases.device_admin.set_status(CALLER, request_key, device, status))
     assert house.count("events", action="maintaining") == 1
     once, again = str(uuid4()), str(uuid4())
     attributes = house.cases.attributes

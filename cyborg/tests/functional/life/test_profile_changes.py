@@ -69,7 +69,7 @@ def test_a_repeated_change_changes_nothing_more(
     conductor: ConductorClient, profile: Callable[..., str], database: Database
 ) -> None:
     name, new, once = profile(FPGA), f"profile-{uuid4().hex}", str(uuid4())
-    wish = ProfileChange(name=new, description="d", describes=True)
+    wish = ProfileChange(name=new, description="d", sets_description=True)
     first = conductor.update_device_profile(CALLER, once, name, wish)
     before = everything(database)
     assert conductor.update_device_profile(CALLER, once, name, wish) == first

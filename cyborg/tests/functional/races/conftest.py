@@ -150,7 +150,7 @@ def racked(stage: Arena, exchange: Exchange, tmp_path_factory: pytest.TempPathFa
     endpoint = Endpoint(
         operations,
         discoveries=DiscoveryRequests(timeout=10.0),
-        on_poke=lambda: None,
+        on_desired_changed=lambda: None,
         check=lambda _epoch: None,
     )
     DirectBus(exchange).server(AGENT_TOPIC, rack.compute, endpoint).start()

@@ -83,7 +83,7 @@ class Site:
         self.name = f"CUSTOM_{uuid4().hex[:12].upper()}"
         self._ground = ground
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        ground.exchange.lose_request("poke", 1000)
+        ground.exchange.lose_request("desired_changed", 1000)
         self._conductor = MortalConductor(
             ground, Witness(CONDUCTOR, self.tape), "control", auto_enable=frozenset()
         )

@@ -231,5 +231,5 @@ def test_a_caller_is_a_decision_without_a_token(client: Client, conductor: FakeC
     assert caller.project_id == people.OWN
     assert caller.user_id == "user-of-member"
     assert caller.service
-    assert not caller.everywhere
+    assert not caller.all_projects
     assert "member" not in caller.request_id

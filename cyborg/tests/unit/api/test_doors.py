@@ -29,7 +29,7 @@ from cyborg.wsgi.api import DIRECTORY, FILES, LazyApplication, arguments
 SHIPPED = Path(__file__).parents[4] / "etc" / "cyborg" / "api-paste.ini"
 
 
-def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+def heartbeat(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [environ["wsgi.url_scheme"].encode()]
 
@@ -40,7 +40,7 @@ def test_the_application_makes_its_application_once_at_the_first_request() -> No
 
     def make(environ: Mapping[str, Any]) -> Any:
         made.append(1)
-        return hello
+        return heartbeat
 
     application = LazyApplication(make)
     assert made == []
@@ -65,7 +65,7 @@ def test_the_application_says_when_there_is_no_configuration_and_looks_again(
     def make(environ: Mapping[str, Any]) -> Any:
         if faults:
             raise faults.pop()
-        return hello
+        return heartbeat
 
     client = webtest.TestApp(LazyApplication(make))
     answer = client.get("/", expect_errors=True)
@@ -236,7 +236,7 @@ def test_an_account_that_cannot_check_tokens_is_refused_at_once(
         [], prog="cyborg-api", default_config_files=[str(path)], conf=cfg.ConfigOpts()
     )
     with pytest.raises(exception.ConfigError, match=words):
-        auth_token.protect(hello, conf)
+        auth_token.protect(heartbeat, conf)
 
 
 def test_the_paste_file_that_we_ship_loads(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def serve(make_conf: MakeConf) -> Iterator[Callable[[str], HttpServer]]:
     running: list[HttpServer] = []
 
     def start(text: str = "") -> HttpServer:
-        server = HttpServer(hello, make_conf(f"[api]\nport = 0\n{text}"))
+        server = HttpServer(heartbeat, make_conf(f"[api]\nport = 0\n{text}"))
         server.start()
         running.append(server)
         return server
@@ -288,7 +288,7 @@ def test_a_port_that_is_taken(make_conf: MakeConf) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(exception.ConfigError, match=f"port = {port} cannot be listened on"):
-            HttpServer(hello, make_conf(f"[api]\nport = {port}\n"))
+            HttpServer(heartbeat, make_conf(f"[api]\nport = {port}\n"))
 
 
 @pytest.fixture(scope="session")
@@ -351,4 +351,4 @@ def _ask(connection: http.client.HTTPConnection) -> bytes:
 )
 def test_tls_that_is_set_up_wrongly(make_conf: MakeConf, text: str, word: str) -> None:
     with pytest.raises(exception.ConfigError, match=word):
-        HttpServer(hello, make_conf(f"[api]\nport = 0\n{text}"))
+        HttpServer(heartbeat, make_conf(f"[api]\nport = 0\n{text}"))

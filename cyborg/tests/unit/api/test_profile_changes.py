@@ -18,9 +18,9 @@ NEWEST = "accelerator 2.4"
     ("body", "wish"),
     [
         ({"name": "new"}, ProfileChange(name="new")),
-        ({"description": "d"}, ProfileChange(description="d", describes=True)),
-        ({"description": ""}, ProfileChange(description="", describes=True)),
-        ({"description": None}, ProfileChange(describes=True)),
+        ({"description": "d"}, ProfileChange(description="d", sets_description=True)),
+        ({"description": ""}, ProfileChange(description="", sets_description=True)),
+        ({"description": None}, ProfileChange(sets_description=True)),
         (
             {"groups": GROUPS},
             ProfileChange(groups=({"resources:FPGA": "2", "trait:CUSTOM_A": "required"},)),
@@ -29,12 +29,12 @@ NEWEST = "accelerator 2.4"
 )
 @pytest.mark.parametrize("key", ["<profile>", "gpu", FACTS["profile"].upper()])
 def test_what_is_sent_changes_and_nothing_else(
-    client: Client, conductor: FakeConductor, key: str, body: Any, wish: ProfileChange
+    client: Client, conductor: FakeConductor, key: str, body: Any, change: ProfileChange
 ) -> None:
     before = client.send("GET", f"{PATH}/gpu").body["device_profile"]
     answer = client.send("PATCH", f"{PATH}/{key}", body, version=NEWEST)
     assert answer.status == 200
-    assert [arguments["wish"] for _, _, arguments in conductor.calls] == [wish]
+    assert [arguments["change"] for _, _, arguments in conductor.calls] == [change]
     changed = {name for name in before if answer.body[name] != before[name]}
     assert changed <= set(body)
 

@@ -46,9 +46,9 @@ def test_the_words_that_clients_know() -> None:
 
 
 def test_uuids_follow_from_the_operation() -> None:
-    operation = str(uuid4())
-    made = arq_uuids(operation, 5)
-    assert made == arq_uuids(operation, 5)
-    assert made[:3] == arq_uuids(operation, 3)
+    request_key = str(uuid4())
+    made = arq_uuids(request_key, 5)
+    assert made == arq_uuids(request_key, 5)
+    assert made[:3] == arq_uuids(request_key, 3)
     assert len({str(UUID(one)) for one in made}) == 5
     assert set(made).isdisjoint(arq_uuids(str(uuid4()), 5))

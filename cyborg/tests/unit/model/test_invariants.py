@@ -109,7 +109,7 @@ def test_most_damages_are_found_once(kind: Kind) -> None:
             Kind.WRONG_PROVIDER,
         },
         Kind.UNSAFE_HANDLE: {Kind.DRIFT},
-        Kind.QUARANTINED_HANDLE: {Kind.DRIFT, Kind.OVERSHOWN},
+        Kind.QUARANTINED_HANDLE: {Kind.DRIFT, Kind.EXCESS_INVENTORY},
     }
     assert others <= consequences.get(kind, set())
 
@@ -173,7 +173,7 @@ def test_units_that_placement_gives_out_have_handles(
     whole = reshow(
         SMALL, "host-1", provider, replace(shown, inventories={RESOURCE_CLASS: inventory})
     )
-    assert ((Kind.OVERSHOWN, provider) in named(whole)) is wrong
+    assert ((Kind.EXCESS_INVENTORY, provider) in named(whole)) is wrong
 
 
 def test_what_others_put_there_is_theirs() -> None:

@@ -126,7 +126,7 @@ def test_a_peer_of_another_release_is_named(bus: FakeBus, line: RPCClient, kind:
 
 def test_no_answer_is_asked_for_once_more(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, fine]
-    assert line.call("bind", operation="o") == "fine"
+    assert line.call("bind", request_key="o") == "fine"
     first, second = bus.calls
     assert first == second
 
@@ -142,9 +142,9 @@ def test_no_answer_twice_is_an_outcome_unknown(bus: FakeBus, line: RPCClient) ->
 
 def test_a_write_is_repeated_until_its_time_is_over(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, silent, silent, fine]
-    assert line.call_until("bind", within=5.0, operation="o") == "fine"
+    assert line.call_until("bind", within=5.0, request_key="o") == "fine"
     assert verbs(bus) == ["bind"] * 4
-    assert {str(arguments) for *_, arguments in bus.calls} == {"{'operation': 'o'}"}
+    assert {str(arguments) for *_, arguments in bus.calls} == {"{'request_key': 'o'}"}
     times = [prepared["timeout"] for _, prepared, *_ in bus.calls]
     assert times == sorted(times, reverse=True)
     assert times[0] <= 5.0
@@ -269,16 +269,20 @@ def test_one_server_is_asked_once(
 
 
 def test_a_hint_never_raises(bus: FakeBus, line: RPCClient) -> None:
-    line.tell_server("host-1", "poke")
+    line.tell_server("host-1", "desired_changed")
     assert wait_until(lambda: bool(bus.casts), timeout=5)
-    assert bus.casts == [("poke", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})]
+    assert bus.casts == [
+        ("desired_changed", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})
+    ]
 
 
 def test_a_hint_too_asks_for_no_newer_peer_than_it_must(bus: FakeBus) -> None:
-    line = RPCClient(cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"poke.why": "1.1"})
-    line.tell_server("host-1", "poke", why=None)
+    line = RPCClient(
+        cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"desired_changed.why": "1.1"}
+    )
+    line.tell_server("host-1", "desired_changed", why=None)
     assert wait_until(lambda: bool(bus.casts), timeout=5)
-    line.tell_server("host-1", "poke", why="news")
+    line.tell_server("host-1", "desired_changed", why="news")
     assert wait_until(lambda: len(bus.casts) > 1, timeout=5)
     line.close()
     sent = [(prepared["version"], arguments) for _, prepared, arguments in bus.casts]
