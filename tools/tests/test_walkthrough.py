@@ -126,7 +126,7 @@ def test_step_fails_with_an_unexpected_exit_status(operator: Operator, service: 
     with pytest.raises(StepFailed, match="status 1 came back, and 0 was expected"):
         operator.does("driver-list")
     operator.is_refused("driver-list", "It is in use")
-    with pytest.raises(StepFailed, match="'in the way' is not in what it said"):
+    with pytest.raises(StepFailed, match="'in the way' is not in its output"):
         operator.is_refused("driver-list", "in the way")
     with pytest.raises(StepFailed, match="status 0 came back, and 1 was expected"):
         operator.is_refused(f"service-show {AGENT}")
