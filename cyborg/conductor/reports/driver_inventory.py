@@ -64,7 +64,7 @@ class DriverInventory:
                 "endpoint": driver.endpoint,
                 "accepts": [asdict(option) for option in driver.accepts],
             }
-            if old is None or old.wanted is None:
+            if old is None or old.requested is None:
                 # The host decides until an operator has enabled or disabled the driver.
                 columns["enabled"] = driver.state is not DriverState.STOPPED
             if old is None:

@@ -287,7 +287,7 @@ def test_users_change_labels_and_no_status(client: Client, conductor: FakeConduc
     assert scopes == {people.OWN, people.OTHER}
 
 
-@pytest.mark.parametrize(("as_", "everywhere"), [("member", False), ("operator", True)])
+@pytest.mark.parametrize(("as_", "all_projects"), [("member", False), ("operator", True)])
 def test_project_scope_is_sent_to_the_conductor(
     client: Client, conductor: FakeConductor, as_: str, all_projects: bool
 ) -> None:
