@@ -129,11 +129,11 @@ class BadState(Conflict):
 
 
 class NoFreeHandle(Conflict):
-    """The resource provider has too few free units for this bind; ``wanted`` is their number."""
+    """The resource provider has too few free units for this bind; ``requested`` is their number."""
 
     kind = "NoFreeHandle"
     sentence = (
-        "Resource provider {provider} has too few free attach handles for {wanted} accelerator "
+        "Resource provider {provider} has too few free attach handles for {requested} accelerator "
         "request(s). Use another resource provider, or delete instances that hold its units."
     )
 

@@ -63,10 +63,10 @@ class Policy:
         decisions = self._decisions
         if key not in decisions:
             decisions[key] = self._decide(rule, creds)
-        everywhere = decisions[key]
-        if everywhere is None:
+        all_projects = decisions[key]
+        if all_projects is None:
             raise exception.Forbidden(reason=f"Policy does not allow {rule} to be performed.")
-        return everywhere
+        return all_projects
 
     def _decide(self, rule: str, creds: dict[str, Any]) -> bool | None:
         """Return the result of ``authorize``, or None when the rule does not pass."""

@@ -126,7 +126,7 @@ def make_parts(
     driver_manager = DriverManager(loaded, load)
     if cache.desired is not None:
         # The last known requests of operators, until the conductor answers.
-        driver_manager.apply(cache.desired.drivers, cache.desired.made)
+        driver_manager.apply(cache.desired.drivers, cache.desired.operator_created)
     discoveries = DiscoveryRequests(timeout=_OPERATION_TIMEOUT)
     checks = HealthChecks(
         drivers=driver_manager.drivers,
@@ -216,7 +216,7 @@ def assemble(
     endpoint = Endpoint(
         parts.operations,
         discoveries=parts.discoveries,
-        on_poke=heartbeat.wake,
+        on_desired_changed=heartbeat.wake,
         check=parts.loop.check,
         reload=reload,
     )

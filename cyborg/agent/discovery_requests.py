@@ -37,8 +37,8 @@ class DiscoveryRequests:
         For a new request, call ``wake``, which makes the agent loop run at once.
         """
         with self._lock:
-            is_new = task.operation not in self._requests
-            _, answer = self._requests.setdefault(task.operation, (task, Future()))
+            is_new = task.request_key not in self._requests
+            _, answer = self._requests.setdefault(task.request_key, (task, Future()))
             while len(self._requests) > _MAX_REQUESTS:
                 self._requests.popitem(last=False)
         if is_new:
@@ -46,7 +46,7 @@ class DiscoveryRequests:
         try:
             return answer.result(self._timeout)
         except FutureTimeout:
-            return Discovered(task.operation, done=False)
+            return Discovered(task.request_key, done=False)
 
     def pending(self) -> list[DiscoveryTask]:
         """Return the requests without an answer, the oldest first."""
@@ -98,9 +98,9 @@ class DiscoveryRequests:
                 )
                 requested = (findings.get(task.driver, missing),)
             with self._lock:
-                request = self._requests.get(task.operation)
+                request = self._requests.get(task.request_key)
             if request is not None and not request[1].done():
-                request[1].set_result(Discovered(task.operation, drivers=requested))
+                request[1].set_result(Discovered(task.request_key, drivers=requested))
             for name in list(self._old_reports) if task.driver is None else [task.driver]:
                 self._old_reports.pop(name, None)
 

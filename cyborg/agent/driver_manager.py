@@ -10,7 +10,7 @@ from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Device
-from cyborg.model.report import DriverState, Made, RequestedDriver
+from cyborg.model.report import CreatedDevice, DriverState, RequestedDriver
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -28,10 +28,11 @@ class DriverManager:
     """Load and unload drivers as operators request it.
 
     ``drivers`` are the loaded drivers; ``failures`` are the names of drivers that could not be
-    loaded, with the reason; ``idle`` are drivers that are installed and not loaded. ``hellos`` is
-    what each of all these drivers says about itself, ``accepts`` the options that operators may set
-    of it. All are changed in place. ``refusals`` are the drivers whose last requested state could
-    not be reached, with the reason; a driver whose new options are not valid keeps its old ones.
+    loaded, with the reason; ``idle`` are drivers that are installed and not loaded.
+    ``installed_drivers`` is what each of all these drivers says about itself, ``accepts`` the
+    options that operators may set of it. All are changed in place. ``refusals`` are the drivers
+    whose last requested state could not be reached, with the reason; a driver whose new options are
+    not valid keeps its old ones.
     """
 
     def __init__(self, loaded: Sequence[LoadResult], load: Load) -> None:
@@ -41,7 +42,7 @@ class DriverManager:
         self.drivers = _usable(self._configured)
         self.idle = _usable(self._others)
         self.failures = {result.name: result.error for result in loaded if result.error is not None}
-        self.hellos = {result.name: result.hello for result in loaded}
+        self.installed_drivers = {result.name: result.installed for result in loaded}
         self.accepts = {result.name: result.accepts for result in loaded}
         self.refusals: dict[str, str] = {}
         self._created: dict[str, dict[str, Device]] = {}
@@ -50,7 +51,9 @@ class DriverManager:
             level = logging.ERROR if name in self._configured else logging.INFO
             LOG.log(level, "Driver %s failed to load: %s", name, reason)
 
-    def apply(self, requested: Sequence[RequestedDriver], created: Sequence[Made] = ()) -> bool:
+    def apply(
+        self, requested: Sequence[RequestedDriver], created: Sequence[CreatedDevice] = ()
+    ) -> bool:
         """Load and unload drivers as requested; return whether anything has changed.
 
         A driver that is loaded as requested is left alone. A driver that could not be loaded is
@@ -87,7 +90,7 @@ class DriverManager:
         if result.driver is not None:
             LOG.info("Driver %s loaded", name)
             self.drivers[name] = result.driver
-            self.hellos[name] = result.hello
+            self.installed_drivers[name] = result.installed
             self.accepts[name] = result.accepts
             self._options[name] = dict(options)
             for outdated in (self.failures, self.refusals, self.idle):
@@ -99,7 +102,7 @@ class DriverManager:
         self.refusals[name] = reason
         if name not in self.drivers:
             self.failures[name] = reason
-            self.hellos[name] = result.hello
+            self.installed_drivers[name] = result.installed
             self.idle.pop(name, None)
 
     def _unload(self, name: str) -> None:
@@ -114,15 +117,17 @@ class DriverManager:
         if driver is not None:
             LOG.info("Driver %s unloaded", name)
             self.idle[name] = driver
-            self.hellos[name] = replace(self.hellos[name], status=DriverState.STOPPED)
+            self.installed_drivers[name] = replace(
+                self.installed_drivers[name], status=DriverState.STOPPED
+            )
             return
         if name in self.idle:
             return
         initial = self._others.get(name)
         if initial is None:
-            self.hellos.pop(name, None)
+            self.installed_drivers.pop(name, None)
             return
-        self.hellos[name] = initial.hello
+        self.installed_drivers[name] = initial.installed
         if initial.driver is not None:
             self.idle[name] = initial.driver
         elif initial.error is not None:

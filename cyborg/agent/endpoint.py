@@ -41,14 +41,14 @@ class Endpoint:
         operations: Operations,
         *,
         discoveries: DiscoveryRequests,
-        on_poke: Callable[[], None],
+        on_desired_changed: Callable[[], None],
         check: Callable[[int], None],
         reload: Callable[[int], None] = _cannot_reload,
     ) -> None:
         self._operations = operations
         self._discoveries = discoveries
         self._check = check
-        self._on_poke = on_poke
+        self._on_desired_changed = on_desired_changed
         self._reload = reload
 
     @_answering
@@ -71,7 +71,7 @@ class Endpoint:
     @_answering
     def discovery(self, context: Context, *, task: Any) -> Any:
         request = self._checked(DiscoveryTask, task)
-        return wire.dump(self._discoveries.request(request, wake=self._on_poke))
+        return wire.dump(self._discoveries.request(request, wake=self._on_desired_changed))
 
     @_answering
     def reload(self, context: Context, *, agent_epoch: int) -> None:
@@ -82,8 +82,8 @@ class Endpoint:
         return wire.dump(self._operations.install(self._checked(InstallTask, task)))
 
     @_answering
-    def poke(self, context: Context) -> None:
-        self._on_poke()
+    def desired_changed(self, context: Context) -> None:
+        self._on_desired_changed()
 
     def _checked(self, kind: type[T], task: Any) -> T:
         loaded = wire.load(kind, task)

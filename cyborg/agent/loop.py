@@ -26,12 +26,12 @@ from cyborg.clients.placement_sync import Publisher
 from cyborg.drivers.base import DriverContext
 from cyborg.model.device import Device
 from cyborg.model.process import AGENT
-from cyborg.model.report import Desired, DriverState, Hello, Report, Welcome
+from cyborg.model.report import AgentHeartbeat, Desired, DriverState, HeartbeatReply, Report
 from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
 
-#: The maximal length of ``Hello.failure``, in characters.
+#: The maximal length of ``AgentHeartbeat.failure``, in characters.
 _MAX_FAILURE: Final = 2000
 
 
@@ -151,7 +151,7 @@ class AgentLoop:
         # 2. Send the heartbeat and fetch the desired state. The first scan needs it: drivers would
         # report devices that guests hold as lost otherwise.
         try:
-            welcome = self._send_hello()
+            reply = self._send_heartbeat()
         except exception.StaleEpoch:
             # Another agent has taken over this host and its providers in Placement.
             raise
@@ -179,7 +179,7 @@ class AgentLoop:
         report = self._scan()
 
         # 4. Report it, and answer the discovery requests.
-        self._send_report(welcome, self._checks.add_health(report))
+        self._send_report(reply, self._checks.add_health(report))
         self._discoveries.answer(
             requests,
             last_report,
@@ -189,14 +189,14 @@ class AgentLoop:
         )
 
         # 5. Start repairs of units whose preparation is not as desired.
-        sync_error = self._sync_units(welcome.epoch)
+        sync_error = self._sync_units(reply.epoch)
 
         # 6. Publish the desired providers.
         if self._providers.root is not None:
             placement_error = None
             if self._desired is not None:
                 self._desired = self._providers.publish(
-                    self._desired, welcome.epoch, known_before=welcome.digest is not None
+                    self._desired, reply.epoch, known_before=reply.digest is not None
                 )
 
         error = sync_error or placement_error
@@ -219,7 +219,7 @@ class AgentLoop:
 
     @property
     def epoch(self) -> int | None:
-        """Return the epoch of this agent; None until the conductor has answered its first hello."""
+        """Return the epoch of this agent; None before the first reply to a heartbeat."""
         return self._epoch
 
     def devices(self) -> list[tuple[str, Device]]:
@@ -234,27 +234,27 @@ class AgentLoop:
         report = self._report
         return {} if report is None else {driver.driver: driver.state for driver in report.drivers}
 
-    def _send_hello(self) -> Welcome:
+    def _send_heartbeat(self) -> HeartbeatReply:
         """Send the heartbeat, and fetch the desired state if it has changed."""
         identity, failure = self._identity, self._failure()
-        welcome = self._conductor.hello(
-            Hello(
+        reply = self._conductor.heartbeat(
+            AgentHeartbeat(
                 identity.host,
                 self._providers.names,
                 identity.version,
                 identity.endpoint,
                 self._epoch,
-                drivers=tuple(self._driver_manager.hellos.values()),
+                drivers=tuple(self._driver_manager.installed_drivers.values()),
                 bus_error=self._bus_error(),
                 status=DriverState.FAILED if failure else DriverState.READY,
                 failure=failure,
             )
         )
-        if self._epoch not in (None, welcome.epoch):
+        if self._epoch not in (None, reply.epoch):
             self._rerun(_Event.NEW_EPOCH)
-        self._epoch = welcome.epoch
-        self._fetch_desired(welcome.desired_generation)
-        return welcome
+        self._epoch = reply.epoch
+        self._fetch_desired(reply.desired_generation)
+        return reply
 
     def _failure(self) -> str:
         """Return why no enabled driver works; empty if a driver works, or none is enabled.
@@ -268,8 +268,8 @@ class AgentLoop:
             }
         else:
             states = {
-                name: (hello.status, manager.failures.get(name))
-                for name, hello in manager.hellos.items()
+                name: (installed.status, manager.failures.get(name))
+                for name, installed in manager.installed_drivers.items()
             }
         enabled = {
             name: (state, error)
@@ -302,7 +302,7 @@ class AgentLoop:
         if self._desired is None:
             return
         before = dict(self._driver_manager.drivers)
-        if self._driver_manager.apply(self._desired.drivers, self._desired.made):
+        if self._driver_manager.apply(self._desired.drivers, self._desired.operator_created):
             self._rerun(_Event.DRIVERS_CHANGED)
             after = self._driver_manager.drivers
             changed = {name for name in before | after if before.get(name) is not after.get(name)}
@@ -334,13 +334,13 @@ class AgentLoop:
         self._ended_at[_Step.SCAN] = self._clock()
         return report
 
-    def _send_report(self, welcome: Welcome, report: Report) -> None:
+    def _send_report(self, reply: HeartbeatReply, report: Report) -> None:
         """Send the report unless the conductor has it already; note what it does not keep."""
-        if report.digest() == welcome.digest:
+        if report.digest() == reply.digest:
             self._cache.store(report=report)
             return
         host = self._identity.host
-        acknowledged = self._conductor.report(host, welcome.epoch, report)
+        acknowledged = self._conductor.report(host, reply.epoch, report)
         self._cache.store(report=report)
         self._rerun(_Event.REPORTED)
         devices = sum(len(driver.devices) for driver in report.drivers)

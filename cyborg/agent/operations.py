@@ -100,7 +100,7 @@ class Operations:
                 image_uuid = self._load_image(driver, task, image_order)
             if image_order is None or image_order.prepare:
                 self._call_in_order(task, "prepare", lambda: driver.prepare(task))
-            return Outcome(task.operation, image=image_uuid)
+            return Outcome(task.request_key, image=image_uuid)
 
         return self._run(task, "prepare", run)
 
@@ -110,7 +110,7 @@ class Operations:
 
         def run() -> Outcome:
             self._call_in_order(task, "release", lambda: driver.release(task))
-            return Outcome(task.operation)
+            return Outcome(task.request_key)
 
         return self._run(task, "release", run)
 
@@ -124,7 +124,7 @@ class Operations:
 
         def run() -> Outcome:
             self._program(driver, task)
-            return Outcome(task.operation)
+            return Outcome(task.request_key)
 
         return self._run(task, "program", run)
 
@@ -135,13 +135,13 @@ class Operations:
         def run() -> Outcome:
             try:
                 self._call_driver(
-                    task, "install", lambda: driver.install(task.device_key, task.operation)
+                    task, "install", lambda: driver.install(task.device_key, task.request_key)
                 )
                 note = self._check_set_up(driver, task.device_key)
                 # Read it before the conductor enables the device, so that a faulty device is not
                 # offered until the next poll.
                 health = self._health(task.driver, task.device_key)
-                return Outcome(task.operation, note=note, health=health)
+                return Outcome(task.request_key, note=note, health=health)
             finally:
                 self._request_scan()
 
@@ -175,25 +175,27 @@ class Operations:
     def _run(self, task: Task, verb: str, call: Callable[[], Outcome]) -> Outcome:
         """Return the outcome of a task; ``done`` is False if it has not ended in time."""
         with self._lock:
-            future = self._operations.get(task.operation)
+            future = self._operations.get(task.request_key)
             if future is None:
                 future = self._executor.submit((task.driver, task.device_key), call)
-                self._operations[task.operation] = future
+                self._operations[task.request_key] = future
                 while len(self._operations) > self._max_operations:
                     self._operations.popitem(last=False)
         try:
             return future.result(self._timeout)
         except FutureTimeout:
-            return Outcome(task.operation, done=False)
+            return Outcome(task.request_key, done=False)
         except exception.CyborgError as error:
             # The conductor may try the operation again under the same id.
             with self._lock:
-                self._operations.pop(task.operation, None)
+                self._operations.pop(task.request_key, None)
             if isinstance(error, exception.Unavailable):
                 raise
             target = task.device_key if isinstance(task, InstallTask) else task.deployable
-            LOG.warning("%s of %s failed (operation %s): %s", verb, target, task.operation, error)
-            return Outcome(task.operation, fault=str(error))
+            LOG.warning(
+                "%s of %s failed (request key %s): %s", verb, target, task.request_key, error
+            )
+            return Outcome(task.request_key, fault=str(error))
 
     def _call_in_order(
         self, task: HandleTask | ProgramTask, verb: str, call: Callable[[], None]
@@ -207,7 +209,7 @@ class Operations:
         finally:
             # A comparison that read the unit during the call saw neither the old nor the new state.
             self._count_change(task.unit)
-        LOG.info("%s of %s completed (operation %s)", verb, task.deployable, task.operation)
+        LOG.info("%s of %s completed (request key %s)", verb, task.deployable, task.request_key)
 
     def _check_order(self, task: HandleTask | ProgramTask, verb: str) -> None:
         """Raise Conflict if a later task of the unit was run already.
@@ -261,9 +263,9 @@ class Operations:
         try:
             self._driver_calls(task.driver, verb, call)
         except exception.CyborgError as error:
-            self._journal.end(task.operation, str(error))
+            self._journal.end(task.request_key, str(error))
             raise
-        self._journal.end(task.operation)
+        self._journal.end(task.request_key)
 
     def _check_set_up(self, driver: Driver, device_key: str) -> str | None:
         """Return a note for the operator about a device that was set up, if there is any.
@@ -291,13 +293,13 @@ class Operations:
             image_uuid = self._glance().with_function(image_order.function_id or "")
         if image_uuid == image_order.loaded:
             return image_uuid
-        if not image_order.alone:
+        if not image_order.exclusive:
             raise exception.Conflict(
                 reason=f"{task.deployable} is in use with image {image_order.loaded or 'unknown'}, "
                 f"and image {image_uuid} is requested"
             )
         program_task = ProgramTask(
-            operation=task.operation,
+            request_key=task.request_key,
             driver=task.driver,
             device_key=task.device_key,
             deployable=task.deployable,

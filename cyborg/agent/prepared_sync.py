@@ -9,7 +9,7 @@ from cyborg.agent.driver_manager import UNCOUNTED, DriverCalls
 from cyborg.agent.operations import Operations
 from cyborg.agent.state_store import OperationJournal
 from cyborg.drivers.base import Driver
-from cyborg.model.work import Holding, Unit, Use, WorkKind
+from cyborg.model.work import Unit, UnitUse, Use, WorkKind
 from cyborg.rpc.conductor import ReportClient
 
 LOG = logging.getLogger(__name__)
@@ -53,14 +53,16 @@ class PreparedUnitsSync:
         if not prepared and not self._journal.has_interrupted:
             return
         interrupted = self._journal.interrupted_units
-        holdings = self._conductor.holdings(host, epoch)
-        for holding in holdings.units:
-            task = holding.task
-            verb = _repair(holding, prepared.get(task.driver), interrupted=task.unit in interrupted)
+        unit_uses = self._conductor.unit_uses(host, epoch)
+        for unit_use in unit_uses.units:
+            task = unit_use.task
+            verb = _repair(
+                unit_use, prepared.get(task.driver), interrupted=task.unit in interrupted
+            )
             if verb is not None and task.driver in self._drivers:
                 self._operations.repair(verb, task, since=since)
         self._journal.resolve_interrupted()
-        recorded = {holding.task.unit for holding in holdings.units}
+        recorded = {unit_use.task.unit for unit_use in unit_uses.units}
         unrecorded = frozenset().union(*prepared.values()) - recorded
         for unit in sorted(unrecorded - self._logged):
             LOG.warning(
@@ -73,17 +75,17 @@ class PreparedUnitsSync:
 
 
 def _repair(
-    holding: Holding, prepared: frozenset[Unit] | None, *, interrupted: bool
+    unit_use: UnitUse, prepared: frozenset[Unit] | None, *, interrupted: bool
 ) -> WorkKind | None:
     """Return the verb that brings a unit into its required state; None if it is in that state.
 
     ``prepared`` is None where the driver cannot list its units. How far an ``interrupted``
     operation got is unknown. The verbs are idempotent, so the agent repeats the required one.
     """
-    unit = holding.task.unit
-    if holding.use is Use.PREPARED:
+    unit = unit_use.task.unit
+    if unit_use.use is Use.PREPARED:
         if interrupted or (prepared is not None and unit not in prepared):
             return WorkKind.PREPARE
-    elif holding.use is Use.FREE and (interrupted or (prepared is not None and unit in prepared)):
+    elif unit_use.use is Use.FREE and (interrupted or (prepared is not None and unit in prepared)):
         return WorkKind.RELEASE
     return None

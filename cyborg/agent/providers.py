@@ -142,7 +142,7 @@ class Providers:
             self._refused = refused
         if not any(outcome.verdict is Verdict.FAILED for outcome in outcomes):
             self._published_generation = desired.generation
-        return desired if staying else replace(desired, retired=())
+        return desired if staying else replace(desired, obsolete_providers=())
 
     def _remove(self, desired: Desired, epoch: int, root: str) -> dict[str, str]:
         """Remove the providers of removed devices and tell the conductor.
@@ -151,7 +151,7 @@ class Providers:
         """
         removed: list[str] = []
         staying: dict[str, str] = {}
-        for provider in desired.retired:
+        for provider in desired.obsolete_providers:
             try:
                 self._publisher.retire(provider.uuid, root=root)
                 removed.append(provider.name)
@@ -168,7 +168,7 @@ class Providers:
                         staying[provider.name],
                     )
         if removed:
-            self._conductor.retired(self._host, epoch, removed)
+            self._conductor.providers_removed(self._host, epoch, removed)
         return staying
 
     def _is_check_due(self) -> bool:

@@ -67,7 +67,7 @@ class Readings:
     """Read and send once in each call of ``run_once``.
 
     ``devices`` returns the devices of the last scan with their drivers, ``epoch`` the epoch of this
-    agent, which is None until the conductor has answered its first hello.
+    agent, which is None until the conductor has answered its first heartbeat.
     """
 
     def __init__(

@@ -37,9 +37,9 @@ class Reporter:
         ]
         failed = []
         for name, reason in manager.failures.items():
-            # Only a driver that is enabled can fail; the hello of any other says STOPPED.
-            hello = manager.hellos.get(name)
-            state = DriverState.FAILED if hello is None else hello.status
+            # Only a driver that is enabled can fail; any other is installed as STOPPED.
+            installed = manager.installed_drivers.get(name)
+            state = DriverState.FAILED if installed is None else installed.status
             failed.append(DriverReport(name, state, error=reason))
         self._idle = {
             name: self._idle.get(name) or _without_devices(self._scan_driver(name, driver, context))
@@ -72,14 +72,14 @@ class Reporter:
 
     def _with_hello(self, report: DriverReport) -> DriverReport:
         """Return the report with the type, version and options of its driver."""
-        hello = self._driver_manager.hellos.get(report.driver)
-        if hello is None:
+        installed = self._driver_manager.installed_drivers.get(report.driver)
+        if installed is None:
             return report
         return replace(
             report,
-            endpoint=hello.endpoint,
-            type=hello.type,
-            version=hello.version,
+            endpoint=installed.endpoint,
+            type=installed.type,
+            version=installed.version,
             accepts=self._driver_manager.accepts.get(report.driver, ()),
         )
 

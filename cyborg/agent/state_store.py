@@ -209,33 +209,33 @@ class OperationJournal:
             LOG.warning(
                 "The previous agent process stopped in the middle of %s of %s (operation %s, begun "
                 "%s): the agent repeats or reverts it, as the conductor requires",
-                *(record.get(name, "?") for name in ("verb", "deployable", "operation", "at")),
+                *(record.get(name, "?") for name in ("verb", "deployable", "request_key", "at")),
             )
 
     def begin(self, verb: str, task: HandleTask | InstallTask | ProgramTask) -> None:
         """Write a begin record, before the driver is called."""
         values = {
             "verb": verb,
-            "operation": task.operation,
+            "request_key": task.request_key,
             "driver": task.driver,
             "deployable": task.device_key if isinstance(task, InstallTask) else task.deployable,
             "handle": task.handle_key if isinstance(task, HandleTask) else None,
         }
         with self._lock:
             # The conductor repeats the operation under its id: it is this process's own now.
-            self._interrupted.pop(task.operation, None)
+            self._interrupted.pop(task.request_key, None)
         self._write_record(values)
 
-    def end(self, operation: str, fault: str | None = None) -> None:
+    def end(self, request_key: str, fault: str | None = None) -> None:
         """Write an end record, after the driver's call; ``fault`` is the error of the call."""
-        self._write_record({"ended": operation, "fault": fault})
+        self._write_record({"ended": request_key, "fault": fault})
 
     def resolve_interrupted(self) -> None:
         """End all interrupted operations: their units were compared with the conductor's state."""
         with self._lock:
             operations, self._interrupted = list(self._interrupted), {}
-        for operation in operations:
-            self.end(operation, "interrupted by a stop of the agent")
+        for request_key in operations:
+            self.end(request_key, "interrupted by a stop of the agent")
 
     def _write_record(self, values: dict[str, Any]) -> None:
         record = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
@@ -255,8 +255,8 @@ class OperationJournal:
         if "ended" in record:
             begin = self._open.pop(record["ended"], None)
             self._ended.extend([begin, record] if begin is not None else [record])
-        elif "operation" in record:
-            self._open[record["operation"]] = record
+        elif "request_key" in record:
+            self._open[record["request_key"]] = record
 
     def _rewrite(self) -> None:
         records = [*self._ended, *self._open.values()]

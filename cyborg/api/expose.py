@@ -182,7 +182,7 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
     minor = microversion.BASE if req.minor is None else req.minor
     own_project = None
     try:
-        everywhere = settings.policy.authorize(context, rule)
+        all_projects = settings.policy.authorize(context, rule)
     except exception.Forbidden:
         if own is None or minor < microversion.OPERATORS:
             raise
@@ -192,12 +192,12 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
             raise exception.Forbidden(
                 reason=f"Policy does not allow {rule} to be performed, nor {own}."
             ) from None
-        everywhere, own_project = False, context.project_id
+        all_projects, own_project = False, context.project_id
     caller = Caller(
         project_id=context.project_id,
         user_id=context.user_id,
         request_id=req.request_id,
-        everywhere=everywhere,
+        all_projects=all_projects,
         service=context.is_service(settings.service_roles),
     )
     key = req.headers.get(IDEMPOTENCY_KEY) if long else None
@@ -205,7 +205,7 @@ def _call(settings: Settings, req: Request, rule: str, own: str | None, *, long:
         str(uuid4()) if key is None else _checked(types.UUID_TYPE.read, key, IDEMPOTENCY_KEY)
     )
     links = Links.of(req, settings.public_endpoint)
-    scope = None if everywhere else caller.project_id
+    scope = None if all_projects else caller.project_id
     return Call(caller, request_key, minor, links, scope, own_project)
 
 

@@ -94,7 +94,7 @@ def assemble(
         publisher=publisher,
         down_after=settings.down_after,
     )
-    worker.handle(WorkKind.FORGET, host_remover.remove)
+    worker.handle(WorkKind.REMOVE_SERVICE, host_remover.remove)
     cases = use_cases(settings=settings, db=db, agents=agents, peers=peers, wake=worker.wake)
     daemon = Daemon(CONDUCTOR)
     daemon.at_end(db.close)
@@ -227,9 +227,9 @@ def make_worker(
     query = AgentQuery(db=db, queue=queue, agents=agents, down_after=settings.agent_down_ms)
     driver_work = DriverWork(db=db, queue=queue, query=query, agents=agents, wake=worker.wake)
     worker.handle(WorkKind.DISCOVER, query.discover)
-    worker.handle(WorkKind.DRIVER, driver_work.configure)
-    worker.handle(WorkKind.UNINSTALL, driver_work.uninstall)
+    worker.handle(WorkKind.CONFIGURE_DRIVER, driver_work.configure)
+    worker.handle(WorkKind.UNINSTALL_DRIVER, driver_work.uninstall)
     creation_work = CreationWork(db=db, queue=queue, query=query, agents=agents)
-    worker.handle(WorkKind.CREATE, creation_work.create)
-    worker.handle(WorkKind.INSTALL, DeviceSetUp(db=db, queue=queue, agents=agents).install)
+    worker.handle(WorkKind.CREATE_DEVICE, creation_work.create)
+    worker.handle(WorkKind.SET_UP_DEVICE, DeviceSetUp(db=db, queue=queue, agents=agents).install)
     return worker

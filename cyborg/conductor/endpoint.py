@@ -35,7 +35,7 @@ from cyborg.model.creation import Creation
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.process import CONDUCTOR
-from cyborg.model.report import Hello, Reading, Report
+from cyborg.model.report import AgentHeartbeat, Reading, Report
 from cyborg.rpc import versions
 from cyborg.rpc.faults import answering
 
@@ -181,27 +181,29 @@ class Endpoint:
 
     @_request
     def create_arqs(
-        self, context: Context, *, caller: Caller, operation: str, profile_name: str
+        self, context: Context, *, caller: Caller, request_key: str, profile_name: str
     ) -> Any:
-        created = self._cases.arq_creator.create(caller, operation, profile_name)
+        created = self._cases.arq_creator.create(caller, request_key, profile_name)
         return [wire.dump(arq) for arq in created]
 
     @_request
     def patch_arqs(
-        self, context: Context, *, caller: Caller, operation: str, bindings: Any, unbindings: Any
+        self, context: Context, *, caller: Caller, request_key: str, bindings: Any, unbindings: Any
     ) -> None:
         binds = [wire.load(Binding, binding) for binding in bindings]
-        self._cases.arq_binder.patch(caller, operation, binds, unbindings)
+        self._cases.arq_binder.patch(caller, request_key, binds, unbindings)
 
     @_request
-    def delete_arqs(self, context: Context, *, caller: Caller, operation: str, uuids: Any) -> None:
-        self._cases.arq_releaser.by_uuid(caller, operation, uuids)
+    def delete_arqs(
+        self, context: Context, *, caller: Caller, request_key: str, uuids: Any
+    ) -> None:
+        self._cases.arq_releaser.by_uuid(caller, request_key, uuids)
 
     @_request
     def delete_instance_arqs(
-        self, context: Context, *, caller: Caller, operation: str, instance_uuid: str
+        self, context: Context, *, caller: Caller, request_key: str, instance_uuid: str
     ) -> None:
-        self._cases.arq_releaser.by_instance(caller, operation, instance_uuid)
+        self._cases.arq_releaser.by_instance(caller, request_key, instance_uuid)
 
     @_request
     def attach(
@@ -209,12 +211,12 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         instance_uuid: str,
         profile_name: str | None,
     ) -> Any:
         return wire.dump(
-            self._cases.attacher.attach(caller, operation, instance_uuid, profile_name)
+            self._cases.attacher.attach(caller, request_key, instance_uuid, profile_name)
         )
 
     @_request
@@ -223,44 +225,46 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         instance_uuid: str,
         arq_uuid: str | None,
     ) -> Any:
-        return wire.dump(self._cases.attacher.detach(caller, operation, instance_uuid, arq_uuid))
+        return wire.dump(self._cases.attacher.detach(caller, request_key, instance_uuid, arq_uuid))
 
     @_request
     def create_device_profile(
-        self, context: Context, *, caller: Caller, operation: str, profile: Any
+        self, context: Context, *, caller: Caller, request_key: str, profile: Any
     ) -> Any:
         new = wire.load(DeviceProfile, profile)
-        return wire.dump(self._cases.profiles.create(caller, operation, new))
+        return wire.dump(self._cases.profiles.create(caller, request_key, new))
 
     @_request
     def update_device_profile(
-        self, context: Context, *, caller: Caller, operation: str, key: str, wish: Any
+        self, context: Context, *, caller: Caller, request_key: str, key: str, change: Any
     ) -> Any:
-        change = wire.load(ProfileChange, wish)
-        return wire.dump(self._cases.profiles.update(caller, operation, key, change))
+        change = wire.load(ProfileChange, change)
+        return wire.dump(self._cases.profiles.update(caller, request_key, key, change))
 
     @_request
     def delete_device_profiles(
-        self, context: Context, *, caller: Caller, operation: str, keys: Any
+        self, context: Context, *, caller: Caller, request_key: str, keys: Any
     ) -> None:
-        self._cases.profiles.delete(caller, operation, keys)
+        self._cases.profiles.delete(caller, request_key, keys)
 
     @_request
     def create_device(
-        self, context: Context, *, caller: Caller, operation: str, wanted: Any, wait: bool
+        self, context: Context, *, caller: Caller, request_key: str, creation: Any, wait: bool
     ) -> Any:
-        order = Order(caller, operation, CREATE, wait)
-        return wire.dump(self._cases.accelerator_creator.create(order, wire.load(Creation, wanted)))
+        order = Order(caller, request_key, CREATE, wait)
+        return wire.dump(
+            self._cases.accelerator_creator.create(order, wire.load(Creation, creation))
+        )
 
     @_request
     def set_device_status(
-        self, context: Context, *, caller: Caller, operation: str, uuid: str, status: str
+        self, context: Context, *, caller: Caller, request_key: str, uuid: str, status: str
     ) -> None:
-        self._cases.device_admin.update(caller, operation, uuid, status=DeviceStatus(status))
+        self._cases.device_admin.update(caller, request_key, uuid, status=DeviceStatus(status))
 
     @_request
     def update_device(
@@ -268,7 +272,7 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         uuid: str,
         status: str | None,
         labels: Mapping[str, str | None],
@@ -278,7 +282,7 @@ class Endpoint:
     ) -> None:
         self._cases.device_admin.update(
             caller,
-            operation,
+            request_key,
             uuid,
             status=None if status is None else DeviceStatus(status),
             labels=labels,
@@ -288,14 +292,16 @@ class Endpoint:
         )
 
     @_request
-    def delete_device(self, context: Context, *, caller: Caller, operation: str, uuid: str) -> None:
-        self._cases.device_admin.delete(caller, operation, uuid)
+    def delete_device(
+        self, context: Context, *, caller: Caller, request_key: str, uuid: str
+    ) -> None:
+        self._cases.device_admin.delete(caller, request_key, uuid)
 
     @_request
     def program_deployable(
-        self, context: Context, *, caller: Caller, operation: str, uuid: str, image_uuid: str
+        self, context: Context, *, caller: Caller, request_key: str, uuid: str, image_uuid: str
     ) -> None:
-        self._cases.device_admin.program(caller, operation, uuid, image_uuid)
+        self._cases.device_admin.program(caller, request_key, uuid, image_uuid)
 
     @_request
     def create_attribute(
@@ -303,7 +309,7 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         deployable: int | str,
         key: str,
         value: str,
@@ -312,15 +318,15 @@ class Endpoint:
         attributes = self._cases.attributes
         return wire.dump(
             attributes.create(
-                caller, operation, deployable=deployable, key=key, value=value, uuid=uuid
+                caller, request_key, deployable=deployable, key=key, value=value, uuid=uuid
             )
         )
 
     @_request
     def delete_attribute(
-        self, context: Context, *, caller: Caller, operation: str, uuid: str
+        self, context: Context, *, caller: Caller, request_key: str, uuid: str
     ) -> None:
-        self._cases.attributes.delete(caller, operation, uuid)
+        self._cases.attributes.delete(caller, request_key, uuid)
 
     @_request
     def discover_services(
@@ -328,13 +334,13 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         hosts: Sequence[str] | None,
         driver: str | None,
         wait: bool,
         setup: bool | None = None,
     ) -> Any:
-        order = Order(caller, operation, DISCOVER, wait)
+        order = Order(caller, request_key, DISCOVER, wait)
         return wire.dump(
             self._cases.discovery_api.discover(order, hosts=hosts, driver=driver, setup=bool(setup))
         )
@@ -345,13 +351,13 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         driver: str,
         hosts: Sequence[str] | None,
         options: Mapping[str, str] | None,
         wait: bool,
     ) -> Any:
-        order = Order(caller, operation, INSTALL, wait)
+        order = Order(caller, request_key, INSTALL, wait)
         return wire.dump(self._cases.drivers.install(order, driver, hosts=hosts, options=options))
 
     @_request
@@ -360,13 +366,13 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         driver: str,
         options: Mapping[str, str | None] | None,
         enabled: bool | None,
         wait: bool,
     ) -> Any:
-        order = Order(caller, operation, UPDATE, wait)
+        order = Order(caller, request_key, UPDATE, wait)
         return wire.dump(
             self._cases.drivers.update(order, driver, options=options, enabled=enabled)
         )
@@ -377,12 +383,12 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         driver: str,
         drain: bool,
         wait: bool,
     ) -> Any:
-        order = Order(caller, operation, UNINSTALL, wait)
+        order = Order(caller, request_key, UNINSTALL, wait)
         return wire.dump(self._cases.drivers.uninstall(order, driver, drain=drain))
 
     @_request
@@ -391,25 +397,27 @@ class Endpoint:
         context: Context,
         *,
         caller: Caller,
-        operation: str,
+        request_key: str,
         uuid: str,
         disabled: bool,
         reason: str | None,
     ) -> None:
-        self._cases.processes.set_status(caller, operation, uuid, reason, disabled=disabled)
+        self._cases.processes.set_status(caller, request_key, uuid, reason, disabled=disabled)
 
     @_request
-    def forget_service(self, context: Context, *, caller: Caller, operation: str, uuid: str) -> Any:
-        return wire.dump(self._cases.processes.request_removal(caller, operation, uuid))
+    def remove_service(
+        self, context: Context, *, caller: Caller, request_key: str, uuid: str
+    ) -> Any:
+        return wire.dump(self._cases.processes.request_removal(caller, request_key, uuid))
 
     @_answered
     @_sender_required
-    def alive(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
-        self._cases.heartbeats.api_alive(host, version, endpoint)
+    def api_heartbeat(self, context: Context, *, host: str, version: str, endpoint: str) -> None:
+        self._cases.heartbeats.api_heartbeat(host, version, endpoint)
 
     @_agent_request
-    def hello(self, context: Context, *, hello: Any) -> Any:
-        return wire.dump(self._cases.heartbeats.hello(wire.load(Hello, hello)))
+    def heartbeat(self, context: Context, *, heartbeat: Any) -> Any:
+        return wire.dump(self._cases.heartbeats.heartbeat(wire.load(AgentHeartbeat, heartbeat)))
 
     @_agent_request
     def report(self, context: Context, *, host: str, epoch: int, report: Any) -> Any:
@@ -420,8 +428,8 @@ class Endpoint:
         return wire.dump(self._cases.desired_states.desired(host, epoch))
 
     @_agent_request
-    def holdings(self, context: Context, *, host: str, epoch: int) -> Any:
-        return wire.dump(self._cases.prepared_units.holdings(host, epoch))
+    def unit_uses(self, context: Context, *, host: str, epoch: int) -> Any:
+        return wire.dump(self._cases.prepared_units.unit_uses(host, epoch))
 
     @_agent_request
     def published(self, context: Context, *, host: str, epoch: int, refused: Any) -> None:
@@ -429,7 +437,7 @@ class Endpoint:
         self._cases.report_applier.published(host, epoch, names)
 
     @_agent_request
-    def retired(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
+    def providers_removed(self, context: Context, *, host: str, epoch: int, names: Any) -> None:
         removed = wire.read(list[str], names, "names")
         self._cases.lost_devices.confirm_removal(host, epoch, removed)
 

@@ -161,7 +161,7 @@ class CloudCollector(Collector):
             yield _filled(catalogue.WORK_OLDEST, _waiting(totals.ages), scale=1000)
             yield _filled(catalogue.WORK_FAILING, _waiting(totals.failing))
             yield _filled(catalogue.OPERATIONS, {**_OPERATIONS, **totals.operations})
-            yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.untold}, scale=1000)
+            yield _filled(catalogue.NOTIFICATION_LAG, {(): totals.unpublished_ms}, scale=1000)
             yield _filled(catalogue.SERVICES, services)
             yield _filled(catalogue.HEARTBEAT_AGE, totals.silence, scale=1000)
         families = {name: metric.family() for name, metric in catalogue.DEVICE_STATS.items()}

@@ -232,7 +232,7 @@ def clear_handle(tx: sa.Connection, ids: Sequence[int]) -> None:
 
 def of_caller(caller: Caller) -> list[sa.ColumnElement[bool]]:
     """Return the WHERE terms of the scope that the API has determined for the caller."""
-    return [] if caller.everywhere else [Arq.project_id == caller.project_id]
+    return [] if caller.all_projects else [Arq.project_id == caller.project_id]
 
 
 def _update(tx: sa.Connection, event: Event, ids: Sequence[int], values: Mapping[str, Any]) -> None:

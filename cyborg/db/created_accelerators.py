@@ -47,7 +47,9 @@ class Request:
 
 def requests(tx: sa.Connection, host_id: int) -> list[Request]:
     """Return what is to be created on a host, in the order of the requests."""
-    specs = sa.select(Work.spec).where(Work.kind == WorkKind.CREATE.value, Work.host_id == host_id)
+    specs = sa.select(Work.spec).where(
+        Work.kind == WorkKind.CREATE_DEVICE.value, Work.host_id == host_id
+    )
     return [Request.of(spec) for spec in tx.execute(specs.order_by(Work.id)).scalars()]
 
 

@@ -49,13 +49,13 @@ class ProfileGroups:
     repeated: bool
 
 
-def groups(tx: sa.Connection, name: str, operation: str) -> ProfileGroups | None:
+def groups(tx: sa.Connection, name: str, request_key: str) -> ProfileGroups | None:
     """Return the groups of the profile with this name; None when there is none."""
     row = tx.execute(
         sa.select(
             models.DeviceProfile.id,
             models.DeviceProfile.profile_json,
-            events.has_operation(operation).label("repeated"),
+            events.has_operation(request_key).label("repeated"),
         ).where(models.DeviceProfile.name == name)
     ).one_or_none()
     if row is None:
@@ -111,7 +111,7 @@ def change(tx: sa.Connection, id_: int, request: ProfileChange) -> None:
         values["name"] = request.name
     if request.groups is not None:
         values["profile_json"] = json.dumps({"groups": list(request.groups)})
-    if request.describes:
+    if request.sets_description:
         values["description"] = request.description
     tx.execute(
         sa.update(models.DeviceProfile).where(models.DeviceProfile.id == id_).values(**values)

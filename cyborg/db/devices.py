@@ -377,7 +377,7 @@ def request_removal(tx: sa.Connection, now: sa.ColumnElement[int], id_: int) -> 
     result = tx.execute(
         sa.update(Device)
         .where(Device.id == id_, removable)
-        .values(leaving=True, lost_ms=sa.func.coalesce(Device.lost_ms, now))
+        .values(being_removed=True, lost_ms=sa.func.coalesce(Device.lost_ms, now))
     )
     if not result.rowcount:
         return False

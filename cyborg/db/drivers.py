@@ -111,7 +111,7 @@ def hardware(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 def is_uninstalling(tx: sa.Connection, host_ids: Collection[int], name: str) -> bool:
     """Return whether a driver is being uninstalled on one of these hosts."""
     specs = sa.select(Work.spec).where(
-        Work.kind == WorkKind.UNINSTALL.value, Work.host_id.in_(sorted(host_ids))
+        Work.kind == WorkKind.UNINSTALL_DRIVER.value, Work.host_id.in_(sorted(host_ids))
     )
     return any(spec["driver"] == name for spec in tx.execute(specs).scalars())
 
@@ -210,14 +210,15 @@ def reserve(
 
 
 def return_to_service(
-    tx: sa.Connection, host_id: int, name: str, served: Collection[str]
+    tx: sa.Connection, host_id: int, name: str, enabled_devices: Collection[str]
 ) -> Sequence[Record]:
-    """Enable the devices ``served`` again when their driver is not uninstalled after all.
+    """Enable devices again when their driver is not uninstalled after all.
 
-    Returns (uuid, hostname) of the changed devices.
+    ``enabled_devices`` are the uuids of those that were enabled before. Returns (uuid, hostname) of
+    the changed devices.
     """
     reserved = (*_own([host_id], name), Device.status == DeviceStatus.MAINTAINING.value)
-    chosen = Device.uuid.in_(sorted(served))
+    chosen = Device.uuid.in_(sorted(enabled_devices))
     changed = _devices(tx, *reserved, chosen)
     tx.execute(sa.update(Device).where(*reserved, chosen).values(status=DeviceStatus.ENABLED.value))
     tx.execute(sa.update(Device).where(*_own([host_id], name)).values(status_reason=None))

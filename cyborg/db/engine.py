@@ -264,7 +264,7 @@ class Retry:
     It makes at most ``attempts`` runs within ``seconds``, with growing, jittered pauses; then the
     caller gets Unavailable. Inside an open transaction it runs the function only once, because the
     outer transaction has failed. If the connection is lost during COMMIT, the outcome is unknown,
-    so a repeated use case must recognise its own rows by their operation id.
+    so a repeated use case must recognise its own rows by their request key.
     """
 
     attempts: int = 5

@@ -84,7 +84,7 @@ def record(
     entries: Iterable[Entry],
     *,
     caller: Caller | None = None,
-    operation: str | None = None,
+    request_key: str | None = None,
     ordered_by: Mapping[str, str] | None = None,
 ) -> None:
     """Append events in one statement; ``caller`` is None when the service acts by itself.
@@ -100,7 +100,7 @@ def record(
         "project_id": caller.project_id if caller else None,
         "user_id": caller.user_id if caller else None,
         "request_id": caller.request_id if caller else request_id,
-        "operation_id": operation,
+        "operation_id": request_key,
     }
     rows = [{**entry.columns(ids), **common} for entry in entries]
     expires = caller.expires_ms if caller else None
@@ -182,32 +182,32 @@ def of_device(tx: sa.Connection, uuid: str, limit: int) -> Sequence[Row]:
     return tx.execute(query).all()
 
 
-def subjects_of(tx: sa.Connection, operation: str, action: str, uuids: Iterable[str]) -> set[str]:
+def subjects_of(tx: sa.Connection, request_key: str, action: str, uuids: Iterable[str]) -> set[str]:
     """Return those of the subjects to which this operation has already applied the action."""
     rows = tx.execute(
         sa.select(Event.subject_uuid).where(
             Event.subject_uuid.in_(list(uuids)),
-            Event.operation_id == operation,
+            Event.operation_id == request_key,
             Event.action == action,
         )
     )
     return set(rows.scalars())
 
 
-def subject_of(tx: sa.Connection, operation: str, action: str) -> str | None:
+def subject_of(tx: sa.Connection, request_key: str, action: str) -> str | None:
     """Return the subject to which this operation has applied the action; None: not yet."""
     return tx.execute(
         sa.select(Event.subject_uuid)
-        .where(Event.operation_id == operation, Event.action == action)
+        .where(Event.operation_id == request_key, Event.action == action)
         .limit(1)
     ).scalar_one_or_none()
 
 
-def has_operation(operation: str) -> sa.Exists:
+def has_operation(request_key: str) -> sa.Exists:
     """Return the term: the history has an event of this operation."""
-    return sa.exists().where(Event.operation_id == operation)
+    return sa.exists().where(Event.operation_id == request_key)
 
 
-def is_repeated(tx: sa.Connection, operation: str) -> bool:
+def is_repeated(tx: sa.Connection, request_key: str) -> bool:
     """Return whether the history has an event of this operation; if so, this run repeats it."""
-    return bool(tx.execute(sa.select(has_operation(operation))).scalar_one())
+    return bool(tx.execute(sa.select(has_operation(request_key))).scalar_one())

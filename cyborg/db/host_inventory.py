@@ -33,7 +33,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
             Device.health,
             Device.health_reason,
             Device.origin,
-            Device.leaving,
+            Device.being_removed,
         ).where(Device.host_id == host_id)
     ).all()
 
@@ -149,7 +149,7 @@ def set_lost(
     """
     values: dict[str, Any] = {"lost_ms": now}
     if model is Device and now is None:
-        values["leaving"] = False
+        values["being_removed"] = False
     if model is Deployable and now is not None:
         values["bitstream_id"] = None
     if model is Device and now is not None and ids:

@@ -242,7 +242,7 @@ def devices(tx: sa.Connection, host_id: int) -> Sequence[Record]:
 def removal_operation(tx: sa.Connection, host_id: int) -> str | None:
     """Return the operation that removes this host; None when no removal was requested."""
     query = sa.select(Work.operation_id).where(
-        Work.host_id == host_id, Work.kind == WorkKind.FORGET.value
+        Work.host_id == host_id, Work.kind == WorkKind.REMOVE_SERVICE.value
     )
     operation_id: str | None = tx.execute(query.limit(1)).scalar()
     return operation_id

@@ -3,8 +3,8 @@
 
 This is a device with all its rows or, if the device is present, a lost deployable or attach handle:
 for example of a card that is now partitioned into fewer parts. An operator's request is stored in
-the row itself: a device is ``leaving``, a part is lost since ``FORGOTTEN``. So the request ends
-when the host reports the device or part again.
+the row itself: a device is ``being_removed``, a part is lost since ``FORGOTTEN``. So the request
+ends when the host reports the device or part again.
 """
 
 from collections.abc import Collection, Sequence
@@ -64,11 +64,12 @@ def due_devices(
 ) -> Sequence[Record]:
     """Return the devices of a host that are due for removal.
 
-    Rows are (id, uuid, device_uuid, lost_for, leaving, uninstalled, made), with ``lost_for`` in
-    milliseconds. A lost device is due when it has been lost for ``age_ms`` (0: never); at once when
-    its removal was requested or its driver has been uninstalled. No device is due while an ARQ has
-    a unit of it or work on it is in progress. Without a request, a device is not due either while
-    its driver fails, because the driver cannot tell whether the device is present.
+    Rows are (id, uuid, device_uuid, lost_for, being_removed, uninstalled, operator_created), with
+    ``lost_for`` in milliseconds. A lost device is due when it has been lost for ``age_ms`` (0:
+    never); at once when its removal was requested or its driver has been uninstalled. No device is
+    due while an ARQ has a unit of it or work on it is in progress. Without a request, a device is
+    not due either while its driver fails, because the driver cannot tell whether the device is
+    present.
     """
     return tx.execute(
         sa.select(
@@ -76,9 +77,9 @@ def due_devices(
             Device.uuid,
             _DEVICE,
             (now - Device.lost_ms).label("lost_for"),
-            Device.leaving,
+            Device.being_removed,
             _UNINSTALLED.label("uninstalled"),
-            (Device.origin == Origin.OPERATOR.value).label("made"),
+            (Device.origin == Origin.OPERATOR.value).label("operator_created"),
         )
         .where(Device.host_id == host_id, *_devices_due(now, age_ms))
         .order_by(Device.id)
@@ -90,8 +91,8 @@ def due_deployables(
 ) -> Sequence[Record]:
     """Return the lost deployables of a host that are due for removal, on devices that are present.
 
-    Rows are those of ``due`` with ``name`` and without ``made``. A deployable with children is not
-    due before they are removed.
+    Rows are those of ``due`` with ``name`` and without ``operator_created``. A deployable with
+    children is not due before they are removed.
     """
     why = _why(now, Deployable)
     return tx.execute(
@@ -196,7 +197,7 @@ def _why(now: sa.ColumnElement[int], model: Any) -> tuple[sa.ColumnElement[Any],
     return (
         (now - model.lost_ms).label("lost_for"),
         sa.false().label("uninstalled"),
-        (model.lost_ms == REMOVAL_REQUESTED).label("leaving"),
+        (model.lost_ms == REMOVAL_REQUESTED).label("being_removed"),
     )
 
 
@@ -247,7 +248,7 @@ def _devices_due(now: sa.ColumnElement[int], age_ms: int) -> Terms:
     uninstalled = sa.and_(_UNINSTALLED, ~_DRIVER_FAILED)
     return (
         Device.lost_ms.is_not(None),
-        sa.or_(overdue, uninstalled, Device.leaving),
+        sa.or_(overdue, uninstalled, Device.being_removed),
         ~busy,
     )
 

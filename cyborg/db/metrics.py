@@ -35,9 +35,9 @@ class Totals:
     ``operations`` (state); ``drivers`` (driver, state) counts hosts. ``leaked`` counts the held
     units that no ARQ has. For ``work`` (kind), ``ages`` holds the age of the oldest row, and
     ``failing`` the number of rows whose last attempt failed. ``silence`` (binary, host) is the age
-    of the last heartbeat of any process. ``untold`` is how long the oldest event has waited to be
-    published. ``healthy`` (host, driver, type, device) is 1 or 0 for each device that is not lost
-    and whose health the driver has reported.
+    of the last heartbeat of any process. ``unpublished_ms`` is how long the oldest event has
+    waited to be published. ``healthy`` (host, driver, type, device) is 1 or 0 for each device that
+    is not lost and whose health the driver has reported.
     """
 
     arqs: Counts
@@ -51,7 +51,7 @@ class Totals:
     ages: Counts
     failing: Counts
     silence: Counts
-    untold: int
+    unpublished_ms: int
 
 
 def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
@@ -85,7 +85,7 @@ def totals(tx: sa.Connection, now: sa.ColumnElement[int]) -> Totals:
         ages={(row.kind,): int(row.age) for row in work},
         failing={(row.kind,): int(row.failing) for row in work},
         silence={(binary, host): int(ms) for binary, host, ms in silence},
-        untold=notifications.delay(tx, now),
+        unpublished_ms=notifications.delay(tx, now),
     )
 
 

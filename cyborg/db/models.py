@@ -115,7 +115,7 @@ class Device(Dated, Base):
     numa_node: Mapped[int | None]
     labels: Mapped[Any | None] = mapped_column(Json)
     origin: Mapped[str] = mapped_column(sa.String(16), server_default="discovered")
-    leaving: Mapped[bool] = mapped_column(server_default=sa.false())
+    being_removed: Mapped[bool] = mapped_column(server_default=sa.false())
     device_state: Mapped[str | None] = mapped_column(sa.String(32))
     #: The health that the driver last reported; NULL: none reported.
     health: Mapped[Word | None]
@@ -338,7 +338,7 @@ class Driver(Base):
     device_type: Mapped[String64 | None]
     endpoint: Mapped[String255 | None]
     #: Whether operators request the driver; NULL: the configuration of the host decides.
-    requested: Mapped[bool | None] = mapped_column("wanted")
+    requested: Mapped[bool | None] = mapped_column()
     enabled: Mapped[bool] = mapped_column(server_default=sa.true())
     options: Mapped[Any | None] = mapped_column(Json)
     #: What operators may set: a list of objects with name, group, type, default and help.

@@ -68,7 +68,7 @@ class Position:
         """Return the JSON that is stored."""
         return {
             "settled": self.settled,
-            "told": sorted(map(list, self.published.items())),
+            "published": sorted(map(list, self.published.items())),
             "down": sorted(map(list, self.down)),
         }
 
@@ -77,7 +77,7 @@ class Position:
         """Return the position that ``dump`` has stored."""
         return cls(
             int(stored["settled"]),
-            {int(id_): int(at_ms) for id_, at_ms in stored["told"]},
+            {int(id_): int(at_ms) for id_, at_ms in stored["published"]},
             frozenset((binary, host) for binary, host in stored["down"]),
         )
 

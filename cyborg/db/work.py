@@ -85,7 +85,7 @@ def record(
     tx: sa.Connection, now: sa.ColumnElement[int], row: Record, entries: Iterable[events.Entry]
 ) -> None:
     """Append entries to the history with the operation of this work and the ids of its request."""
-    events.record(tx, now, entries, operation=row.operation_id, ordered_by=origin(row))
+    events.record(tx, now, entries, request_key=row.operation_id, ordered_by=origin(row))
 
 
 def finish(tx: sa.Connection, rows: Sequence[Record]) -> bool:
@@ -152,17 +152,17 @@ def cancel_prepare(tx: sa.Connection, arq_uuids: Sequence[str]) -> None:
     )
 
 
-def supersede_program(tx: sa.Connection, deployable_id: int, operation: str) -> list[str]:
+def supersede_program(tx: sa.Connection, deployable_id: int, request_key: str) -> list[str]:
     """Delete the work of other operations that program a deployable; return these operations.
 
-    ``operation`` has stored its own work before; that row makes concurrent operations wait.
+    ``request_key`` has stored its own work before; that row makes concurrent operations wait.
     """
     older = tx.execute(
         sa.select(Work.id, Work.operation_id)
         .where(
             Work.deployable_id == deployable_id,
             Work.kind == WorkKind.PROGRAM.value,
-            Work.operation_id != operation,
+            Work.operation_id != request_key,
         )
         .order_by(Work.id)
         .with_for_update()
@@ -176,7 +176,9 @@ def cancel_install(tx: sa.Connection, device_id: int) -> None:
     """Delete the work that sets up a device."""
     own = sa.select(Deployable.id).where(Deployable.device_id == device_id)
     tx.execute(
-        sa.delete(Work).where(Work.kind == WorkKind.INSTALL.value, Work.deployable_id.in_(own))
+        sa.delete(Work).where(
+            Work.kind == WorkKind.SET_UP_DEVICE.value, Work.deployable_id.in_(own)
+        )
     )
 
 

@@ -4,7 +4,7 @@
 A driver reaches the machine through its ``Host`` only, returns frozen objects and keeps no state of
 its own: after a restart it reads everything it needs from the machine. Only ``discover`` is
 mandatory. Every method that changes something is idempotent: the agent may call it again at any
-time, with the same or another operation id, and a driver whose work is already done returns as if
+time, with the same or another request key, and a driver whose work is already done returns as if
 it had just done it.
 """
 
@@ -108,7 +108,7 @@ class Driver(abc.ABC):
         """
         return ()
 
-    def install(self, device_key: str, operation: str) -> None:
+    def install(self, device_key: str, request_key: str) -> None:
         """Set up a device, so that it can be offered."""
         self._cannot(f"install {device_key}")
 

@@ -126,7 +126,7 @@ class GenericDriver(Driver):
         self._service_errors[backend.name] = reason
         return tuple(services)
 
-    def install(self, device_key: str, operation: str) -> None:
+    def install(self, device_key: str, request_key: str) -> None:
         """See Driver; a device that is already set up, or waits for a reboot, is not changed."""
         candidate, values = self._device_for(device_key, "install")
         backend = candidate.backend

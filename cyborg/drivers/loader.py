@@ -13,7 +13,7 @@ from stevedore import named
 from cyborg import exception
 from cyborg.drivers.base import Driver
 from cyborg.drivers.host import Host
-from cyborg.model.report import DriverHello, DriverOption, DriverState
+from cyborg.model.report import DriverOption, DriverState, InstalledDriver
 
 #: The entry point group in which packages register their drivers.
 NAMESPACE = "cyborg.accelerator.driver"
@@ -44,11 +44,11 @@ class LoadResult:
     accepts: tuple[DriverOption, ...] = ()
 
     @property
-    def hello(self) -> DriverHello:
+    def installed(self) -> InstalledDriver:
         """Return what the agent reports about the driver: state, type, entry point, version."""
         status = DriverState.READY if self.driver is not None else DriverState.FAILED
         kind = None if self.driver is None else self.driver.device_type
-        return DriverHello(
+        return InstalledDriver(
             driver=self.name,
             status=status if self.enabled else DriverState.STOPPED,
             endpoint=self.endpoint,

@@ -113,7 +113,7 @@ class Arq:
 def arq_uuids(operation_id: str, count: int) -> list[str]:
     """Return the uuids of the ARQs of one create request.
 
-    They follow from the operation id (a random uuid of the API), so that a repeated create finds
+    They follow from the request key (a random uuid of the API), so that a repeated create finds
     its own rows by their unique key instead of creating more.
     """
     return [str(uuid5(UUID(operation_id), str(index))) for index in range(count)]

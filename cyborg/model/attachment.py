@@ -26,10 +26,10 @@ class Plan:
     """How far the work on some ARQs of an instance has come; it lives in the work's row.
 
     ``node`` is the hypervisor where the instance was found, ``providers`` maps the providers of
-    the ARQs to their resource classes. ``leaving``: the ARQs go, because a detach was asked for,
-    or because of ``fault``. ``reboots`` were asked for on the way out or in, the last when the
-    work was ``rebooted_at`` milliseconds old. ``told``: the outcome stands already, the rest is
-    tidying up.
+    the ARQs to their resource classes. ``being_removed``: the ARQs go, because a detach was
+    requested, or because of ``fault``. ``reboots`` is how many reboots were requested for this, the
+    last when the work was ``rebooted_at`` milliseconds old. ``reported``: the outcome is stored,
+    and only the clean-up is left.
     """
 
     KIND: ClassVar[str] = "Plan"
@@ -38,8 +38,8 @@ class Plan:
     arqs: tuple[str, ...]
     node: str
     providers: dict[str, str] = field(default_factory=dict)
-    leaving: bool = False
+    being_removed: bool = False
     fault: str | None = None
     reboots: int = 0
     rebooted_at: int = 0
-    told: bool = False
+    reported: bool = False

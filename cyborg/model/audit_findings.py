@@ -61,7 +61,7 @@ class Kind(StrEnum):
     WRONG_PROVIDER = "wrong-provider"
     VANISHED_INSTANCE = "vanished-instance"
     UNGUARDED_INSTANCE = "unguarded-instance"
-    OVERSHOWN = "overshown"
+    EXCESS_INVENTORY = "excess-inventory"
     UNALLOCATED = "unallocated"
     ORPHAN_PROVIDER = "orphan-provider"
     FORGOTTEN_BIND = "forgotten-bind"
@@ -70,7 +70,7 @@ class Kind(StrEnum):
     OBSOLETE_STATE = "obsolete-state"
     CLOSED_INSTANCE = "closed-instance"
     NO_CONDUCTOR = "no-conductor"
-    UNTOLD = "untold"
+    NOVA_NOT_NOTIFIED = "nova-not-notified"
     NO_COMPUTE = "no-compute"
     MISSING_PROVIDER = "missing-provider"
     MISPLACED_PROVIDER = "misplaced-provider"
@@ -157,7 +157,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
             _FIXED + "closes it for further binds.",
             Fix.GUARD_INSTANCE,
         ),
-        Kind.OVERSHOWN: Rule(
+        Kind.EXCESS_INVENTORY: Rule(
             Invariant.ONE_HOLDER, _ERROR, _FIXED + "has the agent publish it again.", Fix.REPUBLISH
         ),
         Kind.UNALLOCATED: Rule(
@@ -187,7 +187,7 @@ RULES: Mapping[Kind, Rule] = MappingProxyType(
         ),
         Kind.NO_CONDUCTOR: Rule(Invariant.PROGRESS, _ERROR, "Start a cyborg-conductor."),
         # Nova is told.
-        Kind.UNTOLD: Rule(
+        Kind.NOVA_NOT_NOTIFIED: Rule(
             Invariant.NOTIFIED, _WARN, "Look why Nova's API cannot be reached; see [nova]."
         ),
         # Database, Placement and host agree.

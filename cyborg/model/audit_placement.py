@@ -92,7 +92,7 @@ class _Side:
         excess = _excess(self.cloud, deployable, shown)
         if excess:
             cause += f" Placement gives out {excess} unit(s) more than can be bound."
-            yield self._late(Kind.OVERSHOWN, deployable, cause)
+            yield self._late(Kind.EXCESS_INVENTORY, deployable, cause)
         elif not refused:
             yield self._late(Kind.DRIFT, deployable, cause)
 

@@ -213,7 +213,7 @@ def _work(cloud: Snapshot, ages: Ages) -> Iterator[Finding]:
         )
         if work.kind == WorkKind.NOTIFY and work.age > ages.notify + ages.work:
             cause = f"Nova could not be told for {duration(work.age)}{_because(work)}"
-            yield _of_work(cloud, work, Kind.UNTOLD, cause)
+            yield _of_work(cloud, work, Kind.NOVA_NOT_NOTIFIED, cause)
         elif work.kind == WorkKind.PREPARE and (work.overdue or 0) > ages.work:
             cause = f"Its bind is {duration(work.overdue or 0)} past its deadline{_because(work)}"
             yield _of_work(cloud, work, Kind.OVERDUE_BIND, cause)

@@ -9,7 +9,7 @@ from typing import ClassVar
 class Caller:
     """The API's decision about one request.
 
-    ``project_id`` and ``user_id`` are Keystone ids of the requester. ``everywhere`` is the scope
+    ``project_id`` and ``user_id`` are Keystone ids of the requester. ``all_projects`` is the scope
     that the policy granted: True reaches the rows of every project, False only those of
     ``project_id``; the conductor puts it into its WHERE clauses. ``service`` is True when a
     valid service token came along. ``request_id`` is the ``req-…`` of the HTTP request, for
@@ -22,6 +22,6 @@ class Caller:
     project_id: str | None
     user_id: str | None
     request_id: str
-    everywhere: bool = False
+    all_projects: bool = False
     service: bool = False
     expires_ms: int | None = None

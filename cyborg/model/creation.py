@@ -177,7 +177,7 @@ def device(creation: Creation, units: tuple[AttachHandle, ...], node: str) -> De
         control_path=place.info(),
         deployables=(deployable,),
         backend=creation.backend,
-        made=True,
+        operator_created=True,
     )
 
 

@@ -175,8 +175,8 @@ class Device:
     ``key`` is the canonical PCI address for now; unique per driver and host. ``control_path`` is
     shown nowhere, but kept in the form the field's databases have (domain, bus, device,
     function). ``std_board_info`` becomes the JSON string of the API. ``backend`` names what drives
-    the device where its driver knows several. One that is ``made`` was created by an operator: its
-    driver only tells that it is there.
+    the device where its driver knows several. The driver of an ``operator_created`` device only
+    tells that it is there.
     """
 
     KIND: ClassVar[str] = "Device"
@@ -191,7 +191,7 @@ class Device:
     vendor_board_info: str | None = None
     numa_node: int | None = None
     backend: str | None = None
-    made: bool = False
+    operator_created: bool = False
 
     def validate(self) -> str | None:
         """Return why the database cannot hold this device, as a clause; None if it can."""

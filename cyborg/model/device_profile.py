@@ -58,7 +58,7 @@ class DeviceProfile:
 class ProfileChange:
     """The fields that an update sets; None keeps the name or the groups.
 
-    ``describes`` True sets the description too; a description of None removes it.
+    ``sets_description`` True sets the description too; a description of None removes it.
     """
 
     KIND: ClassVar[str] = "ProfileChange"
@@ -66,7 +66,7 @@ class ProfileChange:
     name: str | None = None
     groups: tuple[dict[str, str], ...] | None = None
     description: str | None = None
-    describes: bool = False
+    sets_description: bool = False
 
 
 def units(group: Group) -> int:

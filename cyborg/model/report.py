@@ -36,7 +36,7 @@ class DriverState(StrEnum):
 
 
 @dataclass(frozen=True)
-class DriverHello:
+class InstalledDriver:
     """A driver is installed on this host, and what became of loading it; said by the loader.
 
     ``endpoint`` is its entry point, ``type`` a word for what hardware it supports, ``version`` that
@@ -123,7 +123,7 @@ class Report:
                 for device in driver.devices
                 for deployable in device.deployables
                 if deployable.name in taken.refused
-                and taken.keepers.get(deployable.name) != driver.driver
+                and taken.owning_drivers.get(deployable.name) != driver.driver
             }
             for driver in self.drivers
         }
@@ -159,7 +159,7 @@ def _word(fact: Any) -> str:
 class Changes:
     """The numbers of devices that are present, and new, changed and lost since another report."""
 
-    found: int
+    discovered: int
     added: int
     changed: int
     lost: int
@@ -170,7 +170,7 @@ def changes(before: Iterable[Device], after: Iterable[Device]) -> Changes:
     old = {device.key: _sorted(device) for device in before}
     new = {device.key: _sorted(device) for device in after}
     return Changes(
-        found=len(new),
+        discovered=len(new),
         added=len(new.keys() - old.keys()),
         changed=sum(new[key] != old[key] for key in new.keys() & old.keys()),
         lost=len(old.keys() - new.keys()),
@@ -178,17 +178,17 @@ def changes(before: Iterable[Device], after: Iterable[Device]) -> Changes:
 
 
 @dataclass(frozen=True)
-class Hello:
+class AgentHeartbeat:
     """An agent's heartbeat.
 
     ``provider_names`` are the names under which Placement may know this compute, best first;
-    exactly one once it was found there. ``epoch`` is None in a process's first hello, later what
-    the conductor issued. ``endpoint`` is ``topic@server`` of the agent, ``drivers`` are those that
-    are installed on its host. ``bus_error`` says why the agent's RPC server receives no requests;
-    it is empty while the server listens. ``failure`` says why ``status`` is FAILED.
+    exactly one once it was found there. ``epoch`` is None in a process's first heartbeat, later
+    what the conductor issued. ``endpoint`` is ``topic@server`` of the agent, ``drivers`` are those
+    that are installed on its host. ``bus_error`` says why the agent's RPC server receives no
+    requests; it is empty while the server listens. ``failure`` says why ``status`` is FAILED.
     """
 
-    KIND: ClassVar[str] = "Hello"
+    KIND: ClassVar[str] = "AgentHeartbeat"
 
     host: str
     provider_names: tuple[str, ...]
@@ -196,20 +196,20 @@ class Hello:
     endpoint: str
     epoch: int | None
     status: DriverState = DriverState.READY
-    drivers: tuple[DriverHello, ...] = ()
+    drivers: tuple[InstalledDriver, ...] = ()
     bus_error: str = ""
     failure: str = ""
 
 
 @dataclass(frozen=True)
-class Welcome:
-    """The answer to a hello.
+class HeartbeatReply:
+    """The answer to the heartbeat of an agent.
 
     ``digest`` is that of the last report the conductor took in (None: none yet);
     ``desired_generation`` differs from what the agent has when the desired state changed.
     """
 
-    KIND: ClassVar[str] = "Welcome"
+    KIND: ClassVar[str] = "HeartbeatReply"
 
     epoch: int
     digest: str | None
@@ -220,19 +220,19 @@ class Welcome:
 class Acknowledged:
     """A report was taken in; ``refused`` names deployables the conductor cannot keep, and why.
 
-    ``keepers`` names, for those of them that another driver of the host shows as well, the driver
-    whose device keeps the name.
+    ``owning_drivers`` names, for those of them that another driver of the host shows as well, the
+    driver whose device keeps the name.
     """
 
     KIND: ClassVar[str] = "Acknowledged"
 
     desired_generation: int
     refused: dict[str, str] = field(default_factory=dict)
-    keepers: dict[str, str] = field(default_factory=dict)
+    owning_drivers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Retired:
+class ObsoleteProvider:
     """A provider that shall go, and the name of its deployable."""
 
     uuid: str
@@ -243,21 +243,21 @@ class Retired:
 class RequestedDriver:
     """What operators want of one driver on a host.
 
-    ``wanted`` None: as the host's own configuration says. ``options`` are laid over that.
+    ``requested`` None: as the host's own configuration says. ``options`` are laid over that.
     """
 
     name: str
-    wanted: bool | None = None
+    requested: bool | None = None
     enabled: bool = True
     options: dict[str, str] = field(default_factory=dict)
 
     def loaded(self, *, configured: bool) -> bool:
         """Return whether to load the driver on a host whose configuration names it or not."""
-        return self.enabled and (configured if self.wanted is None else self.wanted)
+        return self.enabled and (configured if self.requested is None else self.requested)
 
 
 @dataclass(frozen=True)
-class Made:
+class CreatedDevice:
     """A device that operators created on a backend of a driver, or are about to."""
 
     driver: str
@@ -268,11 +268,11 @@ class Made:
 class Desired:
     """What the database wants of a host: the provider tree that Placement shall show.
 
-    ``refused`` is what it believes that Placement refuses (deployable name → reason). ``retired``
-    are providers, in the order in which they can be removed, whose devices are given up: the agent
-    removes them where nothing is allocated, and tells. ``drivers`` are those of which operators
-    want something else than the host's configuration says. ``made`` is what operators created:
-    its drivers tell whether it is there.
+    ``refused`` is what it believes that Placement refuses (deployable name → reason).
+    ``obsolete_providers`` are those of removed devices, in the order in which they can be removed:
+    the agent removes them where nothing is allocated, and reports it. ``drivers`` are those for
+    which operators request something else than the host's configuration. ``operator_created`` are
+    the devices that operators created: their drivers tell whether they are there.
     """
 
     KIND: ClassVar[str] = "Desired"
@@ -280,9 +280,9 @@ class Desired:
     generation: int
     tree: ProviderTree
     refused: dict[str, str] = field(default_factory=dict)
-    retired: tuple[Retired, ...] = ()
+    obsolete_providers: tuple[ObsoleteProvider, ...] = ()
     drivers: tuple[RequestedDriver, ...] = ()
-    made: tuple[Made, ...] = ()
+    operator_created: tuple[CreatedDevice, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ class WorkKind(StrEnum):
     ATTACH = "attach"
     DETACH = "detach"
     DISCOVER = "discover"
-    DRIVER = "driver"
-    UNINSTALL = "uninstall"
-    FORGET = "forget"
-    INSTALL = "install"
-    CREATE = "create"
+    CONFIGURE_DRIVER = "configure_driver"
+    UNINSTALL_DRIVER = "uninstall_driver"
+    REMOVE_SERVICE = "remove_service"
+    SET_UP_DEVICE = "set_up_device"
+    CREATE_DEVICE = "create_device"
     #: Publish notifications from the history; this work never ends.
-    PUBLISH_NOTIFICATIONS = "announce"
+    PUBLISH_NOTIFICATIONS = "publish_notifications"
 
 
 class Unit(NamedTuple):
@@ -43,7 +43,7 @@ class Unit(NamedTuple):
 class HandleTask:
     """Prepare or release one attach handle on the agent's host.
 
-    ``operation`` identifies the task: an agent that meets it again answers as before. ``spec``
+    ``request_key`` identifies the task: an agent that meets it again answers as before. ``spec``
     holds the ``accel:*`` requirements of the device profile's group, as strings. ``order`` rises
     with each task of a handle: one that arrives after a later one is refused. ``issued_ms`` is when
     the conductor's database wrote the task, by its clock; 0 if unknown. It tells a stale
@@ -54,7 +54,7 @@ class HandleTask:
 
     KIND: ClassVar[str] = "HandleTask"
 
-    operation: str
+    request_key: str
     driver: str
     device_key: str
     deployable: str
@@ -80,7 +80,7 @@ class ProgramTask:
 
     KIND: ClassVar[str] = "ProgramTask"
 
-    operation: str
+    request_key: str
     driver: str
     device_key: str
     deployable: str
@@ -102,7 +102,7 @@ class ImageOrder:
     Either ``bitstream_id`` (a Glance image) or ``function_id`` (the property
     ``accel:function_id`` of exactly one active image) is given. ``loaded`` is the image that the
     deployable has now, None when nobody knows. Nothing is loaded when it is the one that is asked
-    for, and never unless ``alone``: others use the deployable. ``prepare`` is that of the
+    for, and never unless ``exclusive``: others use the deployable. ``prepare`` is that of the
     deployable: without it the driver is asked for nothing but the image.
     """
 
@@ -111,7 +111,7 @@ class ImageOrder:
     bitstream_id: str | None = None
     function_id: str | None = None
     loaded: str | None = None
-    alone: bool = False
+    exclusive: bool = False
     prepare: bool = True
 
 
@@ -121,7 +121,7 @@ class InstallTask:
 
     KIND: ClassVar[str] = "InstallTask"
 
-    operation: str
+    request_key: str
     driver: str
     device_key: str
     agent_epoch: int = 0
@@ -131,7 +131,7 @@ class InstallTask:
 class Outcome:
     """How far a task got.
 
-    ``done`` False: the agent is still at it, ask again with the same operation. ``fault`` is None
+    ``done`` False: the agent is still at it, ask again with the same request key. ``fault`` is None
     when it succeeded, else a sentence for the operator. ``note`` is what the operator should know
     of a success. ``image`` is the UUID of the image that an ``ImageOrder`` led to. ``health`` is
     the health of the device after a set-up, None where it is not known.
@@ -139,7 +139,7 @@ class Outcome:
 
     KIND: ClassVar[str] = "Outcome"
 
-    operation: str
+    request_key: str
     done: bool = True
     fault: str | None = None
     note: str | None = None
@@ -155,13 +155,13 @@ class Use(StrEnum):
     other work may touch it. The values are the words on the bus.
     """
 
-    PREPARED = "wanted"
-    FREE = "idle"
-    IN_TRANSITION = "busy"
+    PREPARED = "prepared"
+    FREE = "free"
+    IN_TRANSITION = "in_transition"
 
 
 @dataclass(frozen=True)
-class Holding:
+class UnitUse:
     """One unit and its use; ``task`` is what preparing or releasing it would take."""
 
     task: HandleTask
@@ -169,12 +169,12 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Holdings:
+class UnitUses:
     """All units of a host whose binds are prepared, as they are used at one moment."""
 
-    KIND: ClassVar[str] = "Holdings"
+    KIND: ClassVar[str] = "UnitUses"
 
-    units: tuple[Holding, ...]
+    units: tuple[UnitUse, ...]
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,12 @@ class DiscoveryTask:
     """Look at the hardware of the agent's host now: through one driver, or all (None).
 
     Before that the agent fetches what is desired of its host, so that a driver that has just been
-    ordered is loaded. See HandleTask for ``operation`` and ``agent_epoch``.
+    ordered is loaded. See HandleTask for ``request_key`` and ``agent_epoch``.
     """
 
     KIND: ClassVar[str] = "DiscoveryTask"
 
-    operation: str
+    request_key: str
     driver: str | None = None
     agent_epoch: int = 0
 
@@ -202,7 +202,7 @@ class BackendFindings:
     name: str
     state: str
     services: tuple[BackendService, ...] = ()
-    found: int = 0
+    discovered: int = 0
     added: int = 0
     changed: int = 0
     lost: int = 0
@@ -219,7 +219,7 @@ class DriverFindings:
 
     name: str
     state: DriverState
-    found: int = 0
+    discovered: int = 0
     added: int = 0
     changed: int = 0
     lost: int = 0
@@ -235,6 +235,6 @@ class Discovered:
 
     KIND: ClassVar[str] = "Discovered"
 
-    operation: str
+    request_key: str
     done: bool = True
     drivers: tuple[DriverFindings, ...] = ()

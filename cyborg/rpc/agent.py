@@ -25,9 +25,9 @@ Task = HandleTask | ProgramTask | InstallTask | DiscoveryTask
 
 
 class AgentClient(RPCClient):
-    """Call the agent of a host (``[DEFAULT] host``); all verbs are idempotent by operation.
+    """Call the agent of a host (``[DEFAULT] host``); all verbs are idempotent by request key.
 
-    Every verb except ``poke`` raises Unavailable if the agent does not answer within
+    Every verb except ``desired_changed`` raises Unavailable if the agent does not answer within
     ``timeout`` seconds, and Invalid for an answer to another task or of a wrong type. If an answer
     is not ``done``, the caller repeats the call.
     """
@@ -43,8 +43,8 @@ class AgentClient(RPCClient):
         With ``image`` the agent loads that image first. Raises UnknownVerb for an agent of an older
         release, which cannot do that.
         """
-        wish = None if image is None else wire.dump(image)
-        return self._ask(Outcome, host, "prepare", task, within=within, image=wish)
+        dumped = None if image is None else wire.dump(image)
+        return self._ask(Outcome, host, "prepare", task, within=within, image=dumped)
 
     def release(self, host: str, task: HandleTask) -> Outcome:
         """Revert the preparation of an attach handle, and clean up after the guest."""
@@ -61,7 +61,7 @@ class AgentClient(RPCClient):
     def reload(self, host: str, agent_epoch: int) -> None:
         """Restart the agent of this epoch, after it has finished its current work.
 
-        The restart is complete when the agent of the host sends a hello with another epoch.
+        The restart is complete when the agent of the host sends a heartbeat with another epoch.
         """
         self.call_server(host, "reload", agent_epoch=agent_epoch)
 
@@ -69,18 +69,18 @@ class AgentClient(RPCClient):
         """Set up a device, check that it is ready, and scan the host again."""
         return self._ask(Outcome, host, "install", task)
 
-    def poke(self, host: str) -> None:
+    def desired_changed(self, host: str) -> None:
         """Hint that the desired state has changed; without it the next heartbeat shows this."""
-        self.cast_server(host, "poke")
+        self.cast_server(host, "desired_changed")
 
     def _ask(self, kind: type[Answer], host: str, verb: str, task: Task, **more: Any) -> Answer:
         """Return the answer to a task; raise exception.Invalid if it belongs to another task."""
         reply = self.call_server(host, verb, task=wire.dump(task), **more)
         try:
             answer = wire.load(kind, reply)
-            if answer.operation != task.operation:
+            if answer.request_key != task.request_key:
                 raise exception.Invalid(
-                    field="operation", reason=f"{answer.operation} is not {task.operation}"
+                    field="request_key", reason=f"{answer.request_key} is not {task.request_key}"
                 )
         except exception.Invalid as error:
             LOG.warning("Answer of the agent on host %s to %s refused: %s", host, verb, error)

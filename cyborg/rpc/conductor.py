@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of the conductors: the verbs that the API and the agents call.
 
-Each write carries the operation id of its request. A repetition with the same id changes nothing
+Each write carries the request key of its request. A repetition with the same id changes nothing
 and returns the same answer.
 """
 
@@ -18,8 +18,15 @@ from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
 from cyborg.model.process import API
-from cyborg.model.report import Acknowledged, Desired, Hello, Reading, Report, Welcome
-from cyborg.model.work import Holdings
+from cyborg.model.report import (
+    Acknowledged,
+    AgentHeartbeat,
+    Desired,
+    HeartbeatReply,
+    Reading,
+    Report,
+)
+from cyborg.model.work import UnitUses
 from cyborg.rpc import versions
 from cyborg.rpc.transport import CONDUCTOR_TOPIC, Bus, RPCClient
 
@@ -65,20 +72,20 @@ class ConductorClient(Client):
         super().__init__(bus, timeout=timeout, sender=sender)
         self._now_ms = now_ms
 
-    def alive(self, host: str, *, version: str, endpoint: str) -> None:
+    def api_heartbeat(self, host: str, *, version: str, endpoint: str) -> None:
         """Report that the API is served on this host; each of its processes may do so."""
-        self.call("alive", host=host, version=version, endpoint=endpoint)
+        self.call("api_heartbeat", host=host, version=version, endpoint=endpoint)
 
-    def create_arqs(self, caller: Caller, operation: str, profile_name: str) -> list[Arq]:
+    def create_arqs(self, caller: Caller, request_key: str, profile_name: str) -> list[Arq]:
         """Create the ARQs that a device profile requests, all or none.
 
         Raises NotFound for an unknown profile.
         """
-        body = self._write(caller, operation, "create_arqs", profile_name=profile_name)
+        body = self._write(caller, request_key, "create_arqs", profile_name=profile_name)
         return [wire.load(Arq, arq) for arq in body]
 
     def patch_arqs(
-        self, caller: Caller, operation: str, bindings: list[Binding], unbindings: list[str]
+        self, caller: Caller, request_key: str, bindings: list[Binding], unbindings: list[str]
     ) -> None:
         """Bind and unbind ARQs, all or none.
 
@@ -87,99 +94,99 @@ class ConductorClient(Client):
         """
         self._write(
             caller,
-            operation,
+            request_key,
             "patch_arqs",
             bindings=[wire.dump(binding) for binding in bindings],
             unbindings=unbindings,
         )
 
-    def delete_arqs(self, caller: Caller, operation: str, uuids: list[str]) -> None:
+    def delete_arqs(self, caller: Caller, request_key: str, uuids: list[str]) -> None:
         """Delete those of the ARQs that exist and may be deleted.
 
         Raises BoundArqs afterwards if some are bound and the request has no service token,
         otherwise NotFound with those that do not exist.
         """
-        self._write(caller, operation, "delete_arqs", uuids=uuids)
+        self._write(caller, request_key, "delete_arqs", uuids=uuids)
 
-    def delete_instance_arqs(self, caller: Caller, operation: str, instance_uuid: str) -> None:
+    def delete_instance_arqs(self, caller: Caller, request_key: str, instance_uuid: str) -> None:
         """Delete all ARQs of an instance, if there are any."""
-        self._write(caller, operation, "delete_instance_arqs", instance_uuid=instance_uuid)
+        self._write(caller, request_key, "delete_instance_arqs", instance_uuid=instance_uuid)
 
     def attach(
-        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
     ) -> Operation:
         """Start to attach the devices that a profile requests to an instance, all or none.
 
         None stands for the profile of its flavor. Raises NotFound (instance, profile),
-        CannotAttach, NoFreeHandle, Conflict (the operation id of another request) and Unavailable
+        CannotAttach, NoFreeHandle, Conflict (the request key of another request) and Unavailable
         (Nova, Placement).
         """
         body = self._write(
-            caller, operation, "attach", instance_uuid=instance_uuid, profile_name=profile_name
+            caller, request_key, "attach", instance_uuid=instance_uuid, profile_name=profile_name
         )
         return wire.load(Operation, body)
 
     def detach(
-        self, caller: Caller, operation: str, instance_uuid: str, arq_uuid: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, arq_uuid: str | None
     ) -> Operation:
         """Start to detach one ARQ that attach created, or all of them (None), if there are any.
 
-        Raises NotFound (instance, ARQ), CannotAttach, Conflict (the operation id of another
+        Raises NotFound (instance, ARQ), CannotAttach, Conflict (the request key of another
         request) and Unavailable (Nova).
         """
         body = self._write(
-            caller, operation, "detach", instance_uuid=instance_uuid, arq_uuid=arq_uuid
+            caller, request_key, "detach", instance_uuid=instance_uuid, arq_uuid=arq_uuid
         )
         return wire.load(Operation, body)
 
     def create_device_profile(
-        self, caller: Caller, operation: str, profile: DeviceProfile
+        self, caller: Caller, request_key: str, profile: DeviceProfile
     ) -> DeviceProfile:
         """Store a validated profile; raises Duplicate for a name or UUID that is in use."""
-        body = self._write(caller, operation, "create_device_profile", profile=wire.dump(profile))
+        body = self._write(caller, request_key, "create_device_profile", profile=wire.dump(profile))
         return wire.load(DeviceProfile, body)
 
     def update_device_profile(
-        self, caller: Caller, operation: str, key: str, wish: ProfileChange
+        self, caller: Caller, request_key: str, key: str, change: ProfileChange
     ) -> DeviceProfile:
         """Change the profile with this UUID or name; raises NotFound, Duplicate (name)."""
         body = self._write(
-            caller, operation, "update_device_profile", key=key, wish=wire.dump(wish)
+            caller, request_key, "update_device_profile", key=key, change=wire.dump(change)
         )
         return wire.load(DeviceProfile, body)
 
-    def delete_device_profiles(self, caller: Caller, operation: str, keys: list[str]) -> None:
+    def delete_device_profiles(self, caller: Caller, request_key: str, keys: list[str]) -> None:
         """Delete profiles by UUID or name, all or none; raises NotFound, ProfileInUse."""
-        self._write(caller, operation, "delete_device_profiles", keys=keys)
+        self._write(caller, request_key, "delete_device_profiles", keys=keys)
 
     def set_device_status(
-        self, caller: Caller, operation: str, uuid: str, status: DeviceStatus
+        self, caller: Caller, request_key: str, uuid: str, status: DeviceStatus
     ) -> None:
         """Set the status of a device, which enables or disables all its deployables."""
-        self._write(caller, operation, "set_device_status", uuid=uuid, status=status.value)
+        self._write(caller, request_key, "set_device_status", uuid=uuid, status=status.value)
 
     def set_service_status(
-        self, caller: Caller, operation: str, uuid: str, *, disabled: bool, reason: str | None
+        self, caller: Caller, request_key: str, uuid: str, *, disabled: bool, reason: str | None
     ) -> None:
         """Disable or enable the host of an agent.
 
         Raises NotFound, Conflict (the process is not an agent).
         """
         self._write(
-            caller, operation, "set_service_status", uuid=uuid, disabled=disabled, reason=reason
+            caller, request_key, "set_service_status", uuid=uuid, disabled=disabled, reason=reason
         )
 
-    def forget_service(self, caller: Caller, operation: str, uuid: str) -> Operation:
+    def remove_service(self, caller: Caller, request_key: str, uuid: str) -> Operation:
         """Start to remove the record of a process that is down; for an agent, the whole host.
 
         Raises NotFound, Conflict (it is up, or ARQs have units of the host).
         """
-        return wire.load(Operation, self._write(caller, operation, "forget_service", uuid=uuid))
+        return wire.load(Operation, self._write(caller, request_key, "remove_service", uuid=uuid))
 
     def update_device(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         uuid: str,
         *,
         status: DeviceStatus | None,
@@ -196,7 +203,7 @@ class ConductorClient(Client):
         """
         self._write(
             caller,
-            operation,
+            request_key,
             "update_device",
             uuid=uuid,
             status=None if status is None else status.value,
@@ -207,32 +214,34 @@ class ConductorClient(Client):
         )
 
     def create_device(
-        self, caller: Caller, operation: str, wanted: Creation, *, wait: bool
+        self, caller: Caller, request_key: str, creation: Creation, *, wait: bool
     ) -> Operation:
         """Create an accelerator on a backend.
 
         Raises NotFound (host, driver, backend), Unavailable, Invalid (handles) and Conflict.
         """
-        body = self._write(caller, operation, "create_device", wanted=wire.dump(wanted), wait=wait)
+        body = self._write(
+            caller, request_key, "create_device", creation=wire.dump(creation), wait=wait
+        )
         return wire.load(Operation, body)
 
-    def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
+    def delete_device(self, caller: Caller, request_key: str, uuid: str) -> None:
         """Remove a device that an operator created, or the lost parts of any other device.
 
         Raises NotFound, DeviceInUse, Conflict (no part of it is lost).
         """
-        self._write(caller, operation, "delete_device", uuid=uuid)
+        self._write(caller, request_key, "delete_device", uuid=uuid)
 
     def program_deployable(
-        self, caller: Caller, operation: str, uuid: str, image_uuid: str
+        self, caller: Caller, request_key: str, uuid: str, image_uuid: str
     ) -> None:
         """Load a Glance image into a deployable; raises NotFound, CannotProgram, DeviceInUse."""
-        self._write(caller, operation, "program_deployable", uuid=uuid, image_uuid=image_uuid)
+        self._write(caller, request_key, "program_deployable", uuid=uuid, image_uuid=image_uuid)
 
     def create_attribute(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         *,
         deployable: int | str,
         key: str,
@@ -242,7 +251,7 @@ class ConductorClient(Client):
         """Add an attribute of an operator; raises NotFound (deployable), Duplicate (uuid)."""
         body = self._write(
             caller,
-            operation,
+            request_key,
             "create_attribute",
             deployable=deployable,
             key=key,
@@ -251,14 +260,14 @@ class ConductorClient(Client):
         )
         return wire.load(Attribute, body)
 
-    def delete_attribute(self, caller: Caller, operation: str, uuid: str) -> None:
+    def delete_attribute(self, caller: Caller, request_key: str, uuid: str) -> None:
         """Remove an attribute; raises NotFound."""
-        self._write(caller, operation, "delete_attribute", uuid=uuid)
+        self._write(caller, request_key, "delete_attribute", uuid=uuid)
 
     def discover_services(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         *,
         hosts: list[str] | None,
         driver: str | None,
@@ -270,12 +279,14 @@ class ConductorClient(Client):
         With ``setup`` the hosts also set up the inactive devices of the driver that need it.
         """
         request = {"hosts": hosts, "driver": driver, "wait": wait, "setup": setup or None}
-        return wire.load(Operation, self._write(caller, operation, "discover_services", **request))
+        return wire.load(
+            Operation, self._write(caller, request_key, "discover_services", **request)
+        )
 
     def install_driver(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         *,
         driver: str,
         hosts: list[str] | None,
@@ -284,12 +295,12 @@ class ConductorClient(Client):
     ) -> Operation:
         """Load a driver on hosts from now on; raises NotFound, Unavailable and Conflict."""
         request = {"driver": driver, "hosts": hosts, "options": options, "wait": wait}
-        return wire.load(Operation, self._write(caller, operation, "install_driver", **request))
+        return wire.load(Operation, self._write(caller, request_key, "install_driver", **request))
 
     def update_driver(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         *,
         driver: str,
         options: Mapping[str, str | None] | None,
@@ -301,20 +312,20 @@ class ConductorClient(Client):
         Raises NotFound, Unavailable and Conflict.
         """
         request = {"driver": driver, "options": options, "enabled": enabled, "wait": wait}
-        return wire.load(Operation, self._write(caller, operation, "update_driver", **request))
+        return wire.load(Operation, self._write(caller, request_key, "update_driver", **request))
 
     def uninstall_driver(
-        self, caller: Caller, operation: str, *, driver: str, drain: bool, wait: bool
+        self, caller: Caller, request_key: str, *, driver: str, drain: bool, wait: bool
     ) -> Operation:
         """Uninstall a driver from its hosts; with ``drain`` as soon as no ARQ uses it.
 
         Raises NotFound, Unavailable and Conflict.
         """
         request = {"driver": driver, "drain": drain, "wait": wait}
-        return wire.load(Operation, self._write(caller, operation, "uninstall_driver", **request))
+        return wire.load(Operation, self._write(caller, request_key, "uninstall_driver", **request))
 
-    def _write(self, caller: Caller, operation: str, verb: str, **arguments: Any) -> Any:
-        request = {"request_id": caller.request_id, "operation": operation, **arguments}
+    def _write(self, caller: Caller, request_key: str, verb: str, **arguments: Any) -> Any:
+        request = {"request_id": caller.request_id, "request_key": request_key, **arguments}
         if self._now_ms is None:
             return self.call(verb, caller=wire.dump(caller), **request)
         # Before the clock is read: the wait for the first connection is not part of the timeout.
@@ -327,9 +338,9 @@ class ConductorClient(Client):
 class ReportClient(Client):
     """The verbs that an agent calls."""
 
-    def hello(self, hello: Hello) -> Welcome:
+    def heartbeat(self, heartbeat: AgentHeartbeat) -> HeartbeatReply:
         """Send the heartbeat; raises StaleEpoch if another agent has taken over this host."""
-        return wire.load(Welcome, self.call("hello", hello=wire.dump(hello)))
+        return wire.load(HeartbeatReply, self.call("heartbeat", heartbeat=wire.dump(heartbeat)))
 
     def report(self, host: str, epoch: int, report: Report) -> Acknowledged:
         """Report the findings of the drivers; raises StaleEpoch."""
@@ -340,17 +351,17 @@ class ReportClient(Client):
         """Fetch the desired state of this host; raises StaleEpoch."""
         return wire.load(Desired, self.call("desired", host=host, epoch=epoch))
 
-    def holdings(self, host: str, epoch: int) -> Holdings:
+    def unit_uses(self, host: str, epoch: int) -> UnitUses:
         """Fetch the units of this host that binds prepare, with their use; raises StaleEpoch."""
-        return wire.load(Holdings, self.call("holdings", host=host, epoch=epoch))
+        return wire.load(UnitUses, self.call("unit_uses", host=host, epoch=epoch))
 
     def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
         """Report which deployables Placement refused (name → reason); it has all others."""
         self.call("published", host=host, epoch=epoch, refused=refused)
 
-    def retired(self, host: str, epoch: int, names: list[str]) -> None:
+    def providers_removed(self, host: str, epoch: int, names: list[str]) -> None:
         """Report removed deployables whose provider was deleted; raises StaleEpoch."""
-        self.call("retired", host=host, epoch=epoch, names=names)
+        self.call("providers_removed", host=host, epoch=epoch, names=names)
 
     def readings(self, host: str, epoch: int, readings: Sequence[Reading]) -> None:
         """Report the readings of the devices of this host; raises StaleEpoch."""

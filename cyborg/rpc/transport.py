@@ -220,7 +220,7 @@ class RPCClient:
     the name of the caller; conductors refuse a call without it. ``later`` is the history of the
     servers' verbs, which gives each message the lowest version that it can have. Every method
     raises Unavailable if no server can be reached, PinnedVersion for a message above the pin, and
-    OutcomeUnknown if the second attempt, which has the same arguments and so the same operation id,
+    OutcomeUnknown if the second attempt, which has the same arguments and so the same request key,
     got no answer either.
     """
 
@@ -276,7 +276,7 @@ class RPCClient:
     ) -> Any:
         """Call any server of the topic, and repeat the call for ``within`` seconds if none answers.
 
-        The repeats have the same arguments, and so the same operation id. Raises Unavailable if the
+        The repeats have the same arguments, and so the same request key. Raises Unavailable if the
         broker has refused the message, and OutcomeUnknown only after that time.
         """
         self.require_peer()

@@ -99,7 +99,7 @@ def tasks_for(driver: str, devices: Sequence[Device]) -> Iterator[HandleTask]:
     for device in devices:
         for deployable in device.deployables:
             yield HandleTask(
-                operation=f"operation-{deployable.name}",
+                request_key=f"operation-{deployable.name}",
                 driver=driver,
                 device_key=device.key,
                 deployable=deployable.name,
@@ -128,7 +128,7 @@ def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], ob
     yield driver.backends
     yield driver.prepared
     for task in tasks_for(driver.name, devices):
-        yield functools.partial(driver.install, task.device_key, task.operation)
+        yield functools.partial(driver.install, task.device_key, task.request_key)
         yield functools.partial(driver.prepare, task)
         yield functools.partial(driver.release, task)
         yield functools.partial(driver.health, task.device_key)

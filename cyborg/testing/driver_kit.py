@@ -185,24 +185,24 @@ class DriverContract(abc.ABC):
             driver.operator_created = {device.key: device}
             shown = {one.key: one for one in driver.discover()}
             entries = [entry for entry in driver.hardware() if entry.key == device.key]
-            assert len(entries) == 1, "hardware() must show each device of `made` once"
+            assert len(entries) == 1, "hardware() must show each created device once"
             (entry,) = entries
             assert entry.offered is (device.key in shown), (
-                "hardware() and discover() must agree whether a device of `made` is offered"
+                "hardware() and discover() must agree whether a created device is offered"
             )
             if entry.offered:
                 found = shown.pop(device.key)
                 check_device(found)
-                facts = (found.made, found.model, found.backend)
+                facts = (found.operator_created, found.model, found.backend)
                 assert facts == (True, "made", backend.name), (
-                    f"discover() must return a device of `made` with its own facts, not {facts}"
+                    f"discover() must return a created device with its own facts, not {facts}"
                 )
                 assert found.deployables[0].handles == device.deployables[0].handles, (
-                    "discover() must return a device of `made` with the handles that were given"
+                    "discover() must return a created device with the handles that were given"
                 )
-            assert list(shown.values()) == before, "a device of `made` must not change the others"
+            assert list(shown.values()) == before, "a created device must not change the others"
             driver.operator_created = {}
-            assert driver.discover() == before, "a device that left `made` must not be discovered"
+            assert driver.discover() == before, "a removed device must not be discovered"
 
     def test_what_is_not_set_up_can_be(self) -> None:
         """Installed twice is as installed once; then nothing but a reboot is still to be done."""

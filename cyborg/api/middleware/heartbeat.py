@@ -55,4 +55,4 @@ class Heartbeat:
 
     def _send(self) -> None:
         self._clock.set()
-        self._conductor.alive(self._host, version=self._version, endpoint=self._endpoint)
+        self._conductor.api_heartbeat(self._host, version=self._version, endpoint=self._endpoint)

@@ -229,7 +229,7 @@ class ArqBinder:
             entries.append(entry)
         arqs.move_each(tx, moves, set(MOVES[Event.BIND].sources))
         work.add(tx, self.db.now, tasks)
-        events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
+        events.record(tx, self.db.now, entries, caller=caller, request_key=request_key)
 
 
 def _check(row: Record, binding: Binding, providers: Mapping[str, Record]) -> None:
@@ -272,7 +272,7 @@ def _owner(
     if binding.project_id is not None:
         return binding.project_id
     remembered = existing.get(binding.instance_uuid)
-    if caller.everywhere and remembered is not None and remembered.project_id is not None:
+    if caller.all_projects and remembered is not None and remembered.project_id is not None:
         return str(remembered.project_id)
     owner: str | None = rows[binding.arq_uuid].project_id
     return owner
@@ -302,7 +302,7 @@ def _claim(
         if len(handles) < len(group):
             if not wait:
                 raise _TooFewHandles
-            raise exception.NoFreeHandle(provider=deployable.rp_uuid, wanted=len(group))
+            raise exception.NoFreeHandle(provider=deployable.rp_uuid, requested=len(group))
         for binding, handle in zip(group, handles, strict=True):
             agent_works = handle.waits or loads or deployable.prepare
             state = MOVES[Event.START if agent_works else Event.BIND].target
@@ -350,5 +350,5 @@ def resolve(
     ]
     work.add(tx, now, notifications)
     entries = [release.arq_entry(row, MOVES[event].target.value, reason=fault) for row in started]
-    events.record(tx, now, entries, operation=request_key, ordered_by=ordered_by)
+    events.record(tx, now, entries, request_key=request_key, ordered_by=ordered_by)
     return True

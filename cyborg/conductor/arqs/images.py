@@ -98,12 +98,18 @@ def decide(tx: sa.Connection, row: Record, handle: Record) -> ImageDecision:
     waiting = {
         other.arq_uuid for other in others if other.kind == WorkKind.PREPARE and other.id > row.id
     } | {row.arq_uuid}
-    alone = all(user.uuid in waiting for user in deployables.image_users(tx, handle.deployable_id))
-    if alone and loaded is not None:
+    exclusive = all(
+        user.uuid in waiting for user in deployables.image_users(tx, handle.deployable_id)
+    )
+    if exclusive and loaded is not None:
         deployables.set_image(tx, handle.deployable_id, None)
     return ImageDecision(
         image=ImageOrder(
-            image.bitstream_id, image.function_id, loaded, alone=alone, prepare=handle.prepare
+            image.bitstream_id,
+            image.function_id,
+            loaded,
+            exclusive=exclusive,
+            prepare=handle.prepare,
         )
     )
 

@@ -90,7 +90,7 @@ class ArqReleaser:
                 # This entry marks the request as done, so that a late repetition does not delete
                 # what was bound since.
                 entry = events.Entry("instance", instance_uuid, _DELETED)
-                events.record(tx, self.db.now, [entry], caller=caller, operation=request_key)
+                events.record(tx, self.db.now, [entry], caller=caller, request_key=request_key)
         if waiting:
             self.wake()
 
@@ -103,7 +103,7 @@ class ArqReleaser:
         cancel_and_release(tx, self.db.now, rows, request_key=request_key)
         arqs.remove(tx, [row.id for row in rows])
         entries = [arq_entry(row, _DELETED) for row in rows]
-        events.record(tx, self.db.now, entries, caller=caller, operation=request_key)
+        events.record(tx, self.db.now, entries, caller=caller, request_key=request_key)
         return any(row.prepared for row in rows)
 
 
@@ -133,7 +133,7 @@ def unbind(
     arqs.unbind(tx, [row.id for row in rows])
     instances.release(tx, now, {row.instance_uuid for row in rows if row.instance_uuid})
     entries = [arq_entry(row, State.UNBOUND.value) for row in rows]
-    events.record(tx, now, entries, caller=caller, operation=request_key)
+    events.record(tx, now, entries, caller=caller, request_key=request_key)
 
 
 def cancel_and_release(

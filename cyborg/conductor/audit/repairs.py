@@ -31,7 +31,7 @@ from cyborg.model.work import WorkKind
 LOG = logging.getLogger(__name__)
 
 #: The caller that deletes ARQs: of every project, but bound ones only with their instance.
-_AUDITOR = Caller(None, None, "audit", everywhere=True)
+_AUDITOR = Caller(None, None, "audit", all_projects=True)
 _NO_WORK = "no work was left to finish this bind; an audit ended it"
 _BINDING = frozenset({State.BOUND, State.BIND_STARTED})
 _HANDLELESS = frozenset({State.INITIAL, State.UNBOUND, State.BIND_FAILED})

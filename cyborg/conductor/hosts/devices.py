@@ -111,12 +111,12 @@ class DeviceAdmin:
                 )
                 for action in actions
             ]
-            events.record(tx, self._db.now, entries, caller=caller, operation=request_key)
+            events.record(tx, self._db.now, entries, caller=caller, request_key=request_key)
         for action in actions:
             LOG.info("Device %s on host %s: %s by an operator", uuid, row.hostname, action)
         self._wake()
         if row.service_host is not None and (new_status or facts):
-            self._agents.poke(row.service_host)
+            self._agents.desired_changed(row.service_host)
 
     def _set_status(
         self,
@@ -151,7 +151,7 @@ class DeviceAdmin:
         """Begin to remove a device; see ``LostDevices.request_removal``."""
         agent = self._lost_devices.request_removal(caller, request_key, uuid)
         if agent is not None:
-            self._agents.poke(agent)
+            self._agents.desired_changed(agent)
 
     @retried
     def program(self, caller: Caller, request_key: str, uuid: str, image_uuid: str) -> None:
@@ -184,9 +184,9 @@ class DeviceAdmin:
                     reason=image_uuid,
                     device_uuid=deployable.device_uuid,
                 )
-                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+                events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
                 # Their results might come in another order than that in which the host loaded them.
                 for older in work.supersede_program(tx, deployable.id, request_key):
                     failed = replace(entry, action="program failed", reason=_SUPERSEDED)
-                    events.record(tx, self._db.now, [failed], operation=older)
+                    events.record(tx, self._db.now, [failed], request_key=older)
         self._wake()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Store the heartbeats of agents (hello) and of APIs."""
+"""Store the heartbeats of agents and of APIs."""
 
 import contextlib
 import logging
@@ -12,7 +12,7 @@ from cyborg.db import deployables, hosts, services
 from cyborg.db.engine import Database, retried
 from cyborg.db.services import Process
 from cyborg.model.process import AGENT, API
-from cyborg.model.report import DriverState, Hello, Welcome
+from cyborg.model.report import AgentHeartbeat, DriverState, HeartbeatReply
 
 LOG = logging.getLogger(__name__)
 
@@ -29,66 +29,67 @@ class Heartbeats:
         self._down_after = down_after
 
     @retried
-    def hello(self, hello: Hello) -> Welcome:
+    def heartbeat(self, heartbeat: AgentHeartbeat) -> HeartbeatReply:
         """Renew the agent's lease, or begin its first epoch; raises StaleEpoch.
 
         An unchanged host costs two SQL statements.
         """
-        if not hello.provider_names:
+        if not heartbeat.provider_names:
             raise exception.Invalid(field="provider_names", reason="at least one is needed")
-        if hello.endpoint.rpartition("@")[2] != hello.host:
+        if heartbeat.endpoint.rpartition("@")[2] != heartbeat.host:
             raise exception.Forbidden(
-                reason=f"{hello.endpoint} cannot speak for host {hello.host}, only for its own."
+                reason=f"{heartbeat.endpoint} cannot speak for host {heartbeat.host}, "
+                "only for its own."
             )
         with self._db.writer() as tx:
-            epoch = self._epoch(tx, hello)
-            host = hosts.of_agent(tx, hello.host)
+            epoch = self._epoch(tx, heartbeat)
+            host = hosts.of_agent(tx, heartbeat.host)
             if host is None:
-                hosts.assign_agent(tx, self._db.now, hello.host, hello.provider_names)
-                host = hosts.of_agent(tx, hello.host)
-            elif len(hello.provider_names) == 1 and host.name != hello.provider_names[0]:
+                hosts.assign_agent(tx, self._db.now, heartbeat.host, heartbeat.provider_names)
+                host = hosts.of_agent(tx, heartbeat.host)
+            elif len(heartbeat.provider_names) == 1 and host.name != heartbeat.provider_names[0]:
                 LOG.info(
                     "Host %s is renamed to %s, its provider's name in Placement",
-                    *(host.name, hello.provider_names[0]),
+                    *(host.name, heartbeat.provider_names[0]),
                 )
-                hosts.rename(tx, self._db.now, host.id, hello.provider_names[0])
-                host = hosts.of_agent(tx, hello.host)
-            if hello.epoch is None and host.digest is not None:
+                hosts.rename(tx, self._db.now, host.id, heartbeat.provider_names[0])
+                host = hosts.of_agent(tx, heartbeat.host)
+            if heartbeat.epoch is None and host.digest is not None:
                 # A new host needs none of this: its first report follows.
-                register_drivers(tx, host.id, hello.drivers)
+                register_drivers(tx, host.id, heartbeat.drivers)
                 deployables.clear_unused_images(tx, host.id)
-        return Welcome(epoch, host.digest, host.desired_generation)
+        return HeartbeatReply(epoch, host.digest, host.desired_generation)
 
-    def _epoch(self, tx: sa.Connection, hello: Hello) -> int:
+    def _epoch(self, tx: sa.Connection, heartbeat: AgentHeartbeat) -> int:
         """Return the epoch of the agent's process, a new one if it has none that is current."""
-        process = Process(hello.host, AGENT, hello.version, hello.endpoint)
-        if hello.epoch is not None:
+        process = Process(heartbeat.host, AGENT, heartbeat.version, heartbeat.endpoint)
+        if heartbeat.epoch is not None:
             if services.heartbeat(
                 tx,
                 self._db.now,
                 process,
-                epoch=hello.epoch,
-                status=hello.status.value,
-                status_reason=hello.failure,
-                bus_error=hello.bus_error,
+                epoch=heartbeat.epoch,
+                status=heartbeat.status.value,
+                status_reason=heartbeat.failure,
+                bus_error=heartbeat.bus_error,
             ):
-                return hello.epoch
+                return heartbeat.epoch
             row = services.current(tx, self._db.now, process)
             if row is not None and row.silent_ms <= self._down_after:
                 raise exception.StaleEpoch(
-                    epoch=hello.epoch, binary=AGENT, host=hello.host, current=row.epoch
+                    epoch=heartbeat.epoch, binary=AGENT, host=heartbeat.host, current=row.epoch
                 )
         return services.register(
             tx,
             self._db.now,
             process,
-            hello.status.value,
-            status_reason=hello.failure,
-            bus_error=hello.bus_error,
+            heartbeat.status.value,
+            status_reason=heartbeat.failure,
+            bus_error=heartbeat.bus_error,
         )[1]
 
     @retried
-    def api_alive(self, host: str, version: str, endpoint: str) -> None:
+    def api_heartbeat(self, host: str, version: str, endpoint: str) -> None:
         """Store that the API is served on this host; one SQL statement while its row exists."""
         process = Process(host, API, version, endpoint)
         # When several workers start together, one of them inserts the row for all.

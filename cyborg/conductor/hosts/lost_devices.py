@@ -107,7 +107,7 @@ class LostDevices:
                 )
             action = "forgotten" if whole else "lost parts forgotten"
             entry = events.Entry("device", uuid, action, hostname=row.hostname)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
         LOG.info(
             "Device %s on host %s: an operator ordered the removal of %s",
             *(uuid, row.hostname, "the device" if whole else "its lost parts"),
@@ -206,11 +206,11 @@ def _removed(noun: str, rows: Iterable[Record]) -> list[Removed]:
     removed = []
     for row in rows:
         reason = f"it had been lost for {row.lost_for // _DAY_MS} days"
-        if row.leaving:
+        if row.being_removed:
             reason = "an operator ordered its removal"
         elif row.uninstalled:
             reason = "its driver was uninstalled"
-        created = noun == "device" and row.made
+        created = noun == "device" and row.operator_created
         removed.append(Removed(noun, row.uuid, row.device_uuid, reason, created))
     return removed
 

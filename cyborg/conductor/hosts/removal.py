@@ -81,12 +81,12 @@ class Processes:
                     hosts.bump_desired_generation(tx, self._db.now, row.host_id)
                 services.disable(tx, row.id, disabled=disabled, reason=reason)
                 entry = events.Entry("service", row.uuid, status, hostname=row.host, reason=reason)
-                events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+                events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
         LOG.info(
             "%s on host %s is %s by an operator%s",
             *(row.binary, row.host, status, f": {reason}" if reason else ""),
         )
-        self._agents.poke(row.host)
+        self._agents.desired_changed(row.host)
 
     def request_removal(self, caller: Caller, request_key: str, uuid: str) -> Operation:
         """Begin to remove a process that is down and, of an agent, its host with all its devices.
@@ -114,17 +114,23 @@ class Processes:
                     )
                 services.disable(tx, row.id, disabled=True, reason=_DISABLED_REASON)
             entry = events.Entry("service", row.uuid, "forgotten", hostname=row.host)
-            events.record(tx, self._db.now, [entry], caller=caller, operation=request_key)
+            events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
             subject = {"service": str(row.binary)}
             return [
-                Task(place, WorkKind.FORGET, {"service": uuid}, unlimited=True, subject=subject)
+                Task(
+                    place,
+                    WorkKind.REMOVE_SERVICE,
+                    {"service": uuid},
+                    unlimited=True,
+                    subject=subject,
+                )
             ]
 
         return self._operations.begin(Order(caller, request_key, VERB), plan)
 
 
 class HostRemover:
-    """The handler of ``forget`` work; ``publisher`` is made when it is needed.
+    """The handler of ``remove_service`` work; ``publisher`` is made when it is needed.
 
     ``down_after`` as for Processes.
     """

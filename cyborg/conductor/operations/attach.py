@@ -57,7 +57,7 @@ class AttachRequest:
     """
 
     caller: Caller
-    operation: str
+    request_key: str
     server: Server
     profile_name: str
     profile: device_profiles.ProfileGroups
@@ -107,16 +107,16 @@ class Attacher:
         self._down_after = down_after
 
     def attach(
-        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
     ) -> Operation:
         """Begin to attach all accelerators of a profile (None: that of the flavor), or none.
 
         Raises what ``ConductorClient.attach`` lists. A repeated request changes nothing more.
         """
-        begun = self._begun_before(caller, operation, WorkKind.ATTACH)
+        begun = self._begun_before(caller, request_key, WorkKind.ATTACH)
         attempts = _ATTEMPTS
         while begun is None:
-            request = self._check_request(caller, operation, instance_uuid, profile_name)
+            request = self._check_request(caller, request_key, instance_uuid, profile_name)
             try:
                 begun = self._begin_attach(request)
             except exception.Conflict as error:
@@ -124,17 +124,17 @@ class Attacher:
                 # Only a Conflict of the database itself: another request was faster, or the same.
                 if type(error) is not exception.Conflict or not attempts:
                     raise
-                begun = self._begun_before(caller, operation, WorkKind.ATTACH)
+                begun = self._begun_before(caller, request_key, WorkKind.ATTACH)
         return begun
 
     def detach(
-        self, caller: Caller, operation: str, instance_uuid: str, arq_uuid: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, arq_uuid: str | None
     ) -> Operation:
         """Begin to detach one ARQ that attach created, or all of them (None), if there are any.
 
         Raises what ``ConductorClient.detach`` lists. A repeated request changes nothing more.
         """
-        begun = self._begun_before(caller, operation, WorkKind.DETACH)
+        begun = self._begun_before(caller, request_key, WorkKind.DETACH)
         if begun is not None:
             return begun
         server = self._server(caller, instance_uuid)
@@ -155,33 +155,33 @@ class Attacher:
                 )
             rows = [row for row in rows if row.origin == attachments.ATTACHED]
             if not rows:
-                self._record(tx, caller, operation, server, action="nothing to detach")
+                self._record(tx, caller, request_key, server, action="nothing to detach")
                 host = HostRef(server.node or "")
                 return [Done(host, {"arqs": []}, {"instance": server.uuid})]
             _check_ready(server)
             # Nova no longer sees the ARQs. Their handles are held until the guest has lost them.
             arqs.hide(tx, [row.id for row in rows], hidden=True)
-            self._record(tx, caller, operation, server, action="detach")
+            self._record(tx, caller, request_key, server, action="detach")
             uuids = tuple(row.uuid for row in rows)
             providers = attachments.providers(tx, uuids)
-            leaving = Plan(Step.REBOOT, uuids, server.node or "", providers, leaving=True)
-            return [_task(server, WorkKind.DETACH, leaving)]
+            detachment = Plan(Step.REBOOT, uuids, server.node or "", providers, being_removed=True)
+            return [_task(server, WorkKind.DETACH, detachment)]
 
-        return self._operations.begin(Order(caller, operation, WorkKind.DETACH.value), plan)
+        return self._operations.begin(Order(caller, request_key, WorkKind.DETACH.value), plan)
 
-    def _begun_before(self, caller: Caller, operation: str, verb: WorkKind) -> Operation | None:
+    def _begun_before(self, caller: Caller, request_key: str, verb: WorkKind) -> Operation | None:
         with self._db.reader() as tx:
-            return begun_before(tx, caller, operation, verb.value)
+            return begun_before(tx, caller, request_key, verb.value)
 
     def _server(self, caller: Caller, instance_uuid: str) -> Server:
         server = self._nova.server(instance_uuid)
         foreign = server is not None and server.project_id != caller.project_id
-        if server is None or (foreign and not caller.everywhere):
+        if server is None or (foreign and not caller.all_projects):
             raise exception.NotFound(noun="Instance", key=instance_uuid)
         return server
 
     def _check_request(
-        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
     ) -> AttachRequest:
         """Ask Nova, the database and Placement before anything is changed."""
         server = self._server(caller, instance_uuid)
@@ -197,12 +197,12 @@ class Attacher:
             )
         name = profile_name or server.profile
         with self._db.reader() as tx:
-            profile = device_profiles.groups(tx, name, operation)
+            profile = device_profiles.groups(tx, name, request_key)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=name)
         root = self._placement.find_by_name(server.node or "")
         candidates = [] if root is None else self._placement.candidates(root.uuid, profile.groups)
-        return AttachRequest(caller, operation, server, name, profile, candidates)
+        return AttachRequest(caller, request_key, server, name, profile, candidates)
 
     def _begin_attach(self, request: AttachRequest) -> Operation:
         """Claim the handles, create the ARQs and queue the rest, in one transaction.
@@ -228,17 +228,17 @@ class Attacher:
                     "uuid": server.uuid,
                     "project_id": server.project_id,
                     "hostname": server.node,
-                    "operation_id": request.operation,
+                    "operation_id": request.request_key,
                 }
                 instances.bind(tx, self._db.now, bound, [row])
             self._store(tx, request, units)
-            self._record(tx, request.caller, request.operation, server, action="attach")
+            self._record(tx, request.caller, request.request_key, server, action="attach")
             providers = {unit.offer.rp_uuid: unit.offer.resource_class for unit in units}
             uuids = tuple(unit.uuid for unit in units)
             preparing = Plan(Step.PREPARE, uuids, server.node or "", providers)
             return [_task(server, WorkKind.ATTACH, preparing)]
 
-        order = Order(request.caller, request.operation, WorkKind.ATTACH.value)
+        order = Order(request.caller, request.request_key, WorkKind.ATTACH.value)
         return self._operations.begin(order, plan)
 
     def _store(self, tx: sa.Connection, request: AttachRequest, units: Sequence[Unit]) -> None:
@@ -264,7 +264,7 @@ class Attacher:
                 "prepared": bool(unit.offer.prepare) and not unit.handle.waits,
                 "origin": attachments.ATTACHED,
                 "hidden": True,
-                "operation_id": request.operation,
+                "operation_id": request.request_key,
                 "created_at": created_at,
             }
             for unit in units
@@ -275,7 +275,7 @@ class Attacher:
                 "kind": WorkKind.PREPARE,
                 "instance_uuid": server.uuid,
                 "arq_uuid": unit.uuid,
-                "operation_id": request.operation,
+                "operation_id": request.request_key,
                 "host_id": unit.offer.host_id,
                 "deployable_id": unit.offer.id,
                 "attach_handle_id": unit.handle.id,
@@ -297,15 +297,17 @@ class Attacher:
             )
             for unit in units
         ]
-        events.record(tx, self._db.now, entries, caller=request.caller, operation=request.operation)
+        events.record(
+            tx, self._db.now, entries, caller=request.caller, request_key=request.request_key
+        )
 
     def _record(
-        self, tx: sa.Connection, caller: Caller, operation: str, server: Server, *, action: str
+        self, tx: sa.Connection, caller: Caller, request_key: str, server: Server, *, action: str
     ) -> None:
         entry = events.Entry(
             "instance", server.uuid, action, instance_uuid=server.uuid, hostname=server.node
         )
-        events.record(tx, self._db.now, [entry], caller=caller, operation=operation)
+        events.record(tx, self._db.now, [entry], caller=caller, request_key=request_key)
 
 
 def _check_ready(server: Server) -> None:
@@ -344,7 +346,7 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
         for index in sorted(placement)
         for _ in range(device_profile.units(profile.groups[index]))
     ]
-    uuids = arq_uuids(request.operation, len(groups))
+    uuids = arq_uuids(request.request_key, len(groups))
     requested = [images.requested_image(profile.groups[index]) for index in groups]
     by_id = sorted(offers.values(), key=lambda offer: int(offer.id))
     loading = {
@@ -365,7 +367,7 @@ def _claim(tx: sa.Connection, request: AttachRequest) -> list[Unit]:
         # No locked handle was skipped before, so waiting for other transactions is safe.
         handles[offer.id] = attach_handles.claim(tx, offer.id, count, wait=True)
         if len(handles[offer.id]) < count:
-            raise exception.NoFreeHandle(provider=offer.rp_uuid, wanted=count)
+            raise exception.NoFreeHandle(provider=offer.rp_uuid, requested=count)
     units = []
     for uuid, index in zip(uuids, groups, strict=True):
         offer = offers[placement[index]]

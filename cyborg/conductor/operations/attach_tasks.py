@@ -210,7 +210,7 @@ class AttachWork:
             return self._wait(row, plan, f"Nova is busy with the server ({server.task})")
         if server.status == _SHUT_OFF:
             return self._guest_updated(row, plan)
-        if server.status == _ERROR and not plan.leaving:
+        if server.status == _ERROR and not plan.being_removed:
             # A conductor may have rebooted it and ended before it stored that.
             return self._roll_back(row, plan, _FAILED)
         if server.status not in _REBOOTABLE:
@@ -231,7 +231,7 @@ class AttachWork:
             return self._wait(row, plan, f"the reboot does not end ({server.task})")
         if server.status != _ERROR:
             return self._guest_updated(row, plan)
-        if not plan.leaving:
+        if not plan.being_removed:
             return self._roll_back(row, plan, _FAILED)
         if plan.reboots < _REBOOTS:
             return self._continue(row, replace(plan, step=Step.REBOOT))
@@ -265,7 +265,7 @@ class AttachWork:
 
     def _guest_updated(self, row: Record, plan: Plan) -> Plan | None:
         """Continue after the guest has got or lost the accelerators."""
-        if plan.leaving:
+        if plan.being_removed:
             return self._continue(row, replace(plan, step=Step.RELEASE))
         with self._db.reader() as tx:
             existing = arqs_db.states(tx, plan.arqs)
@@ -276,13 +276,13 @@ class AttachWork:
 
     def _server_gone(self, row: Record, plan: Plan) -> Plan | None:
         """Continue without the server: it is deleted, or on another host."""
-        if plan.leaving:
+        if plan.being_removed:
             return self._continue(row, replace(plan, step=Step.RELEASE))
         return self._roll_back(row, plan, "the server is not there any more")
 
     def _wait(self, row: Record, plan: Plan, reason: str) -> Plan | None:
         """Check again later; roll an attach back that has waited for too long."""
-        if not plan.leaving and row.age_ms - plan.rebooted_at > _WAIT_LIMIT_MS:
+        if not plan.being_removed and row.age_ms - plan.rebooted_at > _WAIT_LIMIT_MS:
             return self._roll_back(row, plan, reason)
         self._queue.reschedule([row], reason, pause_ms=_POLL_MS)
         return None
@@ -296,15 +296,15 @@ class AttachWork:
             listed = [arq.id for arq in arqs if not arq.hidden]
             faults = [arq.fault for arq in arqs if arq.fault is not None]
             arqs_db.hide(tx, listed, hidden=True)
-            leaving = replace(
+            plan = replace(
                 plan,
                 step=Step.REBOOT if listed else Step.RELEASE,
-                leaving=True,
+                being_removed=True,
                 fault=": ".join([fault, *faults]),
                 reboots=_REBOOTS - 1,
             )
-            self._store(tx, row, leaving)
-        return leaving
+            self._store(tx, row, plan)
+        return plan
 
     @retried
     def _continue(self, row: Record, plan: Plan) -> Plan:
@@ -324,9 +324,9 @@ class AttachWork:
     @retried
     def _end_early(self, row: Record, plan: Plan, fault: str) -> Plan:
         """End the operation with a failure; the rest of the work may take long."""
-        if plan.told:
+        if plan.reported:
             return plan
-        ended = replace(plan, fault=fault, told=True)
+        ended = replace(plan, fault=fault, reported=True)
         with self._queue.checkpoint([row]) as tx:
             self._end_operation(tx, row, ended)
             work.set_spec(tx, row, wire.dump(ended))
@@ -335,7 +335,7 @@ class AttachWork:
     @retried
     def _complete(self, row: Record, plan: Plan) -> None:
         with self._queue.complete([row]) as tx:
-            if not plan.told:
+            if not plan.reported:
                 self._end_operation(tx, row, plan)
 
     def _end_operation(self, tx: sa.Connection, row: Record, plan: Plan) -> None:

@@ -69,16 +69,18 @@ class AcceleratorCreator:
                     reason=f"There is an accelerator {device.key} on {host.name} already, or there "
                     "will be one soon."
                 )
-            uuid = str(uuid5(UUID(order.operation), "device"))
+            uuid = str(uuid5(UUID(order.request_key), "device"))
             ordered = Request(uuid, request.driver, device, request.labels)
             entry = events.Entry("device", ordered.uuid, "ordered", hostname=host.name)
-            events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
+            events.record(
+                tx, self._db.now, [entry], caller=order.caller, request_key=order.request_key
+            )
             subject = {
                 "device": ordered.uuid,
                 "driver": request.driver,
                 "backend": request.backend,
             }
-            return [Task(host, WorkKind.CREATE, ordered.spec(), subject=subject)]
+            return [Task(host, WorkKind.CREATE_DEVICE, ordered.spec(), subject=subject)]
 
         return self._operations.begin(order, plan)
 
@@ -142,7 +144,7 @@ class CreationWork:
             operations.end(tx, self._db.now, row.operation_id, result)
             agent = hosts.agent_of(tx, self._db.now, 0, row.host_id)
         if result.error is not None and agent is not None:
-            self._agents.poke(agent.service_host)
+            self._agents.desired_changed(agent.service_host)
 
 
 def _refusal(tx: sa.Connection, row: Record, ordered: Request, answer: Discovered) -> str:

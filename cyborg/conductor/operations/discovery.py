@@ -8,6 +8,7 @@ answers.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 from uuid import UUID, uuid5
 
 import sqlalchemy as sa
@@ -249,8 +250,16 @@ def host_result(row: Record, answer: Discovered) -> HostResult:
         or (driver.name == row.spec.get("driver") and driver.state is not DriverState.READY)
     ]
     state = ResultState.FAILED if errors else ResultState.SUCCEEDED
-    result = {"drivers": [asdict(driver) for driver in answer.drivers]}
+    result = {"drivers": [_counted(asdict(driver)) for driver in answer.drivers]}
     return HostResult(row.spec["host"], state, result, "; ".join(errors) or None)
+
+
+def _counted(findings: dict[str, Any]) -> dict[str, Any]:
+    """Return findings as the API shows them: ``found`` is how many devices were discovered."""
+    counted = {"found" if name == "discovered" else name: findings[name] for name in findings}
+    if "backends" in counted:
+        counted["backends"] = [_counted(backend) for backend in counted["backends"]]
+    return counted
 
 
 def _failed(row: Record, reason: str) -> HostResult:

@@ -34,7 +34,7 @@ _REASON = "Its driver is being uninstalled."
 #: Completes "cannot be" in refusals of drivers that are in use. Only an uninstall can wait.
 _DISABLED, _UNINSTALLED = "disabled", "uninstalled"
 #: The columns of a driver that operators set.
-_SETTINGS = ("wanted", "enabled", "options")
+_SETTINGS = ("requested", "enabled", "options")
 
 #: The key in the spec of work for its phase.
 _PHASE = "phase"
@@ -43,9 +43,9 @@ _RELOAD = "reload"
 #: Install and update: the agent follows the request (APPLY). If it cannot, the request is rolled
 #: back (UNDO).
 _APPLY, _UNDO = "apply", "undo"
-#: Uninstall: the agent shows that it knows the request (GREET), all units are released (DRAIN), the
-#: agent unloads the driver (UNLOAD), and its devices leave Placement (REMOVE).
-_GREET, _DRAIN, _UNLOAD, _REMOVE = "greet", "drain", "unload", "remove"
+#: Uninstall: the agent shows that it knows the request (CONFIRM), all units are released (DRAIN),
+#: the agent unloads the driver (UNLOAD), and its devices leave Placement (REMOVE).
+_CONFIRM, _DRAIN, _UNLOAD, _REMOVE = "confirm", "drain", "unload", "remove"
 #: Milliseconds before it is checked again whether a driver is unused, or its devices removed.
 _POLL_MS = 1000
 
@@ -81,8 +81,8 @@ class Drivers:
                 raise exception.Conflict(
                     reason=f"Driver {driver} is on none of the requested hosts."
                 )
-            self._check_not_leaving(tx, chosen, name)
-            settings: dict[str, Any] = {"wanted": True, "enabled": True}
+            self._check_not_being_uninstalled(tx, chosen, name)
+            settings: dict[str, Any] = {"requested": True, "enabled": True}
             if options is not None:
                 settings["options"] = dict(options)
             return self._request(tx, order, chosen, name=name, settings_of=lambda row: settings)
@@ -106,16 +106,16 @@ class Drivers:
 
         def plan(tx: sa.Connection) -> list[Task]:
             name, chosen = self._installed(tx, driver, wait=order.wait)
-            self._check_not_leaving(tx, chosen, name)
+            self._check_not_being_uninstalled(tx, chosen, name)
             if options is None and enabled is None:
                 rows = drivers.on_hosts(tx, name, [host.id for host in chosen])
                 stays_enabled = {row.host_id: row.enabled for row in rows}
                 self._record(tx, order, chosen, rows)
-                spec = {"driver": name, "wish": {}, _PHASE: _RELOAD, "before": {}}
+                spec = {"driver": name, "settings": {}, _PHASE: _RELOAD, "previous": {}}
                 return [
                     Task(
                         host,
-                        WorkKind.DRIVER,
+                        WorkKind.CONFIGURE_DRIVER,
                         {**spec, "epoch": host.epoch, "enabled": stays_enabled[host.id]},
                         subject={"driver": name},
                     )
@@ -126,7 +126,7 @@ class Drivers:
 
             def settings_of(row: Record) -> dict[str, Any]:
                 settings: dict[str, Any] = (
-                    {} if enabled is None else {"wanted": True, "enabled": enabled}
+                    {} if enabled is None else {"requested": True, "enabled": enabled}
                 )
                 if options is not None:
                     merged = {**(row.options or {}), **options}
@@ -149,23 +149,25 @@ class Drivers:
 
         def plan(tx: sa.Connection) -> list[Task]:
             name, chosen = self._installed(tx, driver, wait=order.wait)
-            self._check_not_leaving(tx, chosen, name)
+            self._check_not_being_uninstalled(tx, chosen, name)
             host_ids = [host.id for host in chosen]
             for host_id in host_ids:
                 hosts.bump_desired_generation(tx, self._db.now, host_id)
             drivers.lock_handles(tx, host_ids, name)
             if not drain:
                 self._check_unused(tx, chosen, name, _UNINSTALLED)
-            served = drivers.enabled_devices(tx, host_ids, name)
+            enabled_devices = drivers.enabled_devices(tx, host_ids, name)
             reserved = drivers.reserve(tx, host_ids, name, _REASON)
             self._record(tx, order, chosen, drivers.on_hosts(tx, name, host_ids))
             entries = _device_entries(reserved, DeviceStatus.MAINTAINING.value)
-            events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
+            events.record(
+                tx, self._db.now, entries, caller=order.caller, request_key=order.request_key
+            )
             unlimited = drain or order.wait
-            spec = {"driver": name, "served": served}
+            spec = {"driver": name, "enabled_devices": enabled_devices}
             subject = {"driver": name}
             return [
-                Task(host, WorkKind.UNINSTALL, spec, unlimited=unlimited, subject=subject)
+                Task(host, WorkKind.UNINSTALL_DRIVER, spec, unlimited=unlimited, subject=subject)
                 for host in chosen
             ]
 
@@ -195,7 +197,7 @@ class Drivers:
         for row in rows:
             # Without a request a driver is installed where it is loaded.
             loaded = row.state != DriverState.STOPPED.value
-            installed = loaded if row.wanted is None else row.wanted
+            installed = loaded if row.requested is None else row.requested
             if installed and only_host_id in (None, row.host_id):
                 host_ids.add(row.host_id)
         if not host_ids:
@@ -205,7 +207,9 @@ class Drivers:
         self._operations.check_agents(chosen, wait=wait)
         return name, chosen
 
-    def _check_not_leaving(self, tx: sa.Connection, chosen: Sequence[Record], name: str) -> None:
+    def _check_not_being_uninstalled(
+        self, tx: sa.Connection, chosen: Sequence[Record], name: str
+    ) -> None:
         """Raise Conflict while the driver is being uninstalled."""
         if drivers.is_uninstalling(tx, [host.id for host in chosen], name):
             raise exception.Conflict(reason=f"Driver {name} is being uninstalled.")
@@ -243,15 +247,15 @@ class Drivers:
             row = rows.get(host.id)
             settings = settings_of(row)
             drivers.set_requested(tx, host.id, name, settings)
-            before = None if row is None else {key: getattr(row, key) for key in _SETTINGS}
+            previous = None if row is None else {key: getattr(row, key) for key in _SETTINGS}
             tasks.append(
                 Task(
                     host,
-                    WorkKind.DRIVER,
+                    WorkKind.CONFIGURE_DRIVER,
                     {
                         "driver": name,
-                        "wish": settings,
-                        "before": before,
+                        "settings": settings,
+                        "previous": previous,
                         "enabled": settings.get("enabled", row is None or row.enabled),
                     },
                     subject={"driver": name},
@@ -274,7 +278,7 @@ class Drivers:
             )
             for row in rows
         ]
-        events.record(tx, self._db.now, entries, caller=order.caller, operation=order.operation)
+        events.record(tx, self._db.now, entries, caller=order.caller, request_key=order.request_key)
 
 
 def _device_entries(rows: Collection[Record], action: str) -> list[events.Entry]:
@@ -282,7 +286,10 @@ def _device_entries(rows: Collection[Record], action: str) -> list[events.Entry]
 
 
 class DriverWork:
-    """The handlers of ``driver`` and ``uninstall`` work; ``wake`` is called when work waits."""
+    """The handlers of work that configures and uninstalls drivers.
+
+    ``wake`` is called when work waits.
+    """
 
     def __init__(
         self,
@@ -309,7 +316,7 @@ class DriverWork:
 
         def undo(tx: sa.Connection) -> None:
             self._restore_settings(tx, row)
-            if row.spec["before"] is None:
+            if row.spec["previous"] is None:
                 self._remove_row(tx, row)
 
         answer = self._query.ask(row, phase, undo)
@@ -321,8 +328,8 @@ class DriverWork:
         refused = any(not driver.accepted for driver in answer.drivers)
         # A driver that is disabled need not be ready.
         checked = row.spec["enabled"] or refused
-        result = host_result(row, answer if checked else Discovered(answer.operation))
-        if row.spec["wish"] and refused:
+        result = host_result(row, answer if checked else Discovered(answer.request_key))
+        if row.spec["settings"] and refused:
             self._roll_back(row, result)
         else:
             self._query.end(row, result)
@@ -357,12 +364,14 @@ class DriverWork:
 
     def _restore_settings(self, tx: sa.Connection, row: Record) -> None:
         """Request the earlier settings again, unless a later request has changed them."""
-        name, settings = row.spec["driver"], row.spec["wish"]
-        before = row.spec["before"] or {"wanted": None, "enabled": True, "options": None}
+        name, settings = row.spec["driver"], row.spec["settings"]
+        previous = row.spec["previous"] or {"requested": None, "enabled": True, "options": None}
         hosts.bump_desired_generation(tx, self._db.now, row.host_id)
         for driver in drivers.on_hosts(tx, name, [row.host_id]):
             if all(getattr(driver, key) == value for key, value in settings.items()):
-                drivers.set_requested(tx, row.host_id, name, {key: before[key] for key in settings})
+                drivers.set_requested(
+                    tx, row.host_id, name, {key: previous[key] for key in settings}
+                )
 
     @retried
     def _end_rollback(self, row: Record) -> None:
@@ -371,29 +380,29 @@ class DriverWork:
             row.spec["host"], ResultState.FAILED, row.spec["result"], row.spec["error"]
         )
         with self._queue.checkpoint([row]) as tx:
-            if row.spec["before"] is None:
+            if row.spec["previous"] is None:
                 self._remove_row(tx, row)
         self._query.end(row, result)
 
     def _remove_row(self, tx: sa.Connection, row: Record) -> None:
         """Remove the row of a driver that was never loaded."""
         for driver in drivers.on_hosts(tx, row.spec["driver"], [row.host_id]):
-            if driver.wanted is None and driver.state != DriverState.READY.value:
+            if driver.requested is None and driver.state != DriverState.READY.value:
                 drivers.remove_driver(tx, row.host_id, driver.name)
 
     def uninstall(self, rows: Sequence[Record]) -> None:
         """Remove a driver from one host, as far as that is possible now."""
         (row,) = rows
-        phase = row.spec.get(_PHASE, _GREET)
+        phase = row.spec.get(_PHASE, _CONFIRM)
 
         def undo(tx: sa.Connection) -> None:
             hosts.bump_desired_generation(tx, self._db.now, row.host_id)
             enabled = drivers.return_to_service(
-                tx, row.host_id, row.spec["driver"], row.spec["served"]
+                tx, row.host_id, row.spec["driver"], row.spec["enabled_devices"]
             )
             work.record(tx, self._db.now, row, _device_entries(enabled, DeviceStatus.ENABLED.value))
 
-        if phase == _GREET:
+        if phase == _CONFIRM:
             if self._query.ask(row, phase, undo) is not None:
                 self._next_phase(row, _DRAIN)
         elif phase == _DRAIN:
@@ -416,7 +425,7 @@ class DriverWork:
             if not remaining:
                 lost = drivers.mark_lost(tx, self._db.now, row.host_id, name)
                 work.record(tx, self._db.now, row, _device_entries(lost, LOST))
-                settings = {"wanted": False, "enabled": False, "options": None}
+                settings = {"requested": False, "enabled": False, "options": None}
                 drivers.set_requested(tx, row.host_id, name, settings)
         if remaining and row.overdue:
             self._query.overdue(row)
@@ -443,7 +452,7 @@ class DriverWork:
             reason = "; ".join(obstacles) or f"{remaining} device(s) have to leave Placement"
             self._query.pause(row, ResultState.RUNNING, reason)
             if agent is not None:
-                self._agents.poke(agent.service_host)
+                self._agents.desired_changed(agent.service_host)
             self._queue.reschedule([row], None, pause_ms=_POLL_MS)
 
     @retried

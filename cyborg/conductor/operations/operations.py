@@ -33,7 +33,7 @@ class Order:
     """
 
     caller: Caller
-    operation: str
+    request_key: str
     verb: str
     wait: bool = False
 
@@ -97,7 +97,7 @@ class Operations:
         except exception.Conflict:
             # The same request may have arrived twice at the same time.
             with self._db.reader() as tx:
-                existing = begun_before(tx, order.caller, order.operation, order.verb)
+                existing = begun_before(tx, order.caller, order.request_key, order.verb)
             if existing is None:
                 raise
             return existing
@@ -107,7 +107,7 @@ class Operations:
     @retried
     def _begin(self, order: Order, plan: Plan) -> Operation:
         with self._db.writer() as tx:
-            existing = begun_before(tx, order.caller, order.operation, order.verb)
+            existing = begun_before(tx, order.caller, order.request_key, order.verb)
             if existing is not None:
                 return existing
             parts = plan(tx)
@@ -121,7 +121,7 @@ class Operations:
                 tx,
                 self._db.now,
                 order.caller,
-                uuid=order.operation,
+                uuid=order.request_key,
                 verb=order.verb,
                 hosts=[part.host.name for part in parts],
                 subject=subject,
@@ -132,7 +132,7 @@ class Operations:
                     "host_id": part.host.id,
                     "instance_uuid": part.instance,
                     "spec": {**part.spec, "host": part.host.name},
-                    "operation_id": order.operation,
+                    "operation_id": order.request_key,
                     "deadline_in": None if order.wait or part.unlimited else _DEADLINE_MS,
                 }
                 for part in parts
@@ -142,10 +142,12 @@ class Operations:
             for part in parts:
                 if isinstance(part, Done):
                     result = HostResult(part.host.name, ResultState.SUCCEEDED, dict(part.result))
-                    operations.end(tx, self._db.now, order.operation, result)
-            entry = events.Entry("operation", order.operation, order.verb)
-            events.record(tx, self._db.now, [entry], caller=order.caller, operation=order.operation)
-            operation = operations.show(tx, order.operation)
+                    operations.end(tx, self._db.now, order.request_key, result)
+            entry = events.Entry("operation", order.request_key, order.verb)
+            events.record(
+                tx, self._db.now, [entry], caller=order.caller, request_key=order.request_key
+            )
+            operation = operations.show(tx, order.request_key)
         assert operation is not None
         return operation
 
@@ -180,15 +182,17 @@ class Operations:
             )
 
 
-def begun_before(tx: sa.Connection, caller: Caller, operation: str, verb: str) -> Operation | None:
+def begun_before(
+    tx: sa.Connection, caller: Caller, request_key: str, verb: str
+) -> Operation | None:
     """Return the operation that this id has begun before, if any.
 
     Raises OperationTaken when the id belongs to another verb or project.
     """
-    existing = operations.show(tx, operation)
+    existing = operations.show(tx, request_key)
     if existing is None:
         return None
-    foreign = not caller.everywhere and existing.project_id != caller.project_id
+    foreign = not caller.all_projects and existing.project_id != caller.project_id
     if foreign or existing.verb != verb:
-        raise exception.OperationTaken(uuid=operation)
+        raise exception.OperationTaken(uuid=request_key)
     return existing

@@ -43,7 +43,7 @@ class ReportApplier:
 
     @retried
     def report(self, service_host: str, epoch: int, report: Report) -> Acknowledged:
-        """Store what the report changes; raises NotFound (no hello yet), StaleEpoch.
+        """Store what the report changes; raises NotFound (no heartbeat yet), StaleEpoch.
 
         Deployables that cannot be kept, because another device has their name, are refused with
         the reason. The rest of the report is stored.
@@ -57,8 +57,10 @@ class ReportApplier:
                 DriverInventory.read(tx, host.id) if host.has_drivers else DriverInventory(host.id)
             )
             diff = DeviceDiff(host.id, host.name, self.auto_enable)
-            keepers: dict[str, str] = {}
-            refused = self._compare(tx, report, stored, diff, inventory=inventory, keepers=keepers)
+            owning_drivers: dict[str, str] = {}
+            refused = self._compare(
+                tx, report, stored, diff, inventory=inventory, owning_drivers=owning_drivers
+            )
             changed = inventory.note_drivers(tx, self.db.now, report)
             uuids = diff.uuids(stored)
             health_changes = device_health.of_report(report, uuids, stored.devices)
@@ -86,7 +88,7 @@ class ReportApplier:
             LOG.info("%d device(s) on %s wait to be enabled", diff.waiting, host.name)
         if begun:
             self.wake()
-        return Acknowledged(generation, refused, keepers)
+        return Acknowledged(generation, refused, owning_drivers)
 
     def _compare(
         self,
@@ -96,11 +98,11 @@ class ReportApplier:
         diff: DeviceDiff,
         *,
         inventory: DriverInventory,
-        keepers: dict[str, str],
+        owning_drivers: dict[str, str],
     ) -> dict[str, str]:
         """Fill the difference; return the refused deployables: name → reason.
 
-        ``keepers`` gets the driver of this report that keeps such a name, where there is one.
+        ``owning_drivers`` gets the driver of this report that keeps such a name, if there is one.
         """
         reported = [
             (driver.driver, device)
@@ -113,7 +115,10 @@ class ReportApplier:
         matched = _match(reported, stored.devices)
         ordered: dict[tuple[str, str], Request] = {}
         keys = {(row.driver, row.device_key) for row in stored.devices}
-        if any(device.made and (driver, device.key) not in keys for driver, device in reported):
+        if any(
+            device.operator_created and (driver, device.key) not in keys
+            for driver, device in reported
+        ):
             # A created device is reported for the first time: its facts are the operator's.
             ordered = {
                 (order.driver, order.facts.key): order
@@ -138,7 +143,7 @@ class ReportApplier:
                 diff.compare_created(row, device, stored)
             elif row is not None:
                 diff.compare_device(row, driver, device, stored)
-            elif not device.made:
+            elif not device.operator_created:
                 # The device keeps the uuid that it had as hardware.
                 entry = inventory.hardware.get((driver, device.key))
                 kept_uuid = entry.uuid if entry and entry.uuid not in taken_uuids else None
@@ -146,7 +151,7 @@ class ReportApplier:
             elif (order := ordered.get((driver, device.key))) is not None:
                 diff.add_device(driver, device, order.uuid, order.labels)
             # Otherwise an operator has deleted the device, and its agent does not know it yet.
-        keepers |= {name: used[name] for name in refused if name in used}
+        owning_drivers |= {name: used[name] for name in refused if name in used}
         kept = {row.id for row in matched.values()}
         # A driver that is not enabled any more has lost its devices. A driver that fails may see
         # them again.
@@ -209,7 +214,7 @@ def _match(
             matched[index] = row
     by_key = {row.device_key: row for row in free.values() if not _is_operator_created(row)}
     for index, (_, device) in enumerate(reported):
-        if index not in matched and not device.made and device.key in by_key:
+        if index not in matched and not device.operator_created and device.key in by_key:
             matched[index] = by_key.pop(device.key)
     return matched
 
@@ -236,7 +241,7 @@ def _refusal(
         return flaw
     if (driver, device.key) in used:
         return f"{device.key} is reported twice"
-    if device.made and row is not None and not _is_operator_created(row):
+    if device.operator_created and row is not None and not _is_operator_created(row):
         return f"{device.key} was discovered before it could be created"
     for deployable in device.deployables:
         other = used.get(deployable.name)

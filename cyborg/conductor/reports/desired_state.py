@@ -25,8 +25,8 @@ from cyborg.model.device import (
 )
 from cyborg.model.pci import PciAddress
 from cyborg.model.provider import Provider, ProviderTree
-from cyborg.model.report import Desired, Made, RequestedDriver, Retired
-from cyborg.model.work import HandleTask, Holding, Holdings, Use
+from cyborg.model.report import CreatedDevice, Desired, ObsoleteProvider, RequestedDriver
+from cyborg.model.work import HandleTask, UnitUse, UnitUses, Use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ class DesiredStates:
             for row in sorted(deployables, key=lambda row: str(row.name))
             if row.id not in removed
         )
-        retired = tuple(
-            Retired(row.rp_uuid, row.name)
+        obsolete_providers = tuple(
+            ObsoleteProvider(row.rp_uuid, row.name)
             for row in children_first(deployables)
             if row.id in removed
         )
@@ -96,18 +96,20 @@ class DesiredStates:
             row.name: row.publish_error for row in deployables if row.publish_error is not None
         }
         created = [
-            Made(row.driver, _facts(row, deployables, handles, traits))
+            CreatedDevice(row.driver, _facts(row, deployables, handles, traits))
             for row in devices.values()
             if row.origin == Origin.OPERATOR.value
         ]
-        created += [Made(order.driver, order.facts) for order in ordered]
+        created += [CreatedDevice(order.driver, order.facts) for order in ordered]
         return Desired(
             host.desired_generation,
             ProviderTree(host.name, providers),
             refused,
-            retired,
+            obsolete_providers,
             _requested_drivers(driver_rows.values()),
-            made=tuple(sorted(created, key=lambda item: (item.driver, item.device.key))),
+            operator_created=tuple(
+                sorted(created, key=lambda item: (item.driver, item.device.key))
+            ),
         )
 
 
@@ -144,7 +146,7 @@ def _facts(
             if row.device_id == device.id
         ),
         backend=device.backend,
-        made=True,
+        operator_created=True,
     )
 
 
@@ -153,13 +155,13 @@ def _requested_drivers(rows: Iterable[Record]) -> tuple[RequestedDriver, ...]:
     return tuple(
         RequestedDriver(
             row.name,
-            row.wanted,
+            row.requested,
             # Without a request of an operator the configuration of the host decides.
-            enabled=row.enabled or row.wanted is None,
+            enabled=row.enabled or row.requested is None,
             options=dict(row.options or {}),
         )
         for row in sorted(rows, key=lambda row: str(row.name))
-        if row.wanted is not None or row.options
+        if row.requested is not None or row.options
     )
 
 
@@ -206,7 +208,7 @@ class PreparedUnits:
     db: Database
 
     @retried
-    def holdings(self, service_host: str, epoch: int) -> Holdings:
+    def unit_uses(self, service_host: str, epoch: int) -> UnitUses:
         """Return all units of a host that are prepared for a bind; raises NotFound, StaleEpoch."""
         with self.db.writer() as tx:
             host = hosts.lock_for_agent(tx, service_host)
@@ -222,7 +224,7 @@ class PreparedUnits:
             elif not row.lost and row.holder_state is None and row.state == HandleState.FREE:
                 use = Use.FREE
             task = HandleTask(
-                operation=str(uuid4()),
+                request_key=str(uuid4()),
                 driver=row.driver,
                 device_key=row.device_key,
                 deployable=row.name,
@@ -230,5 +232,5 @@ class PreparedUnits:
                 handle_uuid=row.uuid,
                 spec=device_profile.accel_requirements(row.group_spec or {}),
             )
-            units.append(Holding(task, use))
-        return Holdings(tuple(units))
+            units.append(UnitUse(task, use))
+        return UnitUses(tuple(units))

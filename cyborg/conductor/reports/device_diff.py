@@ -109,7 +109,7 @@ class DeviceDiff:
                 "driver": driver,
                 "device_key": device.key,
                 "device_state": "available",
-                "origin": (Origin.OPERATOR if device.made else Origin.DISCOVERED).value,
+                "origin": (Origin.OPERATOR if device.operator_created else Origin.DISCOVERED).value,
                 "labels": labels or None,
                 **_device_columns(device),
             }
@@ -122,7 +122,7 @@ class DeviceDiff:
                 "cpid_info": json.dumps(device.control_path),
             }
         )
-        action = "created" if device.made else "discovered"
+        action = "created" if device.operator_created else "discovered"
         self.history.append((uuid, action, self.devices[-1]["status"]))
         for deployable in device.deployables:
             self._add_deployable(deployable, {"device_uuid": uuid})
@@ -155,7 +155,7 @@ class DeviceDiff:
         takes images.
         """
         self.moved[row.driver, row.device_key] = row.uuid
-        if row.leaving:
+        if row.being_removed:
             return
         self._restore_device(row)
         deployables = {deployable.name: deployable for deployable in device.deployables}

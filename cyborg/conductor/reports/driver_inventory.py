@@ -19,7 +19,7 @@ from cyborg.db import base, host_inventory
 from cyborg.db import drivers as drivers_db
 from cyborg.db.base import Record
 from cyborg.db.models import Backend, Driver, Hardware
-from cyborg.model.report import DriverHello, DriverState, Report
+from cyborg.model.report import DriverState, InstalledDriver, Report
 
 LOG = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class DriverInventory:
                 "endpoint": driver.endpoint,
                 "accepts": [asdict(option) for option in driver.accepts],
             }
-            if old is None or old.wanted is None:
+            if old is None or old.requested is None:
                 # The host decides until an operator has enabled or disabled the driver.
                 columns["enabled"] = driver.state is not DriverState.STOPPED
             if old is None:
@@ -77,7 +77,7 @@ class DriverInventory:
         for name in self.drivers.keys() - {driver.driver for driver in report.drivers}:
             row = self.drivers[name]
             stopped: Row = {"state": DriverState.STOPPED.value}
-            if row.wanted is None:
+            if row.requested is None:
                 stopped["enabled"] = False
             _change(tx, Driver, row, stopped)
         common = {"host_id": self.host_id, "discovered_ms": now}
@@ -208,26 +208,28 @@ class DriverInventory:
         base.insert(tx, Backend, added, {"discovered_ms": now})
 
 
-def register_drivers(tx: sa.Connection, host_id: int, hellos: Sequence[DriverHello]) -> None:
-    """Store the drivers that an agent names in a hello; its report will tell their state.
+def register_drivers(
+    tx: sa.Connection, host_id: int, installed_drivers: Sequence[InstalledDriver]
+) -> None:
+    """Store the drivers that an agent names in a heartbeat; its report will tell their state.
 
     One statement where nothing has changed.
     """
     rows = drivers_db.of_host(tx, host_id)
     added = []
-    for hello in hellos:
+    for installed in installed_drivers:
         columns: Row = {
-            "version": hello.version,
-            "device_type": hello.type,
-            "endpoint": hello.endpoint,
+            "version": installed.version,
+            "device_type": installed.type,
+            "endpoint": installed.endpoint,
         }
-        if hello.driver in rows:
-            _change(tx, Driver, rows[hello.driver], columns)
+        if installed.driver in rows:
+            _change(tx, Driver, rows[installed.driver], columns)
             continue
-        ready = hello.status is DriverState.READY
-        state = DriverState.STARTING if ready else hello.status
-        enabled = hello.status is not DriverState.STOPPED
-        columns |= {"name": hello.driver, "state": state.value, "enabled": enabled}
+        ready = installed.status is DriverState.READY
+        state = DriverState.STARTING if ready else installed.status
+        enabled = installed.status is not DriverState.STOPPED
+        columns |= {"name": installed.driver, "state": state.value, "enabled": enabled}
         added.append({"uuid": str(uuid4()), **columns})
     base.insert_ids(tx, Driver, added, {"host_id": host_id})
 

@@ -4,7 +4,7 @@
 A device that is enabled and must be set up again is not changed while an instance may have a unit
 of it. From then on no bind gets its units, and the set-up begins when its last ARQ is deleted.
 
-Each call to the agent carries the uuid of the work as operation id, so a repeated call only asks
+Each call to the agent carries the uuid of the work as request key, so a repeated call only asks
 for the result. A device that an operator disables in the meantime stays disabled.
 """
 
@@ -55,7 +55,7 @@ def begin(
         now,
         [
             {
-                "kind": WorkKind.INSTALL,
+                "kind": WorkKind.SET_UP_DEVICE,
                 "host_id": row.host_id,
                 "deployable_id": row.deployable_id,
                 "spec": {"device": row.uuid, _AGAIN: wait},
@@ -161,7 +161,7 @@ class DeviceSetUp:
         *,
         reported: DeviceHealth | None = None,
     ) -> None:
-        """End the work: move the device, store its health, record both and poke the agent."""
+        """End the work: move the device, store its health, record both and notify the agent."""
         status = MOVES[event].target.value
         change = (
             device_health.of_device(device.uuid, device, reported) if reported is not None else None
@@ -179,7 +179,7 @@ class DeviceSetUp:
                     tx,
                     self.db.now,
                     [entry, *device_health.entries(changes, device.hostname)],
-                    operation=row.operation_id,
+                    request_key=row.operation_id,
                     ordered_by=work.origin(row),
                 )
         device_health.log(changes, device.hostname)
@@ -190,4 +190,4 @@ class DeviceSetUp:
             f": {reason}" if reason else "",
         )
         if device.service_host is not None:
-            self.agents.poke(device.service_host)
+            self.agents.desired_changed(device.service_host)

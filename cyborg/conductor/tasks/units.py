@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work on units in which a host's agent takes part: prepare, release and program.
 
-Each call to the agent carries the uuid of the work as operation id, so a repeated call only asks
+Each call to the agent carries the uuid of the work as request key, so a repeated call only asks
 for the result. What the database must know is committed before the agent is called, and after it
 has answered; no transaction is open during a call.
 """
@@ -262,7 +262,7 @@ class UnitTasks:
                 tx,
                 self.db.now,
                 [entry],
-                operation=row.operation_id,
+                request_key=row.operation_id,
                 ordered_by=work.origin(row),
             )
             if fault is None:
@@ -301,7 +301,7 @@ def _agent_of(row: Record) -> str:
 
 def _task(row: Record, handle: Record, spec: dict[str, str]) -> HandleTask:
     return HandleTask(
-        operation=row.uuid,
+        request_key=row.uuid,
         driver=handle.driver,
         device_key=handle.device_key,
         deployable=handle.name,

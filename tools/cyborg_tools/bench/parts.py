@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from cyborg.api import app as api_app
 from cyborg.api.server import HttpServer
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.transport import Bus
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.host_reports import report_of
@@ -142,16 +142,16 @@ class Parts:
         while not first or time.perf_counter() < end:
             host = f"reporting-{uuid4().hex[:12]}"
             report = report_of(host, devices)
-            hello = Hello(host, (host,), "0", f"agent@{host}", None)
-            epoch = self._agent.hello(hello).epoch
+            heartbeat = AgentHeartbeat(host, (host,), "0", f"agent@{host}", None)
+            epoch = self._agent.heartbeat(heartbeat).epoch
             started = time.perf_counter()
             report.digest()
             self._agent.report(host, epoch, report)
             first.append(time.perf_counter() - started)
-            hello = replace(hello, epoch=epoch)
+            heartbeat = replace(heartbeat, epoch=epoch)
             for _ in range(_REPEATS):
                 started = time.perf_counter()
-                if self._agent.hello(hello).digest != report.digest():
+                if self._agent.heartbeat(heartbeat).digest != report.digest():
                     raise RuntimeError("the conductor has another report")
                 unchanged.append(time.perf_counter() - started)
         return {"first": first, "unchanged": unchanged}

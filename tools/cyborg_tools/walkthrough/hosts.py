@@ -12,7 +12,7 @@ _FAKE_CLASS = "FPGA"
 
 
 def come_up(scenario: Scenario) -> None:
-    """Every process has said hello."""
+    """Every process has sent a heartbeat."""
     scenario.screen.step("Services come up: the API, a conductor, and the agents of two hosts")
     everybody = {(RACK, AGENT), (SPARE, AGENT), ("control", API), ("control", CONDUCTOR)}
     hosts = scenario.environment.place.directory / "hosts.txt"

@@ -171,7 +171,7 @@ class Arqs(Controller):
                     reason=f"{_PROJECT} can be patched from microversion "
                     f"2.{microversion.PROJECT_ID} on."
                 )
-            if not call.caller.everywhere:
+            if not call.caller.all_projects:
                 raise exception.Forbidden(reason=f"Only administrators may patch {_PROJECT}.")
         _need_service(call, "Binding and unbinding accelerator requests")
         self.conductor.patch_arqs(call.caller, call.request_key, body.bindings, body.unbindings)
@@ -187,7 +187,7 @@ class Arqs(Controller):
             _need_service(call, "Deleting the accelerator requests of an instance")
             # After an evacuation by an administrator, the ARQs may not belong to the caller's
             # project.
-            caller = replace(call.caller, everywhere=True)
+            caller = replace(call.caller, all_projects=True)
             self.conductor.delete_instance_arqs(caller, call.request_key, query["instance"])
             return
         if not query["arqs"]:
@@ -265,7 +265,7 @@ def _render(values: tuple[Any, ...], prefix: str) -> dict[str, Any]:
 
 def _render_event(event: sa.Row[Any], call: Call) -> dict[str, Any]:
     # An administrator may have caused the event; the owner of the ARQ must not see who.
-    visible = call.caller.everywhere or event.user_id == call.caller.user_id
+    visible = call.caller.all_projects or event.user_id == call.caller.user_id
     return {
         "time": instant(event.at_ms),
         "action": event.action,

@@ -119,7 +119,7 @@ class DeviceProfiles(Controller):
             name=parse_name(body["name"]) if "name" in body else None,
             groups=self._groups(body) if "groups" in body else None,
             description=body.get("description"),
-            describes="description" in body,
+            sets_description="description" in body,
         )
         changed = self.conductor.update_device_profile(
             call.caller, call.request_key, types.canonical_uuid(key) or key, change

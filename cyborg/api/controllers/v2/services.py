@@ -100,7 +100,7 @@ class Services(Controller):
     @expose("cyborg:service:delete", types.UUID_TYPE, since=microversion.OPERATORS, long=True)
     def forget(self, call: Call, uuid: str) -> Operation:
         """Remove a process that is down and, for an agent, its host with all its devices."""
-        return self.conductor.forget_service(call.caller, call.request_key, uuid)
+        return self.conductor.remove_service(call.caller, call.request_key, uuid)
 
     def _show(self, uuid: str, minor: int) -> dict[str, Any]:
         with self.reader.reader() as tx:

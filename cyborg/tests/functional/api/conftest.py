@@ -44,7 +44,7 @@ class Recording:
         method = getattr(self._client, verb)
         arguments = dict(inspect.signature(method).bind(*given, **named).arguments)
         caller = arguments.pop("caller")
-        del arguments["operation"]
+        del arguments["request_key"]
         self.calls.append((verb, caller, arguments))
         return method(*given, **named)
 

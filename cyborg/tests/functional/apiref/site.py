@@ -203,7 +203,7 @@ class _Agent:
             AgentEndpoint(
                 self.parts.operations,
                 discoveries=self.parts.discoveries,
-                on_poke=self.parts.loop.run_once,
+                on_desired_changed=self.parts.loop.run_once,
                 check=self.parts.loop.check,
             ),
         )
@@ -226,7 +226,7 @@ class Site:
         self._environment = environment
         self._conf = conf
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        environment.exchange.lose_request("poke", 1000)
+        environment.exchange.lose_request("desired_changed", 1000)
         self._control = _Control(environment)
         options = written(files / "cyborg.conf", _OPTIONS, host=compute)
         loaded = [
@@ -275,7 +275,9 @@ class Site:
 
     def signal(self, host: str) -> None:
         """The sign of life of an API process."""
-        self.bus.alive(host, version=VERSION, endpoint="https://cloud.example.com/accelerator")
+        self.bus.api_heartbeat(
+            host, version=VERSION, endpoint="https://cloud.example.com/accelerator"
+        )
 
     def run_once(self) -> None:
         """The agent's round."""

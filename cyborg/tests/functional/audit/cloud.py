@@ -30,7 +30,7 @@ from cyborg.model.audit_rules import Ages
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 from cyborg.tests.fixtures.nova import SimulatedNova
@@ -39,7 +39,7 @@ from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
-NOVA = Caller("nova-project", "nova", "req-audit", everywhere=True, service=True)
+NOVA = Caller("nova-project", "nova", "req-audit", all_projects=True, service=True)
 #: Milliseconds: a day, how long what is lost is kept, how long an agent may be silent.
 DAY = 24 * 3600 * 1000
 RETENTION = 30 * DAY
@@ -117,7 +117,7 @@ class SmallCloud:
         """A compute with one card, published; its name."""
         name = fresh_host("audited")
         self.placement.make_compute(name)
-        self.hello(name)
+        self.heartbeat(name)
         report = report_of(name, 1, handles=units, prepare=prepare)
         ReportApplier(db=self.db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
             name, self.epochs[name], report
@@ -126,10 +126,10 @@ class SmallCloud:
         self.publish(name)
         return name
 
-    def hello(self, host: str) -> None:
+    def heartbeat(self, host: str) -> None:
         """The agent's sign of life."""
-        hello = Hello(host, (host,), "0", f"agent@{host}", self.epochs.get(host))
-        self.epochs[host] = Heartbeats(db=self.db, down_after=DOWN_AFTER).hello(hello).epoch
+        heartbeat = AgentHeartbeat(host, (host,), "0", f"agent@{host}", self.epochs.get(host))
+        self.epochs[host] = Heartbeats(db=self.db, down_after=DOWN_AFTER).heartbeat(heartbeat).epoch
 
     def publish(self, host: str) -> None:
         """The agent's full check."""

@@ -340,7 +340,7 @@ BY_HAND: list[tuple[Kind, Damage]] = [
     (Kind.VANISHED_INSTANCE, delete_server),
     (Kind.UNGUARDED_INSTANCE, delete_instance_row),
     (Kind.UNGUARDED_INSTANCE, open_instance_row),
-    (Kind.OVERSHOWN, raise_total),
+    (Kind.EXCESS_INVENTORY, raise_total),
     (Kind.UNALLOCATED, delete_allocation),
     (Kind.ORPHAN_PROVIDER, add_orphan),
     (Kind.AGED_ARQ, age_arq),
@@ -348,7 +348,7 @@ BY_HAND: list[tuple[Kind, Damage]] = [
     (Kind.OBSOLETE_STATE, former_state),
     (Kind.CLOSED_INSTANCE, delete_arq),
     (Kind.NO_CONDUCTOR, kill_conductors),
-    (Kind.UNTOLD, silence_nova),
+    (Kind.NOVA_NOT_NOTIFIED, silence_nova),
     (Kind.NO_COMPUTE, delete_compute),
     (Kind.MISSING_PROVIDER, delete_provider),
     (Kind.MISPLACED_PROVIDER, move_provider),
@@ -435,7 +435,7 @@ def test_recent_change_is_reported_as_publishing(cloud: SmallCloud) -> None:
     host = cloud.host()
     cloud.execute(sa.update(Device).values(status="maintaining"))
     assert cloud.found(ages=Ages()) == {(Kind.PUBLISHING, provider_of(host, 0))}
-    assert cloud.found() == {(Kind.OVERSHOWN, provider_of(host, 0))}
+    assert cloud.found() == {(Kind.EXCESS_INVENTORY, provider_of(host, 0))}
     cloud.publish(host)
     assert cloud.found() == set()
 

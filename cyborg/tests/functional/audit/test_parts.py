@@ -67,7 +67,7 @@ class Divided:
         return wishes.desired(self.name, self.cloud.epochs[self.name])
 
     def leaving(self) -> list[str]:
-        return [one.name for one in self.desired().retired]
+        return [one.name for one in self.desired().obsolete_providers]
 
     def answer(self, *names: str) -> None:
         self.lost_devices.confirm_removal(self.name, self.cloud.epochs[self.name], names)
@@ -97,7 +97,7 @@ class Divided:
 def made(cloud: SmallCloud, *, parts: bool) -> Divided:
     name = fresh_host("divided")
     cloud.placement.make_compute(name)
-    cloud.hello(name)
+    cloud.heartbeat(name)
     cloud.publishers[name] = Publisher(Placement(cloud.placement.adapter()))
     host = Divided(cloud, name, parts)
     host.report(4)
@@ -202,7 +202,7 @@ def test_units_of_a_host_without_agent_are_kept(sliced: Divided) -> None:
     sliced.lost_devices.expire()
     assert count(sliced.db, AttachHandle) == 4
     assert sliced.cloud.generation(sliced.name) == generation
-    sliced.cloud.hello(sliced.name)
+    sliced.cloud.heartbeat(sliced.name)
     sliced.lost_devices.expire()
     assert count(sliced.db, AttachHandle) == 3
 

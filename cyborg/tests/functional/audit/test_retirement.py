@@ -166,7 +166,7 @@ class Aged:
         )
 
     def leaving(self) -> list[str]:
-        return [one.name for one in self.desired().retired]
+        return [one.name for one in self.desired().obsolete_providers]
 
     def answer(self, *names: str) -> None:
         self.retirement.confirm_removal(self.name, self.cloud.epochs[self.name], names)
@@ -188,14 +188,14 @@ def aged(cloud: SmallCloud) -> Aged:
 def test_expired_device_moves_from_desired_tree_to_removals(aged: Aged) -> None:
     desired = aged.desired()
     assert desired.tree.providers == ()
-    assert [(one.uuid, one.name) for one in desired.retired] == [
+    assert [(one.uuid, one.name) for one in desired.obsolete_providers] == [
         (provider_of(aged.name, 0), aged.card)
     ]
 
 
 def test_device_is_kept_without_a_retention(aged: Aged) -> None:
     desired = aged.desired(retention=0)
-    assert (len(desired.tree.providers), desired.retired) == (1, ())
+    assert (len(desired.tree.providers), desired.obsolete_providers) == (1, ())
     generation = aged.cloud.generation(aged.name)
     LostDevices(db=aged.cloud.db, lost_retention=0, down_after=DOWN_AFTER).expire()
     assert aged.cloud.generation(aged.name) == generation
@@ -215,7 +215,7 @@ def test_each_run_publishes_the_host_of_an_expired_device(aged: Aged) -> None:
     after = [aged.cloud.generation(one) for one in (aged.name, other)]
     assert after == [before[0] + 1, before[1]]
     aged.desired()
-    aged.cloud.hello(aged.name)
+    aged.cloud.heartbeat(aged.name)
     assert aged.cloud.generation(aged.name) == after[0]
 
 
@@ -280,7 +280,7 @@ def test_device_in_use_is_kept(aged: Aged, use: Callable[[Aged, sa.Connection], 
     aged.retirement.expire()
     assert aged.cloud.generation(aged.name) == generation
     desired = aged.desired()
-    assert (len(desired.tree.providers), desired.retired) == (1, ())
+    assert (len(desired.tree.providers), desired.obsolete_providers) == (1, ())
     aged.answer(aged.card)
     assert len(uuids(aged.cloud.db)) == 1
 

@@ -107,7 +107,7 @@ def test_devices_are_reserved_once_for_each_absence(
         look(failover)
     assert watched.reads == [provider_of(host, 0)]
     assert cloud.generation(host) == before + 1
-    cloud.hello(host)
+    cloud.heartbeat(host)
     cloud.publish(host)
     assert units(cloud, host) == 4
     look(failover)
@@ -123,7 +123,7 @@ def test_agent_with_a_new_heartbeat_keeps_its_units(
     host = cloud.host(prepare=True)
     silence(cloud, host)
     failover.run_once()
-    cloud.hello(host)
+    cloud.heartbeat(host)
     look(failover)
     assert units(cloud, host) == 4
 
@@ -135,11 +135,11 @@ def test_agent_that_returns_during_the_write_publishes_again(
     silence(cloud, host)
     failover.run_once()
     before = cloud.generation(host)
-    # The agent's hello and its full check, and only then the conductor's write.
+    # The agent's heartbeat and its full check, and only then the conductor's write.
     read = watched.inventories
 
     def late(uuid: str):
-        cloud.hello(host)
+        cloud.heartbeat(host)
         cloud.publish(host)
         return read(uuid)
 

@@ -116,7 +116,7 @@ def test_cost_of_first_report(agent: Callable[[int], Agent], statements: Stateme
     with statements() as tally:
         one.beat()
     assert len(tally.http) == 3 * devices + FIXED + _lacking(tally.http), tally.http
-    assert tally.rpc == ["hello", "desired", "report", "desired"]
+    assert tally.rpc == ["heartbeat", "desired", "report", "desired"]
 
 
 def test_cost_of_an_unchanged_round(agent: Callable[[int], Agent], statements: Statements):
@@ -126,7 +126,7 @@ def test_cost_of_an_unchanged_round(agent: Callable[[int], Agent], statements: S
     with statements() as tally:
         one.beat()
     assert tally.http == []
-    assert tally.rpc == ["hello"]
+    assert tally.rpc == ["heartbeat"]
 
 
 def test_cost_of_a_full_check_without_changes(

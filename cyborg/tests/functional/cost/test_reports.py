@@ -31,7 +31,7 @@ def test_cost_of_an_api_heartbeat(counted_service: CountedService):
     counted_service.sign_of_life()  # the first one makes the row
     tally = counted_service.sign_of_life()
     assert SIGN_OF_LIFE.covers(tally), tally
-    assert tally.rpc == ["alive"]
+    assert tally.rpc == ["api_heartbeat"]
 
 
 def test_large_first_report_may_cost_one_more_for_attributes():
@@ -46,5 +46,5 @@ def test_cost_of_an_unchanged_report(scenarios: Scenarios, devices: int):
     scenarios.first_report(report, host)
     tally = scenarios.unchanged_report(report, host)
     assert UNCHANGED_REPORT.covers(tally), tally
-    assert tally.rpc == ["hello"]
+    assert tally.rpc == ["heartbeat"]
     assert tally.writes_to(*DEVICE_TABLES) == []

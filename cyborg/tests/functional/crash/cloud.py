@@ -28,7 +28,7 @@ from cyborg.tests.fixtures.single_step_processes import Environment
 from cyborg.tests.functional.life.cards import CARD, Rack, Traits
 from cyborg.tests.functional.readiness.cards import BareCardDriver
 
-NOVA = Caller("nova-project", "nova", "req-crash", everywhere=True, service=True)
+NOVA = Caller("nova-project", "nova", "req-crash", all_projects=True, service=True)
 UNITS = 3
 #: Nothing is excused for being on its way: nothing is, when these are looked for.
 AT_ONCE = Ages(settle=-1, agent_silence=3_600_000, conductor_silence=3_600_000)

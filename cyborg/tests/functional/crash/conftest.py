@@ -87,7 +87,7 @@ def _build(cloud: SimulatedCloud, name: str) -> None:
         if name != "new":
             run.settle()
         if name.startswith(("requested", "bound")):
-            run.ask(lambda client, operation: _request(cloud, client, operation))
+            run.ask(lambda client, request_key: _request(cloud, client, request_key))
             cloud.allocate()
         if name.startswith("bound"):
             run.ask(lambda client, one: client.patch_arqs(NOVA, one, cloud.bindings, []))
@@ -99,11 +99,11 @@ def _build(cloud: SimulatedCloud, name: str) -> None:
         run.cleanup()
 
 
-def _request(cloud: SimulatedCloud, client: ConductorClient, operation: str) -> None:
+def _request(cloud: SimulatedCloud, client: ConductorClient, request_key: str) -> None:
     group = {f"resources:{cloud.traits.resource_class}": str(cloud.units)}
     if cloud.imaged:
         group["accel:bitstream_id"] = cloud.image
     profile = DeviceProfile(str(uuid4()), cloud.profile, (group,))
-    client.create_device_profile(NOVA, operation, profile)
+    client.create_device_profile(NOVA, request_key, profile)
     made = client.create_arqs(NOVA, str(uuid4()), cloud.profile)
     cloud.arqs = tuple(one.uuid for one in made)

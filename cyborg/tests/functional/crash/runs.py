@@ -162,26 +162,26 @@ class Run:
         self._tend()
         return ended
 
-    def _send(self, request: Request, operation: str) -> None:
+    def _send(self, request: Request, request_key: str) -> None:
         client = ConductorClient(DirectBus(self.cloud.environment.exchange), timeout=10.0)
         try:
-            request(client, operation)
+            request(client, request_key)
         except exception.Unavailable:
-            self.unknown.append((request, operation))
+            self.unknown.append((request, request_key))
             self.was_unknown = True
         finally:
             client.close()
 
     def _ask_again(self) -> None:
         waiting, self.unknown = self.unknown, []
-        for request, operation in waiting:
+        for request, request_key in waiting:
             if self.plan.gives_up:
                 self._send(self._undo, str(uuid4()))
             else:
-                self._send(request, operation)
+                self._send(request, request_key)
 
-    def _undo(self, client: ConductorClient, operation: str) -> None:
-        client.delete_instance_arqs(NOVA, operation, self.cloud.instance)
+    def _undo(self, client: ConductorClient, request_key: str) -> None:
+        client.delete_instance_arqs(NOVA, request_key, self.cloud.instance)
 
     def _power_off(self) -> None:
         """Whoever was not to die dies with the victim."""

@@ -43,8 +43,8 @@ class Scenario:
 
 
 def _bind(run: Run) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.patch_arqs(NOVA, operation, run.cloud.bindings, [])
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.patch_arqs(NOVA, request_key, run.cloud.bindings, [])
 
     run.ask(request)
     run.work()
@@ -63,8 +63,8 @@ def _is_given_up(run: Run) -> None:
 
 
 def _unbind(run: Run) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.patch_arqs(NOVA, operation, [], list(run.cloud.arqs))
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.patch_arqs(NOVA, request_key, [], list(run.cloud.arqs))
 
     run.ask(request)
     run.work()
@@ -76,8 +76,8 @@ def _is_unbound(run: Run) -> None:
 
 
 def _delete(run: Run) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.delete_instance_arqs(NOVA, operation, run.cloud.instance)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.delete_instance_arqs(NOVA, request_key, run.cloud.instance)
 
     run.ask(request)
     run.work()
@@ -91,8 +91,8 @@ def _is_gone(run: Run) -> None:
 def attach(run: Run) -> None:
     """One unit more, of the flavor's profile."""
 
-    def request(client: ConductorClient, operation: str) -> None:
-        client.attach(NOVA, operation, run.cloud.instance, None)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.attach(NOVA, request_key, run.cloud.instance, None)
 
     run.ask(request)
     _work_on(run)
@@ -113,8 +113,8 @@ def _fail_to_attach(run: Run) -> None:
 
 
 def _detach(run: Run) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.detach(NOVA, operation, run.cloud.instance, None)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.detach(NOVA, request_key, run.cloud.instance, None)
 
     run.ask(request)
     _work_on(run)
@@ -187,8 +187,8 @@ def _is_lost(run: Run) -> None:
 
 
 def _program(run: Run) -> None:
-    def request(client: ConductorClient, operation: str) -> None:
-        client.program_deployable(NOVA, operation, _deployable(run)[0], run.cloud.image)
+    def request(client: ConductorClient, request_key: str) -> None:
+        client.program_deployable(NOVA, request_key, _deployable(run)[0], run.cloud.image)
 
     run.ask(request)
     run.work()
@@ -246,10 +246,10 @@ def _is_set_up(run: Run) -> None:
     assert run.cloud.is_set_up()
 
 
-def _set_status(run: Run, status: DeviceStatus, client: ConductorClient, operation: str) -> None:
+def _set_status(run: Run, status: DeviceStatus, client: ConductorClient, request_key: str) -> None:
     with run.cloud.environment.watch.reader() as tx:
         uuid = tx.execute(sa.select(Device.uuid)).scalar_one()
-    client.set_device_status(NOVA, operation, uuid, status)
+    client.set_device_status(NOVA, request_key, uuid, status)
 
 
 def _devices(run: Run) -> list[tuple[str, str, bool]]:

@@ -209,7 +209,7 @@ ON_UNUSED: tuple[Maker, ...] = (
 )
 ON_ANY: tuple[Maker, ...] = (
     _field("total", 1),
-    _field("total", 9, Kind.OVERSHOWN),
+    _field("total", 9, Kind.EXCESS_INVENTORY),
     _field("reserved", 1),
     _field("reserved", 2),
     _field("max_unit", 1),

@@ -204,7 +204,7 @@ def site(
     agent = AgentEndpoint(
         parts.operations,
         discoveries=parts.discoveries,
-        on_poke=lambda: None,
+        on_desired_changed=lambda: None,
         check=parts.loop.check,
     )
     DirectBus(exchange).server(AGENT_TOPIC, name, agent).start()

@@ -20,7 +20,7 @@ from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Instance
 from cyborg.db.services import Process
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.tests.fixtures.fake_servers import Guest
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
@@ -58,7 +58,7 @@ class Cloud:
         sender = f"agent@{HOST}"
         client = ReportClient(self.stack.bus(), timeout=60.0, sender=sender)
         with closing(reach(client)) as agent:
-            epoch = agent.hello(Hello(HOST, (HOST,), "0", sender, None)).epoch
+            epoch = agent.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", sender, None)).epoch
             agent.report(HOST, epoch, report_of(HOST, 2, handles=_UNITS))
         groups = [{f"resources:{RESOURCE_CLASS}": "1"}]
         self.admin.post("/device_profiles", [{"name": self.profile, "groups": groups}])

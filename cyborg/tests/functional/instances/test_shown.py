@@ -70,8 +70,8 @@ def test_members_see_no_place_of_a_device(shared: tuple[Cloud, str, str], role: 
     (listed,) = who.get("/devices?sort_key=status&in_use=true")["devices"]
     shown = who.get(f"/devices/{listed['uuid']}")
     label = cloud.as_("member", "blue").patch(f"/devices/{listed['uuid']}", _LABEL, status=200)
-    everywhere = cloud.admin.get(f"/devices/{listed['uuid']}")
-    assert HOST in leaves(everywhere)
+    all_projects = cloud.admin.get(f"/devices/{listed['uuid']}")
+    assert HOST in leaves(all_projects)
     telling = (HOST, HOST.partition(".")[0], "0000:", "00.0", theirs, "their-server", "green")
     for answer in (listed, shown, label):
         assert set(answer) == _OPEN

@@ -598,12 +598,12 @@ def test_disabled_host_attaches_nothing(scenario: Scenario) -> None:
 def test_repeated_attach_and_detach_run_once(
     scenario: Scenario, conductor: ConductorClient
 ) -> None:
-    caller = Caller("operators", "operator", "req-attach", everywhere=True)
-    operation, instance = str(uuid4()), scenario.server.uuid
+    caller = Caller("operators", "operator", "req-attach", all_projects=True)
+    request_key, instance = str(uuid4()), scenario.server.uuid
     for _ in range(2):
-        conductor.attach(caller, operation, instance, None)
+        conductor.attach(caller, request_key, instance, None)
     scenario.settle()
-    conductor.attach(caller, operation, instance, None)
+    conductor.attach(caller, request_key, instance, None)
     scenario.settle()
     assert (len(scenario.attached), scenario.guest.reboots) == (1, 1)
     later = str(uuid4())

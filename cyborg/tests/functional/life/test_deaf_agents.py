@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg.db.engine import Database
 from cyborg.db.models import Service
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.conductor import ReportClient
 from cyborg.rpc.transport import AGENT_TOPIC
 from cyborg.service import wait_until
@@ -32,8 +32,10 @@ class DeafAgent:
     def beat(self, bus_error: str = "") -> None:
         """Send a heartbeat."""
         endpoint = f"{AGENT_TOPIC}@{self.host}"
-        hello = Hello(self.host, (self.host,), "0", endpoint, self.epoch, bus_error=bus_error)
-        self.epoch = self.client.hello(hello).epoch
+        heartbeat = AgentHeartbeat(
+            self.host, (self.host,), "0", endpoint, self.epoch, bus_error=bus_error
+        )
+        self.epoch = self.client.heartbeat(heartbeat).epoch
 
 
 @pytest.fixture

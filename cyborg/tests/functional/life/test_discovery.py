@@ -14,7 +14,7 @@ from cyborg.db.models import Deployable, Driver, Host, Service
 from cyborg.model.device import AttachHandle, AttachType, DeviceType
 from cyborg.model.device import Deployable as DeployableFacts
 from cyborg.model.device import Device as DeviceFacts
-from cyborg.model.report import DriverReport, DriverState, Hello, Report
+from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, Report
 from cyborg.rpc.conductor import ReportClient
 from cyborg.tests.fixtures.any_host import AnyHost
 from cyborg.tests.fixtures.placement import fresh_host
@@ -31,8 +31,8 @@ def reports(stack: Stack) -> Iterator[ReportClient]:
     client.close()
 
 
-def hello(host: str, epoch: int | None = None) -> Hello:
-    return Hello(host, (host,), "0", f"cyborg-agent@{host}", epoch)
+def heartbeat(host: str, epoch: int | None = None) -> AgentHeartbeat:
+    return AgentHeartbeat(host, (host,), "0", f"cyborg-agent@{host}", epoch)
 
 
 def card(name: str, key: str = CARD) -> DeviceFacts:
@@ -48,7 +48,7 @@ def ready(*devices: DeviceFacts, driver: str = "card_driver") -> Report:
 def test_device_name_of_another_host_is_refused(reports: ReportClient, database: Database) -> None:
     name = fresh_host()
     for host in ("first", "second"):
-        epoch = reports.hello(hello(host)).epoch
+        epoch = reports.heartbeat(heartbeat(host)).epoch
         taken = reports.report(host, epoch, ready(card(name), card(f"{name}-{host}", OTHER)))
         if host == "first":
             assert taken.refused == {}
@@ -62,7 +62,7 @@ def test_device_name_of_another_host_is_refused(reports: ReportClient, database:
 
 def test_device_name_of_two_drivers_is_refused_once(reports: ReportClient) -> None:
     name = fresh_host()
-    epoch = reports.hello(hello("both")).epoch
+    epoch = reports.heartbeat(heartbeat("both")).epoch
     drivers = [ready(card(name), driver=one).drivers[0] for one in ("card_driver", "other_driver")]
     report = Report(tuple(drivers))
     taken = reports.report("both", epoch, report)
@@ -87,7 +87,7 @@ def test_device_name_of_two_drivers_is_refused_once(reports: ReportClient) -> No
 def test_invalid_device_does_not_stop_others(
     reports: ReportClient, database: Database, odd: dict[str, Any]
 ) -> None:
-    epoch = reports.hello(hello("odd")).epoch
+    epoch = reports.heartbeat(heartbeat("odd")).epoch
     bad = replace(card("bad", OTHER), **odd)
     taken = reports.report("odd", epoch, ready(card("good"), bad))
     assert list(taken.refused) == ["bad"]
@@ -98,7 +98,7 @@ def test_invalid_device_does_not_stop_others(
 def test_device_keeps_its_row_under_another_driver(
     reports: ReportClient, database: Database
 ) -> None:
-    epoch = reports.hello(hello("host")).epoch
+    epoch = reports.heartbeat(heartbeat("host")).epoch
     reports.report("host", epoch, ready(card("unit")))
     before = everything(database, but=["drivers", "events", "hosts"])
     reports.report("host", epoch, ready(card("unit"), driver="other_driver"))
@@ -114,11 +114,11 @@ def test_device_keeps_its_row_under_another_driver(
 def test_unloadable_driver_reserves_devices_after_an_upgrade(
     reports: ReportClient, database: Database
 ) -> None:
-    epoch = reports.hello(hello("host")).epoch
+    epoch = reports.heartbeat(heartbeat("host")).epoch
     reports.report("host", epoch, ready(card("unit")))
     with database.writer() as tx:
         tx.execute(sa.delete(Driver))
-    generation = reports.hello(hello("host", epoch)).desired_generation
+    generation = reports.heartbeat(heartbeat("host", epoch)).desired_generation
     failed = Report((DriverReport("card_driver", DriverState.FAILED, error="not there"),))
     taken = reports.report("host", epoch, failed)
     assert taken.desired_generation != generation
@@ -127,11 +127,11 @@ def test_unloadable_driver_reserves_devices_after_an_upgrade(
 
 
 def test_second_agent_of_a_host_supersedes_the_first(reports: ReportClient) -> None:
-    first = reports.hello(hello("twin")).epoch
-    second = reports.hello(hello("twin")).epoch
+    first = reports.heartbeat(heartbeat("twin")).epoch
+    second = reports.heartbeat(heartbeat("twin")).epoch
     assert second > first
     for verb in (
-        lambda: reports.hello(hello("twin", first)),
+        lambda: reports.heartbeat(heartbeat("twin", first)),
         lambda: reports.report("twin", first, ready()),
         lambda: reports.desired("twin", first),
         lambda: reports.published("twin", first, {}),
@@ -139,14 +139,14 @@ def test_second_agent_of_a_host_supersedes_the_first(reports: ReportClient) -> N
         with pytest.raises(exception.StaleEpoch) as caught:
             verb()
         assert caught.value.fields["current"] == second
-    assert reports.hello(hello("twin", second)).epoch == second
+    assert reports.heartbeat(heartbeat("twin", second)).epoch == second
 
 
 def test_silent_agent_is_superseded(
     reports: ReportClient, database: Database, stack: Stack
 ) -> None:
-    first = reports.hello(hello("twin")).epoch
-    reports.hello(hello("twin"))
+    first = reports.heartbeat(heartbeat("twin")).epoch
+    reports.heartbeat(heartbeat("twin"))
     silent = int(stack.times.agent_down_after * 1000) + 1000
     with database.writer() as tx:
         tx.execute(
@@ -154,7 +154,7 @@ def test_silent_agent_is_superseded(
             .where(Service.host == "twin")
             .values(last_seen_ms=Service.last_seen_ms - silent)
         )
-    assert reports.hello(hello("twin", first)).epoch > first + 1
+    assert reports.heartbeat(heartbeat("twin", first)).epoch > first + 1
 
 
 def test_report_of_an_unknown_agent_is_refused(reports: ReportClient) -> None:
@@ -165,10 +165,10 @@ def test_report_of_an_unknown_agent_is_refused(reports: ReportClient) -> None:
 
 
 def test_renamed_compute_keeps_its_devices(reports: ReportClient, database: Database) -> None:
-    epoch = reports.hello(hello("short")).epoch
+    epoch = reports.heartbeat(heartbeat("short")).epoch
     reports.report("short", epoch, ready(card("unit")))
-    found = replace(hello("short", epoch), provider_names=("short.example.org",))
-    reports.hello(found)
+    found = replace(heartbeat("short", epoch), provider_names=("short.example.org",))
+    reports.heartbeat(found)
     assert reports.desired("short", epoch).tree.root_name == "short.example.org"
     with database.reader() as tx:
         assert tx.execute(sa.select(Host.name)).scalars().all() == ["short.example.org"]

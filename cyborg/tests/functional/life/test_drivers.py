@@ -115,7 +115,7 @@ def bay(bays: Callable[[], Bay], database: Database) -> Bay:
 
 
 def is_up(database: Database, bay: Bay) -> bool:
-    """Whether the agent has said hello and reported."""
+    """Whether the agent has sent a heartbeat and reported."""
     with database.reader() as tx:
         seen = sa.select(Service.id).where(Service.host == bay.name, Service.last_seen_ms > 0)
         return tx.execute(seen).first() is not None

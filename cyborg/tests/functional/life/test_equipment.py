@@ -13,7 +13,14 @@ from cyborg import exception
 from cyborg.db.engine import Database
 from cyborg.db.models import Backend, Device, Driver, Hardware
 from cyborg.model import device as facts
-from cyborg.model.report import DriverHello, DriverReport, DriverState, Hello, Report, Welcome
+from cyborg.model.report import (
+    AgentHeartbeat,
+    DriverReport,
+    DriverState,
+    HeartbeatReply,
+    InstalledDriver,
+    Report,
+)
 from cyborg.rpc.conductor import ReportClient
 from cyborg.tests.fixtures.stack import Stack, reach
 from cyborg.tests.functional.life.cards import IDLE
@@ -31,9 +38,11 @@ def reports(stack: Stack) -> Iterator[ReportClient]:
     client.close()
 
 
-def hello(reports: ReportClient, *drivers: DriverHello, epoch: int | None = None) -> Welcome:
+def heartbeat(
+    reports: ReportClient, *drivers: InstalledDriver, epoch: int | None = None
+) -> HeartbeatReply:
     endpoint = f"cyborg-agent@{HOST}"
-    return reports.hello(Hello(HOST, (HOST,), "0", endpoint, epoch, drivers=drivers))
+    return reports.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", endpoint, epoch, drivers=drivers))
 
 
 def one(**values: Any) -> Report:
@@ -53,7 +62,7 @@ def rows(db: Database, model: Any, *columns: str) -> list[Any]:
 
 
 def test_hardware_row_has_uuid_of_its_device(reports: ReportClient, database: Database) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     device = card("equipped-card")
     reports.report(HOST, epoch, one(devices=(device,), hardware=(facts.Hardware.of(device), IDLE)))
     ((uuid,),) = rows(database, Device, "uuid")
@@ -82,7 +91,7 @@ def test_hardware_row_has_uuid_of_its_device(reports: ReportClient, database: Da
 def test_hardware_that_becomes_a_device_keeps_its_uuid(
     reports: ReportClient, database: Database
 ) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     device = card("equipped-card")
     waiting = replace(facts.Hardware.of(device), offered=False, reason="not enabled")
     stopped = DriverReport("card_driver", DriverState.STOPPED, hardware=(waiting,))
@@ -97,7 +106,7 @@ def test_hardware_that_becomes_a_device_keeps_its_uuid(
 def test_hardware_keeps_its_uuid_under_another_driver(
     reports: ReportClient, database: Database
 ) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     device = card("equipped-card")
     known = facts.Hardware.of(device)
     idle = replace(known, offered=False, reason="not enabled")
@@ -127,7 +136,7 @@ def test_hardware_keeps_its_uuid_under_another_driver(
 def test_missing_hardware_is_removed_unless_driver_failed(
     reports: ReportClient, database: Database
 ) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     reports.report(HOST, epoch, one(hardware=(IDLE,), backends=(ENGINE,)))
     kept = rows(database, Hardware, "uuid"), rows(database, Backend, "uuid")
     failed = one(state=DriverState.FAILED, error="no bus")
@@ -145,7 +154,7 @@ def test_missing_hardware_is_removed_unless_driver_failed(
 
 
 def test_backends_and_services_follow_the_report(reports: ReportClient, database: Database) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     reports.report(HOST, epoch, one(backends=(ENGINE,)))
     ((uuid,),) = rows(database, Backend, "uuid")
     down = facts.BackendService("ipsec", "FAILED")
@@ -177,24 +186,24 @@ def test_backends_and_services_follow_the_report(reports: ReportClient, database
 def test_invalid_hardware_does_not_stop_others(
     reports: ReportClient, database: Database, odd: dict[str, Any]
 ) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     reports.report(HOST, epoch, one(hardware=(replace(IDLE, **odd), IDLE, IDLE)))
     assert rows(database, Hardware, "hardware_key") == [(IDLE.key,)]
 
 
 def test_hello_stores_announced_drivers(reports: ReportClient, database: Database) -> None:
-    first = hello(reports, DriverHello("card_driver", DriverState.READY))
+    first = heartbeat(reports, InstalledDriver("card_driver", DriverState.READY))
     # The report that follows tells of a host that is news.
     assert rows(database, Driver, "name") == []
     reports.report(HOST, first.epoch, one(version="1.0", type="FPGA", endpoint="vendor:Card"))
     columns = ("name", "state", "version", "device_type", "endpoint", "enabled")
     known = ("card_driver", "READY", "1.0", "FPGA", "vendor:Card", True)
     assert rows(database, Driver, *columns) == [known]
-    hello(
+    heartbeat(
         reports,
-        DriverHello("card_driver", DriverState.READY, "vendor:Card", "FPGA", "2.0"),
-        DriverHello("new_driver", DriverState.READY, "new:Driver", "GPU", "0.1"),
-        DriverHello("idle_driver", DriverState.STOPPED),
+        InstalledDriver("card_driver", DriverState.READY, "vendor:Card", "FPGA", "2.0"),
+        InstalledDriver("new_driver", DriverState.READY, "new:Driver", "GPU", "0.1"),
+        InstalledDriver("idle_driver", DriverState.STOPPED),
     )
     assert rows(database, Driver, *columns) == [
         ("card_driver", "READY", "2.0", "FPGA", "vendor:Card", True),
@@ -204,7 +213,7 @@ def test_hello_stores_announced_drivers(reports: ReportClient, database: Databas
 
 
 def test_requested_driver_state_survives_reports(reports: ReportClient, database: Database) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     reports.report(HOST, epoch, one())
     with database.writer() as tx:
         tx.execute(sa.update(Driver).values(wanted=True, enabled=False))
@@ -215,20 +224,20 @@ def test_requested_driver_state_survives_reports(reports: ReportClient, database
 def test_report_for_another_host_is_refused_and_logged_once(
     reports: ReportClient, stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    epoch = hello(reports).epoch
+    epoch = heartbeat(reports).epoch
     thief = reach(ReportClient(stack.bus(), timeout=10, sender="cyborg-agent@thief"))
     with caplog.at_level(logging.WARNING, "cyborg.conductor.endpoint"):
         for _ in range(2):
             with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
                 thief.report(HOST, epoch, one())
         with pytest.raises(exception.Forbidden, match="cannot speak for host equipped"):
-            thief.hello(Hello(HOST, (HOST,), "0", "cyborg-agent@thief", None))
+            thief.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", "cyborg-agent@thief", None))
         with pytest.raises(exception.StaleEpoch):
             reports.report(HOST, epoch - 1, one())
     thief.close()
     assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [
         ("cyborg-agent@thief", "report"),
-        ("cyborg-agent@thief", "hello"),
+        ("cyborg-agent@thief", "heartbeat"),
         (f"cyborg-agent@{HOST}", "report"),
     ]
 
@@ -237,6 +246,6 @@ def test_report_for_another_host_is_refused_and_logged_once(
     ("host", "epoch"), [(7, 1), (None, 1), (HOST, "1"), (HOST, None), (HOST, True), (HOST, 1.0)]
 )
 def test_report_with_wrong_types_is_refused(reports: ReportClient, host: Any, epoch: Any) -> None:
-    hello(reports)
+    heartbeat(reports)
     with pytest.raises(exception.Invalid, match="is needed"):
         reports.report(host, epoch, one())

@@ -15,7 +15,7 @@ from cyborg.db.models import Service
 from cyborg.drivers.base import EMPTY_CONTEXT, DriverContext
 from cyborg.drivers.loader import LoadResult
 from cyborg.model.device import Backend, BackendService, Hardware
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.conductor import ReportClient
 from cyborg.tests.fixtures.placement import PlacementService, fresh_host
 from cyborg.tests.fixtures.stack import Stack, reach
@@ -243,7 +243,7 @@ def test_services_are_filtered_by_both_host_names(operator: Client, stack: Stack
     own, compute = f"node-{uuid4().hex[:8]}", f"compute-{uuid4().hex[:8]}"
     reports = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{own}"))
     try:
-        reports.hello(Hello(own, (compute,), "0", f"cyborg-agent@{own}", None))
+        reports.heartbeat(AgentHeartbeat(own, (compute,), "0", f"cyborg-agent@{own}", None))
     finally:
         reports.close()
     for name in (own, compute):

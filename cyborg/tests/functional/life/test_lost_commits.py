@@ -22,7 +22,7 @@ from cyborg.model.arq import Binding
 from cyborg.model.caller import Caller
 from cyborg.model.device import DeviceStatus
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.agent import AgentClient
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
 from cyborg.tests.fixtures.proxy import Proxy
@@ -31,7 +31,7 @@ from cyborg.tests.functional.life.steps import everything
 from cyborg.tests.functional.schema.databases import empty_database
 
 HOST = "compute"
-CALLER = Caller("project", "user", "req-lost", everywhere=True, service=True)
+CALLER = Caller("project", "user", "req-lost", all_projects=True, service=True)
 _SETTINGS = conductor_app.Settings(
     host="behind-a-proxy",
     process="0",
@@ -100,13 +100,15 @@ def environment(stack: Stack, quiet: Database) -> Iterator[Environment]:
 
 
 @pytest.fixture
-def operation() -> str:
+def request_key() -> str:
     return str(uuid4())
 
 
 def published(environment: Environment, devices: int = 1) -> int:
     """Have a host reported; gives its agent's epoch."""
-    epoch = environment.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
+    epoch = environment.cases.heartbeats.heartbeat(
+        AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None)
+    ).epoch
     environment.cases.report_applier.report(HOST, epoch, report_of(HOST, devices))
     return epoch
 
@@ -126,87 +128,93 @@ def binding(arqs: list[str], instance: str) -> list[Binding]:
 
 def test_hello_and_first_report_survive_a_lost_commit(environment: Environment):
     environment.proxy.lose_answer_to(b"COMMIT")
-    welcome = environment.cases.heartbeats.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None))
+    reply = environment.cases.heartbeats.heartbeat(
+        AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None)
+    )
     assert environment.proxy.lost == 1
     report = report_of(HOST, 2)
     environment.proxy.lose_answer_to(b"COMMIT")
-    taken = environment.cases.report_applier.report(HOST, welcome.epoch, report)
+    taken = environment.cases.report_applier.report(HOST, reply.epoch, report)
     assert (
         environment.proxy.lost,
         environment.count("devices"),
         environment.count("attach_handles"),
     ) == (2, 2, 4)
-    hello = Hello(HOST, (HOST,), "0", f"bus@{HOST}", welcome.epoch)
-    again = environment.cases.heartbeats.hello(hello)
-    assert (again.epoch, again.digest) == (welcome.epoch, report.digest())
+    heartbeat = AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", reply.epoch)
+    again = environment.cases.heartbeats.heartbeat(heartbeat)
+    assert (again.epoch, again.digest) == (reply.epoch, report.digest())
     assert again.desired_generation == taken.desired_generation
 
 
 def test_api_heartbeat_survives_a_lost_commit(environment: Environment):
     host = f"api-{uuid4().hex[:12]}"
-    environment.losing(lambda: environment.cases.heartbeats.api_alive(host, "1", "somewhere"))
+    environment.losing(lambda: environment.cases.heartbeats.api_heartbeat(host, "1", "somewhere"))
     assert environment.count("services", host=host, epoch=1) == 1
 
 
-def test_profiles_survive_a_lost_commit(environment: Environment, operation: str):
+def test_profiles_survive_a_lost_commit(environment: Environment, request_key: str):
     profile = DeviceProfile(str(uuid4()), "gpu", ({"resources:FPGA": "1"},))
-    made = environment.losing(lambda: environment.cases.profiles.create(CALLER, operation, profile))
+    made = environment.losing(
+        lambda: environment.cases.profiles.create(CALLER, request_key, profile)
+    )
     assert isinstance(made, DeviceProfile)
     assert (made.uuid, environment.count("device_profiles")) == (profile.uuid, 1)
-    other = str(UUID(int=UUID(operation).int ^ 1))
+    other = str(UUID(int=UUID(request_key).int ^ 1))
     environment.losing(lambda: environment.cases.profiles.delete(CALLER, other, ["gpu"]))
     assert environment.count("device_profiles") == 0
 
 
-def test_arqs_are_created_once_after_a_lost_commit(environment: Environment, operation: str):
+def test_arqs_are_created_once_after_a_lost_commit(environment: Environment, request_key: str):
     name, before = created(environment)
-    made = environment.losing(lambda: environment.cases.arq_creator.create(CALLER, operation, name))
+    made = environment.losing(
+        lambda: environment.cases.arq_creator.create(CALLER, request_key, name)
+    )
     assert isinstance(made, list)
     assert environment.count("extended_accelerator_requests") == len(before) + len(made) == 4
 
 
-def test_bind_holds_one_handle_after_a_lost_commit(environment: Environment, operation: str):
+def test_bind_holds_one_handle_after_a_lost_commit(environment: Environment, request_key: str):
     published(environment)
     _, arqs = created(environment)
     binds = binding(arqs, str(uuid4()))
-    environment.losing(lambda: environment.cases.arq_binder.patch(CALLER, operation, binds, []))
+    environment.losing(lambda: environment.cases.arq_binder.patch(CALLER, request_key, binds, []))
     assert environment.count("attach_handles", state="held") == 2
     assert environment.count("extended_accelerator_requests", state="Bound") == 2
     assert environment.count("work", kind="notify") == 2
 
 
-def test_unbind_survives_a_lost_commit(environment: Environment, operation: str):
+def test_unbind_survives_a_lost_commit(environment: Environment, request_key: str):
     published(environment)
     _, arqs = created(environment)
     environment.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, str(uuid4())), [])
-    environment.losing(lambda: environment.cases.arq_binder.patch(CALLER, operation, [], arqs))
+    environment.losing(lambda: environment.cases.arq_binder.patch(CALLER, request_key, [], arqs))
     assert environment.count("attach_handles", state="held") == 0
     assert environment.count("extended_accelerator_requests", state="Unbound") == 2
 
 
 @pytest.mark.parametrize("by", ["instance", "uuid"])
-def test_deletes_survive_a_lost_commit(environment: Environment, operation: str, by: str):
+def test_deletes_survive_a_lost_commit(environment: Environment, request_key: str, by: str):
     published(environment)
     _, arqs = created(environment)
     instance = str(uuid4())
     environment.cases.arq_binder.patch(CALLER, str(uuid4()), binding(arqs, instance), [])
     deleter = environment.cases.arq_releaser
     if by == "instance":
-        environment.losing(lambda: deleter.by_instance(CALLER, operation, instance))
+        environment.losing(lambda: deleter.by_instance(CALLER, request_key, instance))
     else:
-        environment.losing(lambda: deleter.by_uuid(CALLER, operation, arqs))
+        environment.losing(lambda: deleter.by_uuid(CALLER, request_key, arqs))
     assert environment.count("extended_accelerator_requests") == 0
     assert environment.count("attach_handles", state="free") == 2
 
 
-def test_devices_and_attributes_survive_a_lost_commit(environment: Environment, operation: str):
+def test_devices_and_attributes_survive_a_lost_commit(environment: Environment, request_key: str):
     published(environment)
     with environment.database.reader() as tx:
         device = tx.execute(sa.select(METADATA.tables["devices"].c.uuid)).scalar_one()
         deployable = tx.execute(sa.select(METADATA.tables["deployables"].c.uuid)).scalar_one()
     status = DeviceStatus.MAINTAINING
     device_admin = environment.cases.device_admin
-    environment.losing(lambda: device_admin.update(CALLER, operation, device, status=status))
+    environment.losing(lambda: device_admin.update(CALLER, request_key, device, status=status))
     assert environment.count("events", action="maintaining") == 1
     once, again = str(uuid4()), str(uuid4())
     attributes = environment.cases.attributes

@@ -43,23 +43,23 @@ class OlderEndpoint:
         return "pong"
 
     @_answering
-    def poke(self, context: Mapping[str, Any]) -> None:
+    def desired_changed(self, context: Mapping[str, Any]) -> None:
         return None
 
 
 @pytest.fixture
 def host(stack: Stack) -> Iterator[str]:
-    """A host whose agent says its hello, and reports one device, in the older words."""
+    """A host whose agent sends its heartbeat, and reports one device, in the older words."""
     name, bus = fresh_host("older"), stack.bus()
     server = bus.server(AGENT_TOPIC, name, OlderEndpoint())
     server.start()
     sender = f"{AGENT_TOPIC}@{name}"
     line = RPCClient(bus, CONDUCTOR_TOPIC, peer="conductor", timeout=10.0, sender=sender)
-    hello = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
-    hello |= {"endpoint": sender, "status": "READY"}
-    said = {"kind": "Hello", "version": 1, "body": hello}
+    heartbeat = {"host": name, "provider_names": [name], "version": "17.0.0", "epoch": None}
+    heartbeat |= {"endpoint": sender, "status": "READY"}
+    said = {"kind": "AgentHeartbeat", "version": 1, "body": heartbeat}
     eventually(line.reached)
-    epoch = line.call("hello", hello=said)["body"]["epoch"]
+    epoch = line.call("heartbeat", heartbeat=said)["body"]["epoch"]
     line.call("report", host=name, epoch=epoch, report=_older(wire.dump(report_of(name, 1))))
     yield name
     line.close()

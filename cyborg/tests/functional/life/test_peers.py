@@ -17,7 +17,7 @@ from cyborg import exception
 from cyborg.db.engine import Database
 from cyborg.model import wire
 from cyborg.model.device import Hardware
-from cyborg.model.report import DriverHello, DriverReport, DriverState, Hello, Report
+from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, InstalledDriver, Report
 from cyborg.model.work import Discovered, DiscoveryTask
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ReportClient
@@ -50,8 +50,8 @@ ODD: tuple[Any, ...] = (
     {},
     {"a": {}},
 )
-HELLO = Hello(
-    HOST, (HOST,), "1", SENDER, None, drivers=(DriverHello("card_driver", DriverState.READY),)
+HEARTBEAT = AgentHeartbeat(
+    HOST, (HOST,), "1", SENDER, None, drivers=(InstalledDriver("card_driver", DriverState.READY),)
 )
 KNOWN = Hardware("0000:91:00.0", "CRYPTO", "v", "m", offered=False, num=4)
 REPORT = Report((DriverReport("card_driver", DriverState.READY, (card(HOST),), hardware=(KNOWN,)),))
@@ -61,9 +61,9 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def epoch(stack: Stack) -> int:
-    """The host has said hello and reported; its epoch."""
+    """The host has sent a heartbeat and reported; its epoch."""
     client = reach(ReportClient(stack.bus(), timeout=10, sender=SENDER))
-    begun = client.hello(HELLO).epoch
+    begun = client.heartbeat(HEARTBEAT).epoch
     client.report(HOST, begun, REPORT)
     client.close()
     return begun
@@ -115,12 +115,12 @@ def no_fault(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "name", "value"), [("hello", "hello", HELLO), ("report", "report", REPORT)]
+    ("verb", "name", "value"), [("heartbeat", "heartbeat", HEARTBEAT), ("report", "report", REPORT)]
 )
 def test_agent_messages_with_wrong_types_are_refused(
     ask: Ask, epoch: int, caplog: pytest.LogCaptureFixture, *, verb: str, name: str, value: Any
 ) -> None:
-    place = {} if verb == "hello" else {"host": HOST, "epoch": epoch}
+    place = {} if verb == "heartbeat" else {"host": HOST, "epoch": epoch}
     refused = 0
     for odd in spoilt(wire.dump(value), itertools.cycle(ODD)):
         sentence = said(ask, verb, **place, **{name: odd})
@@ -130,14 +130,16 @@ def test_agent_messages_with_wrong_types_are_refused(
     no_fault(caplog)
 
 
-@pytest.mark.parametrize("verb", ["report", "desired", "holdings", "published", "retired"])
+@pytest.mark.parametrize(
+    "verb", ["report", "desired", "unit_uses", "published", "providers_removed"]
+)
 def test_host_and_epoch_with_wrong_types_are_refused(
     ask: Ask, epoch: int, database: Database, caplog: pytest.LogCaptureFixture, *, verb: str
 ) -> None:
     more: dict[str, dict[str, Any]] = {
         "report": {"report": wire.dump(REPORT)},
         "published": {"refused": {}},
-        "retired": {"names": []},
+        "providers_removed": {"names": []},
     }
     before = everything(database)
     odd: Any
@@ -155,7 +157,7 @@ def test_host_and_epoch_with_wrong_types_are_refused(
     ("verb", "name", "odd"),
     [
         ("published", "refused", [["a", "b"], None, 7, "x", {"a": 7}, {"a": None}, {"a": ["b"]}]),
-        ("retired", "names", [None, 7, "x", {}, [7], [["a"]], [None]]),
+        ("providers_removed", "names", [None, 7, "x", {}, [7], [["a"]], [None]]),
     ],
 )
 def test_provider_results_with_wrong_types_are_refused(
@@ -179,9 +181,9 @@ def test_other_host_and_older_epoch_are_refused(
     words: dict[str, dict[str, Any]] = {
         "report": {"report": wire.dump(REPORT)},
         "desired": {},
-        "holdings": {},
+        "unit_uses": {},
         "published": {"refused": {}},
-        "retired": {"names": []},
+        "providers_removed": {"names": []},
     }
     for verb, more in words.items():
         foreign = said(ask, verb, sender="cyborg-agent@thief", host=HOST, epoch=epoch, **more)
@@ -258,7 +260,7 @@ def operator(app: Any) -> Client:
         (Babbler({"kind": "Discovered", "version": 2, "body": {}}), "version 2 is not 1"),
         (Babbler(wire.dump(Discovered(str(uuid4())))), "Invalid value for operation"),
         (
-            Babbler({"kind": "Discovered", "version": 1, "body": {"operation": 7}}),
+            Babbler({"kind": "Discovered", "version": 1, "body": {"request_key": 7}}),
             "Discovered.operation",
         ),
     ],
@@ -275,7 +277,7 @@ def test_unknown_verb_at_agent_fails_its_part_of_an_operation(
 ) -> None:
     host = fresh_host("older")
     client = reach(ReportClient(stack.bus(), timeout=10, sender=f"cyborg-agent@{host}"))
-    begun = client.hello(Hello(host, (host,), "0", f"cyborg-agent@{host}", None))
+    begun = client.heartbeat(AgentHeartbeat(host, (host,), "0", f"cyborg-agent@{host}", None))
     client.report(host, begun.epoch, Report(()))
     client.close()
     server = stack.bus().server(AGENT_TOPIC, host, subject)
@@ -308,7 +310,7 @@ def test_agents_refuse_a_conductor_of_another_release(
             [[1]],
             {},
             {**task, "version": 2},
-            {**task, "body": {"operation": 7}},
+            {**task, "body": {"request_key": 7}},
         ):
             with pytest.raises(exception.Invalid):
                 line.call_server(host, verb, task=odd)

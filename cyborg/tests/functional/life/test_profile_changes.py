@@ -69,7 +69,7 @@ def test_repeated_profile_change_runs_once(
     conductor: ConductorClient, profile: Callable[..., str], database: Database
 ) -> None:
     name, new, once = profile(FPGA), f"profile-{uuid4().hex}", str(uuid4())
-    wish = ProfileChange(name=new, description="d", describes=True)
+    wish = ProfileChange(name=new, description="d", sets_description=True)
     first = conductor.update_device_profile(CALLER, once, name, wish)
     before = everything(database)
     assert conductor.update_device_profile(CALLER, once, name, wish) == first

@@ -46,24 +46,24 @@ def twice(database: Database) -> Twice:
     return Twice(database)
 
 
-def operation() -> str:
+def request_key() -> str:
     return str(uuid4())
 
 
 def test_repeated_create_runs_once(
     conductor: ConductorClient, profile: Profiles, twice: Twice
 ) -> None:
-    name, once = profile(TWO), operation()
+    name, once = profile(TWO), request_key()
     twice(lambda: conductor.create_arqs(CALLER, once, name))
-    assert len(conductor.create_arqs(CALLER, operation(), name)) == 2
+    assert len(conductor.create_arqs(CALLER, request_key(), name)) == 2
 
 
 def test_late_repeated_create_restores_nothing(
     conductor: ConductorClient, profile: Profiles, database: Database
 ) -> None:
-    name, once = profile(TWO), operation()
+    name, once = profile(TWO), request_key()
     made = [one.uuid for one in conductor.create_arqs(CALLER, once, name)]
-    conductor.delete_arqs(CALLER, operation(), made)
+    conductor.delete_arqs(CALLER, request_key(), made)
     before = everything(database)
     assert [one.uuid for one in conductor.create_arqs(CALLER, once, name)] == made
     assert everything(database) == before
@@ -72,11 +72,11 @@ def test_late_repeated_create_restores_nothing(
 def test_late_repeated_bind_does_not_undo_an_unbind(
     conductor: ConductorClient, compute: Computes, profile: Profiles, database: Database
 ) -> None:
-    host, name, once = compute(), profile(FPGA), operation()
-    (arq,) = conductor.create_arqs(CALLER, operation(), name)
+    host, name, once = compute(), profile(FPGA), request_key()
+    (arq,) = conductor.create_arqs(CALLER, request_key(), name)
     binds = [Binding(arq.uuid, host.name, host.fake_provider, str(uuid4()))]
     conductor.patch_arqs(CALLER, once, binds, [])
-    conductor.patch_arqs(CALLER, operation(), [], [arq.uuid])
+    conductor.patch_arqs(CALLER, request_key(), [], [arq.uuid])
     eventually(lambda: work_left(database) == [])
     before = everything(database)
     conductor.patch_arqs(CALLER, once, binds, [])
@@ -91,12 +91,12 @@ def test_late_repeated_delete_keeps_later_binds(
     database: Database,
     found: str,
 ) -> None:
-    host, name, instance, once = compute(), profile(FPGA), str(uuid4()), operation()
+    host, name, instance, once = compute(), profile(FPGA), str(uuid4()), request_key()
 
     def boot() -> None:
-        (arq,) = conductor.create_arqs(CALLER, operation(), name)
+        (arq,) = conductor.create_arqs(CALLER, request_key(), name)
         bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
-        conductor.patch_arqs(CALLER, operation(), [bind], [])
+        conductor.patch_arqs(CALLER, request_key(), [bind], [])
 
     if found == "something":
         boot()
@@ -112,33 +112,33 @@ def test_repeated_bind_unbind_and_delete_run_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host, name = compute(), profile(TWO)
-    arqs = conductor.create_arqs(CALLER, operation(), name)
+    arqs = conductor.create_arqs(CALLER, request_key(), name)
     uuids = [one.uuid for one in arqs]
     instance = str(uuid4())
     binds = [Binding(one, host.name, host.fake_provider, instance) for one in uuids]
-    once, again, thrice = operation(), operation(), operation()
+    once, again, thrice = request_key(), request_key(), request_key()
     twice(lambda: conductor.patch_arqs(CALLER, once, binds, []))
     twice(lambda: conductor.patch_arqs(CALLER, again, [], uuids))
     # What was done since is not undone by a late repetition.
-    conductor.patch_arqs(CALLER, operation(), binds, [])
+    conductor.patch_arqs(CALLER, request_key(), binds, [])
     twice(lambda: conductor.patch_arqs(CALLER, again, [], uuids))
     twice(lambda: conductor.delete_arqs(CALLER, thrice, uuids))
     with pytest.raises(exception.NotFound):
-        conductor.delete_arqs(CALLER, operation(), uuids)
+        conductor.delete_arqs(CALLER, request_key(), uuids)
 
 
 def test_repeated_bind_with_unbind_runs_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host, name = compute(), profile(TWO)
-    old, new = (conductor.create_arqs(CALLER, operation(), name) for _ in range(2))
+    old, new = (conductor.create_arqs(CALLER, request_key(), name) for _ in range(2))
     conductor.patch_arqs(
         CALLER,
-        operation(),
+        request_key(),
         [Binding(one.uuid, host.name, host.fake_provider, str(uuid4())) for one in old[:1]],
         [],
     )
-    instance, once = str(uuid4()), operation()
+    instance, once = str(uuid4()), request_key()
     binds = [Binding(one.uuid, host.name, host.fake_provider, instance) for one in new]
     twice(lambda: conductor.patch_arqs(CALLER, once, binds, [old[0].uuid]))
 
@@ -147,22 +147,22 @@ def test_repeated_delete_by_instance_runs_once(
     conductor: ConductorClient, compute: Computes, profile: Profiles, twice: Twice
 ) -> None:
     host = compute()
-    (arq, _) = conductor.create_arqs(CALLER, operation(), profile(TWO))
-    instance, once = str(uuid4()), operation()
+    (arq, _) = conductor.create_arqs(CALLER, request_key(), profile(TWO))
+    instance, once = str(uuid4()), request_key()
     bind = Binding(arq.uuid, host.name, host.fake_provider, instance)
-    conductor.patch_arqs(CALLER, operation(), [bind], [])
+    conductor.patch_arqs(CALLER, request_key(), [bind], [])
     twice(lambda: conductor.delete_instance_arqs(CALLER, once, instance))
 
 
 def test_repeated_profile_requests_run_once(conductor: ConductorClient, twice: Twice) -> None:
     wanted = DeviceProfile(str(uuid4()), f"profile-{uuid4().hex}", (FPGA,))
-    once, again = operation(), operation()
+    once, again = request_key(), request_key()
     twice(lambda: conductor.create_device_profile(CALLER, once, wanted))
     with pytest.raises(exception.Duplicate):
-        conductor.create_device_profile(CALLER, operation(), wanted)
+        conductor.create_device_profile(CALLER, request_key(), wanted)
     twice(lambda: conductor.delete_device_profiles(CALLER, again, [wanted.name, wanted.uuid]))
     with pytest.raises(exception.NotFound):
-        conductor.delete_device_profiles(CALLER, operation(), [wanted.name])
+        conductor.delete_device_profiles(CALLER, request_key(), [wanted.name])
 
 
 def test_repeated_device_status_change_runs_once(
@@ -170,9 +170,9 @@ def test_repeated_device_status_change_runs_once(
 ) -> None:
     compute()
     uuid = admin.get("/devices")["devices"][0]["uuid"]
-    once = operation()
+    once = request_key()
     twice(lambda: conductor.set_device_status(CALLER, once, uuid, DeviceStatus.MAINTAINING))
-    conductor.set_device_status(CALLER, operation(), uuid, DeviceStatus.ENABLED)
+    conductor.set_device_status(CALLER, request_key(), uuid, DeviceStatus.ENABLED)
     twice(lambda: conductor.set_device_status(CALLER, once, uuid, DeviceStatus.MAINTAINING))
     newest = Client(admin.app, role="admin", version="2.3")
     assert newest.get(f"/devices/{uuid}")["status"] == "enabled"
@@ -184,7 +184,7 @@ def test_repeated_attribute_requests_run_once(
 ) -> None:
     compute()
     deployable = admin.get("/deployables")["deployables"][0]["uuid"]
-    once, again = operation(), operation()
+    once, again = request_key(), request_key()
     made = twice(
         lambda: conductor.create_attribute(
             CALLER, once, deployable=deployable, key="rack", value="7", uuid=uuid
@@ -193,11 +193,11 @@ def test_repeated_attribute_requests_run_once(
     mine = str(getattr(made, "uuid"))  # noqa: B009
     with pytest.raises(exception.Duplicate):
         conductor.create_attribute(
-            CALLER, operation(), deployable=deployable, key="rack", value="7", uuid=mine
+            CALLER, request_key(), deployable=deployable, key="rack", value="7", uuid=mine
         )
     twice(lambda: conductor.delete_attribute(CALLER, again, mine))
     with pytest.raises(exception.NotFound):
-        conductor.delete_attribute(CALLER, operation(), mine)
+        conductor.delete_attribute(CALLER, request_key(), mine)
 
 
 def test_repeated_program_is_recorded_once(
@@ -210,7 +210,7 @@ def test_repeated_program_is_recorded_once(
     host = racked(Traits(resource_class, programmable=True))
     host.agent.stop()
     uuid = admin.get("/deployables")["deployables"][0]["uuid"]
-    once, image = operation(), str(uuid4())
+    once, image = request_key(), str(uuid4())
     for _ in range(2):
         conductor.program_deployable(CALLER, once, uuid, image)
         assert work_left(database) == ["program"]

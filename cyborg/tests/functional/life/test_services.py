@@ -37,7 +37,7 @@ def test_every_process_has_a_complete_service_row(
     conductor: ConductorClient, compute: Callable[..., Compute], database: Database, host: str
 ) -> None:
     on = compute().name
-    conductor.alive(host, version="18.0.0", endpoint="http://api.test")
+    conductor.api_heartbeat(host, version="18.0.0", endpoint="http://api.test")
     (agent,), (api,) = of(database, AGENT, on), of(database, API, host)
     # Those that other tests have killed are down.
     first = next(one for one in of(database, CONDUCTOR) if one.up)
@@ -60,7 +60,7 @@ def test_api_processes_share_the_row_of_their_host(
         together.wait()
         try:
             for _ in range(3):
-                conductor.alive(host, version="1", endpoint="somewhere")
+                conductor.api_heartbeat(host, version="1", endpoint="somewhere")
         except Exception as fault:  # noqa: BLE001 - the test tells it
             faults.append(fault)
 
@@ -72,7 +72,7 @@ def test_api_processes_share_the_row_of_their_host(
     assert faults == []
     (row,) = of(database, API, host)
     assert row.up
-    conductor.alive(host, version="2", endpoint="elsewhere")
+    conductor.api_heartbeat(host, version="2", endpoint="elsewhere")
     assert [one.process for one in of(database, API, host)] == [
         Process(host, API, "2", "elsewhere")
     ]
@@ -84,7 +84,7 @@ def test_api_processes_share_the_row_of_their_host(
 def test_state_of_a_process_follows_from_its_heartbeat(
     conductor: ConductorClient, database: Database, host: str, now: int, up: bool
 ) -> None:
-    conductor.alive(host, version="1", endpoint="somewhere")
+    conductor.api_heartbeat(host, version="1", endpoint="somewhere")
     with database.writer() as tx:
         tx.execute(sa.update(Service).where(Service.host == host).values(last_seen_ms=1_000_000))
     with database.reader() as tx:
@@ -92,5 +92,5 @@ def test_state_of_a_process_follows_from_its_heartbeat(
     (row,) = [one for one in seen if one.process.host == host]
     assert (row.silent_ms, row.up) == (now - 1_000_000, up)
     assert [one.up for one in of(database, API, host)] == [False]
-    conductor.alive(host, version="1", endpoint="somewhere")
+    conductor.api_heartbeat(host, version="1", endpoint="somewhere")
     assert [one.up for one in of(database, API, host)] == [True]

@@ -27,7 +27,7 @@ from cyborg.db.engine import Reader
 from cyborg.db.models import METADATA
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.rpc.conductor import ConductorClient, ReportClient
 from cyborg.tests.fixtures.accelerators import AcceleratorClient
 from cyborg.tests.fixtures.host_reports import provider_of, report_of
@@ -99,7 +99,7 @@ def small(
         own.start_conductor()
         conductor = reach(ConductorClient(own.bus(), timeout=10))
         agent = reach(ReportClient(own.bus(), timeout=10, sender=f"bus@{HOST}"))
-        epoch = agent.hello(Hello(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
+        epoch = agent.heartbeat(AgentHeartbeat(HOST, (HOST,), "0", f"bus@{HOST}", None)).epoch
         agent.report(HOST, epoch, report_of(HOST, 1, handles=BOOTS))
         groups = ({"resources:FPGA": "1"},)
         profile = DeviceProfile(str(uuid4()), PROFILE, groups)

@@ -27,7 +27,7 @@ from cyborg.db import schema
 from cyborg.db.engine import Database, Reader
 from cyborg.db.models import Arq, Device
 from cyborg.db.models import Service as ServiceRow
-from cyborg.model.report import DriverReport, Hello, Report
+from cyborg.model.report import AgentHeartbeat, DriverReport, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.conductor import ConductorClient
 from cyborg.rpc.transport import CONDUCTOR_TOPIC
@@ -133,8 +133,8 @@ def service(
 
 def _seed(db: Database, placement: PlacementService) -> None:
     """A host with a card that can be programmed, one that is lost, and drivers that do nothing."""
-    welcome = Heartbeats(db=db, down_after=30_000).hello(
-        Hello(HOST, (HOST,), "0", f"agent@{HOST}", None)
+    reply = Heartbeats(db=db, down_after=30_000).heartbeat(
+        AgentHeartbeat(HOST, (HOST,), "0", f"agent@{HOST}", None)
     )
     (found,) = report_of(HOST, 2, handles=100).drivers
     device, lost = found.devices
@@ -143,12 +143,12 @@ def _seed(db: Database, placement: PlacementService) -> None:
     idle = [DriverReport(one, found.state) for one in (UPDATED, UNINSTALLED)]
     report = Report((DriverReport(found.driver, found.state, (device, lost)), *idle))
     ReportApplier(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
-        HOST, welcome.epoch, report
+        HOST, reply.epoch, report
     )
     with db.writer() as tx:
         tx.execute(sa.update(Device).where(Device.device_key == lost.key).values(lost_ms=db.now))
     placement.make_compute(HOST)
-    tree = DesiredStates(db=db).desired(HOST, welcome.epoch).tree
+    tree = DesiredStates(db=db).desired(HOST, reply.epoch).tree
     assert Publisher(Placement(placement.adapter())).publish(tree).problems == {}
 
 
@@ -348,7 +348,7 @@ REQUESTS = [
     ("delete_device", _deleting_a_device),
     ("update_device_profile", _changing_a_profile),
     ("set_service_status", _taking_a_host_out_of_service),
-    ("forget_service", _forgetting_a_process),
+    ("remove_service", _forgetting_a_process),
     # The last: while its image is under way, units of the device wait for the agent.
     ("program_deployable", _programming),
 ]

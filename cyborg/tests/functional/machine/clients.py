@@ -28,7 +28,7 @@ from cyborg.tests.functional.machine.hardware import resource_class
 from cyborg.tests.functional.machine.model import Bindings, Model, Order, lost_units
 
 PROJECTS = ("machine-project", "other-project")
-_NOVA = Caller("service-project", "nova", "req-machine", everywhere=True, service=True)
+_NOVA = Caller("service-project", "nova", "req-machine", all_projects=True, service=True)
 
 Refusals = set[type[exception.CyborgError]]
 
@@ -94,14 +94,14 @@ class Clients:
         outcome: Outcome = Outcome.FINE,
     ) -> None:
         """New ARQs of a project, all or none."""
-        operation = self._operation()
+        request_key = self._operation()
         profile = _profile(prepare, count)
 
         def ask() -> list[Arq]:
-            return self._client.create_arqs(_member(project), operation, profile)
+            return self._client.create_arqs(_member(project), request_key, profile)
 
         def done(model: Model) -> None:
-            model.create(arq_uuids(operation, count), prepare=prepare, project=project)
+            model.create(arq_uuids(request_key, count), prepare=prepare, project=project)
 
         self._request("create_arqs", ask, done, outcome=outcome)
 
@@ -132,12 +132,12 @@ class Clients:
             assert lost or exception.NoFreeHandle not in objections, units
         self.site.nova.own(instance, project or PROJECTS[0])
         self.site.nova.answer_instance(instance, code)
-        operation = self._operation()
+        request_key = self._operation()
         body = [Binding(uuid, "somewhere", provider, instance) for uuid, provider in bindings]
         told = len(self.site.nova.events)
 
         def ask() -> None:
-            self._client.patch_arqs(_for(project), operation, body, [])
+            self._client.patch_arqs(_for(project), request_key, body, [])
 
         def done(model: Model) -> None:
             model.bind(bindings, instance, self.cloud.clock.ms, told)
@@ -154,10 +154,10 @@ class Clients:
         refusals: Refusals = set()
         if set(uuids) - set(self.model.of_project(project)):
             refusals = {exception.NotFound}
-        operation = self._operation()
+        request_key = self._operation()
 
         def ask() -> None:
-            self._client.patch_arqs(_for(project), operation, [], list(uuids))
+            self._client.patch_arqs(_for(project), request_key, [], list(uuids))
 
         with_units = self._units()
         self._request(
@@ -185,11 +185,11 @@ class Clients:
             refusals = {exception.BoundArqs}
         elif len(known) < len(uuids):
             refusals = {exception.NotFound}
-        operation = self._operation()
+        request_key = self._operation()
 
         def ask() -> None:
             caller = _NOVA if service else _member(project)
-            self._client.delete_arqs(caller, operation, list(uuids))
+            self._client.delete_arqs(caller, request_key, list(uuids))
 
         going = set(known) - set(kept)
         with_units = self._units()
@@ -204,10 +204,10 @@ class Clients:
 
     def delete_instance(self, instance: str, *, outcome: Outcome = Outcome.FINE) -> None:
         """Delete a server, as Nova does: its ARQs first, then its allocations."""
-        operation = self._operation()
+        request_key = self._operation()
 
         def ask() -> None:
-            self._client.delete_instance_arqs(_NOVA, operation, instance)
+            self._client.delete_instance_arqs(_NOVA, request_key, instance)
 
         going = self.model.of_instance(instance)
         with_units = self._units()
@@ -226,10 +226,10 @@ class Clients:
         (row,) = [one for one in cloud.deployables if one.rp_uuid == provider]
         device = cloud.device_by_id[row.device_id].uuid
         status = DeviceStatus.ENABLED if enabled else DeviceStatus.MAINTAINING
-        operation = self._operation()
+        request_key = self._operation()
 
         def ask() -> None:
-            self._client.set_device_status(_NOVA, operation, device, status)
+            self._client.set_device_status(_NOVA, request_key, device, status)
 
         def done(model: Model) -> None:
             (model.disabled.discard if enabled else model.disabled.add)(provider)
@@ -241,7 +241,7 @@ class Clients:
         query = sa.select(Deployable.uuid).where(Deployable.rp_uuid == provider)
         with self.site.database.reader() as tx:
             uuid = tx.execute(query).scalar_one()
-        operation = self._operation()
+        request_key = self._operation()
         refusals: Refusals = set()
         if self.model.cards[provider].prepare:
             refusals = {exception.CannotProgram}
@@ -249,10 +249,10 @@ class Clients:
             refusals = {exception.DeviceInUse}
 
         def ask() -> None:
-            self._client.program_deployable(_NOVA, operation, uuid, image)
+            self._client.program_deployable(_NOVA, request_key, uuid, image)
 
         def done(model: Model) -> None:
-            model.program(provider, Order(operation, image))
+            model.program(provider, Order(request_key, image))
 
         self._request("program_deployable", ask, done, refusals=refusals, outcome=outcome)
 

@@ -299,7 +299,7 @@ class Keeper:
         endpoint = AgentEndpoint(
             self._parts.operations,
             discoveries=self._parts.discoveries,
-            on_poke=_deaf,
+            on_desired_changed=_deaf,
             check=self._parts.loop.check,
         )
         bus.server(AGENT_TOPIC, machine.name, endpoint).start()

@@ -59,7 +59,7 @@ Bindings = Sequence[tuple[str, str]]
 class Order:
     """An image that was ordered to be loaded into a card, by an operation."""
 
-    operation: str
+    request_key: str
     image: str
 
 
@@ -187,7 +187,7 @@ class Model:
 
     def compare_orders(self, ordered: set[str]) -> None:
         """The history must have exactly these orders of images."""
-        assert ordered == {one.operation for several in self.orders.values() for one in several}
+        assert ordered == {one.request_key for several in self.orders.values() for one in several}
 
     def compare(self, cloud: Snapshot) -> None:
         """The database must show exactly this; what it shows is what must stay."""

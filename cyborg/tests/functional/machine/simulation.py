@@ -293,11 +293,11 @@ class Simulation:
         self.model.compare_orders(ordered(self.site.database))
         ends = self._ends()
         assert Counter(one.operation_id for one in ends) == Counter(
-            one.operation for orders in self.model.orders.values() for one in orders
+            one.request_key for orders in self.model.orders.values() for one in orders
         )
         loaded = {one.operation_id for one in ends if one.action == "programmed"}
         for provider, orders in self.model.orders.items():
-            if orders[-1].operation in loaded:
+            if orders[-1].request_key in loaded:
                 image = self.site.images[orders[-1].image]
                 assert self.hardware.image(self.model.cards[provider]) == image
                 assert self._noted(provider) == orders[-1].image

@@ -32,14 +32,14 @@ from cyborg.model.audit_snapshot import AuditViews
 from cyborg.model.caller import Caller
 from cyborg.model.device_profile import DeviceProfile
 from cyborg.model.process import CONDUCTOR
-from cyborg.model.report import Hello, Report
+from cyborg.model.report import AgentHeartbeat, Report
 from cyborg.rpc.agent import AgentClient
 from cyborg.rpc.transport import Bus
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS
 from cyborg.tests.fixtures.unreachable import unreachable
 
 WORKERS = 32
-NOVA = Caller("project", "nova", "req-race", everywhere=True, service=True)
+NOVA = Caller("project", "nova", "req-race", all_projects=True, service=True)
 #: How a verb ended: None when it was carried out.
 Outcome = type[exception.CyborgError] | None
 Verb = Callable[[], object]
@@ -109,34 +109,34 @@ class Conductor:
         self.worker.stop()
         self.db.close()
 
-    def create(self, profile: str, operation: str | None = None) -> list[str]:
+    def create(self, profile: str, request_key: str | None = None) -> list[str]:
         """New ARQs; their uuids."""
-        made = self.cases.arq_creator.create(NOVA, operation or str(uuid4()), profile)
+        made = self.cases.arq_creator.create(NOVA, request_key or str(uuid4()), profile)
         return [one.uuid for one in made]
 
     def bind(
-        self, arqs: Sequence[str], provider: str, instance: str, *, operation: str | None = None
+        self, arqs: Sequence[str], provider: str, instance: str, *, request_key: str | None = None
     ) -> None:
         """Bind ARQs of one instance to one provider."""
         binds = [Binding(one, "compute", provider, instance) for one in arqs]
-        self.cases.arq_binder.patch(NOVA, operation or str(uuid4()), binds, [])
+        self.cases.arq_binder.patch(NOVA, request_key or str(uuid4()), binds, [])
 
-    def unbind(self, arqs: Sequence[str], *, operation: str | None = None) -> None:
+    def unbind(self, arqs: Sequence[str], *, request_key: str | None = None) -> None:
         """Take ARQs off their instance."""
-        self.cases.arq_binder.patch(NOVA, operation or str(uuid4()), [], arqs)
+        self.cases.arq_binder.patch(NOVA, request_key or str(uuid4()), [], arqs)
 
-    def delete(self, arqs: Sequence[str], *, operation: str | None = None) -> None:
+    def delete(self, arqs: Sequence[str], *, request_key: str | None = None) -> None:
         """Delete ARQs by uuid."""
-        self.cases.arq_releaser.by_uuid(NOVA, operation or str(uuid4()), arqs)
+        self.cases.arq_releaser.by_uuid(NOVA, request_key or str(uuid4()), arqs)
 
-    def delete_of(self, instance: str, *, operation: str | None = None) -> None:
+    def delete_of(self, instance: str, *, request_key: str | None = None) -> None:
         """Delete the ARQs of an instance."""
-        self.cases.arq_releaser.by_instance(NOVA, operation or str(uuid4()), instance)
+        self.cases.arq_releaser.by_instance(NOVA, request_key or str(uuid4()), instance)
 
 
 @dataclass
 class Arena:
-    """Two conductors and what they know: hosts that said hello and reported once."""
+    """Two conductors and what they know: hosts that sent a heartbeat and reported once."""
 
     conductors: tuple[Conductor, ...]
     epochs: dict[str, int] = field(default_factory=dict)
@@ -165,11 +165,11 @@ class Arena:
         return [made[first : first + size] for first in range(0, len(made), size)]
 
     def report(self, host: str, report: Report, *, by: Conductor | None = None) -> None:
-        """Hand in a host's report; a host that is news says hello before."""
+        """Hand in a host's report; a host that is news sends a heartbeat before."""
         conductor = by or self.conductors[0]
         if host not in self.epochs:
-            hello = Hello(host, (host,), "0", f"agent@{host}", None)
-            self.epochs[host] = conductor.cases.heartbeats.hello(hello).epoch
+            heartbeat = AgentHeartbeat(host, (host,), "0", f"agent@{host}", None)
+            self.epochs[host] = conductor.cases.heartbeats.heartbeat(heartbeat).epoch
         conductor.cases.report_applier.report(host, self.epochs[host], report)
 
     def outcomes(self, verbs: Sequence[Verb]) -> list[Outcome]:

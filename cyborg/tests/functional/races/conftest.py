@@ -152,7 +152,7 @@ def racked(
     endpoint = Endpoint(
         operations,
         discoveries=DiscoveryRequests(timeout=10.0),
-        on_poke=lambda: None,
+        on_desired_changed=lambda: None,
         check=lambda _epoch: None,
     )
     DirectBus(exchange).server(AGENT_TOPIC, rack.compute, endpoint).start()

@@ -136,23 +136,23 @@ def test_concurrent_binds_for_one_instance(arena: Arena, dice: Random, seed: int
 
 def test_concurrent_repeats_of_one_request(arena: Arena, dice: Random) -> None:
     """What the API repeats reaches another conductor while the first is still at it."""
-    birth, operation, place, instance = str(uuid4()), str(uuid4()), provider(dice), str(uuid4())
+    birth, request_key, place, instance = str(uuid4()), str(uuid4()), provider(dice), str(uuid4())
     profile = arena.profile(3)
     made = at_once([partial(one.create, profile, birth) for one in arena.take_turns(WORKERS)])
     assert len({tuple(one) for one in made}) == 1
     assert arena.count(Arq) == 3
     arqs, workers = made[0], arena.take_turns(WORKERS)
-    again = [partial(one.bind, arqs, place, instance, operation=operation) for one in workers]
+    again = [partial(one.bind, arqs, place, instance, request_key=request_key) for one in workers]
     assert set(arena.outcomes(again)) == {None}
     arena.holds({instance: arqs})
     off = str(uuid4())
-    verbs = [partial(one.unbind, arqs, operation=off) for one in workers]
+    verbs = [partial(one.unbind, arqs, request_key=off) for one in workers]
     assert set(arena.outcomes(verbs)) == {None}
     arena.holds({})
     gone = str(uuid4())
-    assert set(arena.outcomes([partial(one.delete, arqs, operation=gone) for one in workers])) == {
-        None
-    }
+    assert set(
+        arena.outcomes([partial(one.delete, arqs, request_key=gone) for one in workers])
+    ) == {None}
     assert arena.count(Arq) == 0
 
 

@@ -32,7 +32,7 @@ class BareCardDriver(CardDriver):
         """See Driver."""
         return [self._entry(one) for one in self.discover(context)]
 
-    def install(self, device_key: str, operation: str) -> None:
+    def install(self, device_key: str, request_key: str) -> None:
         """See Driver."""
         if not self.gate.wait(20):
             raise exception.DriverFailed(driver=self.name, verb="install", reason="a test forgot")

@@ -29,7 +29,7 @@ from cyborg.tests.functional.life.steps import (
 from cyborg.tests.functional.readiness.conftest import Site
 
 Sites = Callable[..., Site]
-CALLER = Caller("project", "user", "req-enable", everywhere=True)
+CALLER = Caller("project", "user", "req-enable", all_projects=True)
 
 
 def _units(placement: PlacementService, provider: str) -> tuple[int, int]:

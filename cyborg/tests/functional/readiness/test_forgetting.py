@@ -27,7 +27,7 @@ from cyborg.tests.functional.life.steps import (
 from cyborg.tests.functional.readiness.conftest import Site
 
 Sites = Callable[..., Site]
-CALLER = Caller("project", "user", "req-forget", everywhere=True)
+CALLER = Caller("project", "user", "req-forget", all_projects=True)
 _STEADY = ["hosts", "drivers"]
 
 

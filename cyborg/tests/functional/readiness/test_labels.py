@@ -16,7 +16,7 @@ from cyborg.tests.functional.life.steps import bind, create, eventually, everyth
 from cyborg.tests.functional.readiness.conftest import Site
 
 Sites = Callable[..., Site]
-CALLER = Caller("project", "user", "req-label", everywhere=True)
+CALLER = Caller("project", "user", "req-label", all_projects=True)
 
 
 @pytest.fixture
@@ -94,10 +94,10 @@ def test_members_label_devices_that_they_hold(here: Site) -> None:
 def test_repeated_update_runs_once(here: Site) -> None:
     uuid, once = here.device["uuid"], str(uuid4())
 
-    def update(operation: str, label: str) -> None:
+    def update(request_key: str, label: str) -> None:
         here.conductor.update_device(
             CALLER,
-            operation,
+            request_key,
             uuid,
             status=DeviceStatus.MAINTAINING,
             labels={"rack": label},

@@ -89,7 +89,7 @@ def _since(version: str | None) -> str:
 def _repeatable(said: dict[str, Any]) -> str:
     if said["answer"] is None:
         return "a hint, which may be lost"
-    return "by its operation" if {"operation", "task"} & said["args"].keys() else "at will"
+    return "by its operation" if {"request_key", "task"} & said["args"].keys() else "at will"
 
 
 def _answer(said: dict[str, Any], answer: Any) -> str:

@@ -100,7 +100,7 @@ class Play:
 
     def perform(self) -> None:
         """All acts, in their order."""
-        self.conductor.alive("api-1", version="18.0.0", endpoint="http://api-1:6666")
+        self.conductor.api_heartbeat("api-1", version="18.0.0", endpoint="http://api-1:6666")
         self._set_up()
         self._manage_drivers()
         self._manage_devices()

@@ -155,17 +155,17 @@ def test_unknown_pin_prevents_the_start(conf: cfg.ConfigOpts, level: Any, value:
 
 def test_intermediary_knows_only_its_release(middle: Middle) -> None:
     own = Middle(Record(middle.record.place))
-    outcome = {"operation": "o", "done": True, "fault": None, "note": None}
+    outcome = {"request_key": "o", "done": True, "fault": None, "note": None}
     said = {"kind": "Outcome", "version": 1, "body": {**outcome, "later": 1}}
     assert own.reply("cyborg-agent", "install", {"ok": said})["ok"]["body"] == outcome
     assert own.flaws == []
     own.reply("cyborg-agent", "install", {"ok": {**said, "body": {"done": True}}})
     own.reply("cyborg-agent", "install", {"error": {"type": "Odd", "fields": {}}})
-    own.request("cyborg-agent", "poke", {"why": "x"})
+    own.request("cyborg-agent", "desired_changed", {"why": "x"})
     own.request("cyborg-agent", "dance", {})
     assert own.flaws == [
-        "install: Outcome: work.Outcome.operation is missing",
+        "install: Outcome: work.Outcome.request_key is missing",
         "install: a Odd with [] is not on record",
-        "poke with ['why'] is not on record",
+        "desired_changed with ['why'] is not on record",
         "dance with [] is not on record",
     ]

@@ -50,7 +50,7 @@ REFUSALS = [
 #: What the release before this one made of the report that is on record. Another digest would have
 #: each agent of it hand its report in again at every heartbeat: a field that is added to a report
 #: must not count while it has its default.
-DIGEST = "c450ba94ebbd18f6d94a619ec4545d23a37a1f8224eb35786f358ead05665c60"
+DIGEST = "c2fef7dc303ee46bc39dde64a255377fba62ec4c0c95cb98f4f7095265ddedb8"
 
 
 class Deaf:
@@ -73,7 +73,7 @@ def endpoint(topic: str, answer: Any) -> Any:
         return ConductorEndpoint(cast(UseCases, deaf))
     parts: Any = deaf
     return AgentEndpoint(
-        parts, discoveries=parts, on_poke=parts, check=lambda epoch: None, reload=parts
+        parts, discoveries=parts, on_desired_changed=parts, check=lambda epoch: None, reload=parts
     )
 
 

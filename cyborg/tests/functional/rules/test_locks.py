@@ -65,7 +65,7 @@ class Site:
     host_id: int
     device_id: int
     deployable_id: int
-    operation: str
+    request_key: str
 
     @property
     def handle_uuid(self) -> str:
@@ -81,12 +81,12 @@ def site(arena: Arena) -> Site:
     conductor.bind([arq], provider_of(PREPARING, 0), instance)
     owner = conductor.lease.owner
     assert owner is not None
-    operation = str(uuid4())
+    request_key = str(uuid4())
     execute(arena.db, sa.delete(Operation))
     execute(
         arena.db,
         sa.insert(Operation).values(
-            uuid=operation, verb="discover", state=OperationState.RUNNING.value, created_ms=1
+            uuid=request_key, verb="discover", state=OperationState.RUNNING.value, created_ms=1
         ),
     )
     with arena.db.writer() as tx:
@@ -96,7 +96,7 @@ def site(arena: Arena) -> Site:
             .join(Device, Device.id == Deployable.device_id)
             .where(Deployable.rp_uuid == provider_of(PREPARING, 0))
         ).one()
-        task = {"kind": WorkKind.PROGRAM, "deployable_id": row.id, "operation_id": operation}
+        task = {"kind": WorkKind.PROGRAM, "deployable_id": row.id, "operation_id": request_key}
         work.add(tx, arena.db.now, [task])
     return Site(
         db=arena.db,
@@ -107,7 +107,7 @@ def site(arena: Arena) -> Site:
         host_id=row.host_id,
         device_id=row.device_id,
         deployable_id=row.id,
-        operation=operation,
+        request_key=request_key,
     )
 
 
@@ -192,9 +192,9 @@ LOCKERS = {
         lambda site: DeviceProfile.name == site.profile,
     ),
     "operations._lock": Locker(
-        lambda tx, site: operations._lock(tx, site.operation),
+        lambda tx, site: operations._lock(tx, site.request_key),
         Operation,
-        lambda site: Operation.uuid == site.operation,
+        lambda site: Operation.uuid == site.request_key,
     ),
     "services.register": Locker(
         lambda tx, site: services.register(

@@ -17,13 +17,13 @@ from cyborg.db.engine import Database
 from cyborg.db.models import AttachHandle, Attribute, Deployable, Device, Instance
 from cyborg.drivers.fake import FakeDriver
 from cyborg.model.caller import Caller
-from cyborg.model.report import DriverReport, DriverState, Hello, Report
+from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, Report
 from cyborg.testing.fake_host import FakeHost
 from cyborg.tests.unit.drivers.configured import configured
 
 HOST = "lab-host-1"
 INSTANCE = "929f7c3a-8b62-40e6-b75d-935dc6e01e88"
-NOVA = Caller("a16ab9bb0bff41aeb4d519a9d7d223ac", "u", "req-1", everywhere=True, service=True)
+NOVA = Caller("a16ab9bb0bff41aeb4d519a9d7d223ac", "u", "req-1", all_projects=True, service=True)
 TABLES: tuple[Any, ...] = (Device, Deployable, Attribute, AttachHandle)
 
 
@@ -49,20 +49,20 @@ def report_of(host: str) -> Report:
 def test_first_report_after_upgrade_changes_nothing(upgraded: Database) -> None:
     before = rows(upgraded)
     heartbeats = Heartbeats(db=upgraded, down_after=30_000)
-    welcome = heartbeats.hello(Hello(HOST, (HOST,), "18", f"x@{HOST}", None))
-    assert welcome.digest is None
+    reply = heartbeats.heartbeat(AgentHeartbeat(HOST, (HOST,), "18", f"x@{HOST}", None))
+    assert reply.digest is None
     taken = ReportApplier(db=upgraded, auto_enable=frozenset({"*"}), wake=lambda: None).report(
-        HOST, welcome.epoch, report_of(HOST)
+        HOST, reply.epoch, report_of(HOST)
     )
     assert taken.refused == {}
     assert rows(upgraded) == before
 
 
 def test_a_disabled_device_stays_reserved(upgraded: Database) -> None:
-    welcome = Heartbeats(db=upgraded, down_after=30_000).hello(
-        Hello(HOST, (HOST,), "18", f"x@{HOST}", None)
+    reply = Heartbeats(db=upgraded, down_after=30_000).heartbeat(
+        AgentHeartbeat(HOST, (HOST,), "18", f"x@{HOST}", None)
     )
-    (provider,) = DesiredStates(db=upgraded).desired(HOST, welcome.epoch).tree.providers
+    (provider,) = DesiredStates(db=upgraded).desired(HOST, reply.epoch).tree.providers
     assert (provider.total, provider.reserved) == (16, 16)
     assert provider.uuid == "056d6221-b84c-3d5f-bb2d-d03980a6d471"
 

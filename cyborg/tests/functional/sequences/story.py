@@ -86,7 +86,7 @@ class Site:
         self.name = f"CUSTOM_{uuid4().hex[:12].upper()}"
         self._environment = environment
         # A hint that is lost costs a heartbeat; one that comes costs this story its order.
-        environment.exchange.lose_request("poke", 1000)
+        environment.exchange.lose_request("desired_changed", 1000)
         self._conductor = CrashableConductor(
             environment, BoundaryRecorder(CONDUCTOR, self.tape), "control", auto_enable=frozenset()
         )

@@ -71,10 +71,10 @@ class BareCheckedDriver(CheckedDriver, BareCardDriver):
         self.installing = threading.Event()
         self.installing.set()
 
-    def install(self, device_key: str, operation: str) -> None:
+    def install(self, device_key: str, request_key: str) -> None:
         """See Driver."""
         assert self.installing.wait(60), "a test forgot"
-        super().install(device_key, operation)
+        super().install(device_key, request_key)
 
 
 @dataclass

@@ -62,7 +62,7 @@ def test_conductor_exposes_counts_of_the_cloud(watched: Watched):
     assert page.value("cyborg_services", binary=AGENT, state="up") == 1
     assert page.value("cyborg_service_heartbeat_age_seconds", binary=AGENT, host=rack.compute) < 60
     verbs = {one.labels["verb"] for one in page.samples("cyborg_rpc_duration_seconds_count")}
-    assert verbs >= {"hello", "report", "create_arqs", "patch_arqs"}
+    assert verbs >= {"heartbeat", "report", "create_arqs", "patch_arqs"}
     assert page.names == names(catalogue.CONDUCTOR_METRICS)
     with watched.database.writer() as tx:
         tx.execute(sa.update(Arq).values(attach_handle_id=None))
@@ -99,7 +99,7 @@ def test_waiting_work_is_counted_with_its_age(watched: Watched):
     assert 90 <= page.value("cyborg_work_oldest_seconds", kind="notify") < 3600
     assert page.value("cyborg_work_failing", kind="notify") == 1
     assert page.value("cyborg_work", kind="prepare") == 0
-    assert page.samples("cyborg_work", kind="announce") == []
+    assert page.samples("cyborg_work", kind="publish_notifications") == []
 
 
 def test_notification_lag_is_age_of_oldest_pending_event(watched: Watched):

@@ -28,13 +28,13 @@ from cyborg.model.provider import (
 )
 from cyborg.model.report import (
     Acknowledged,
+    AgentHeartbeat,
     Desired,
     DriverReport,
     DriverState,
-    Hello,
+    HeartbeatReply,
+    ObsoleteProvider,
     Report,
-    Retired,
-    Welcome,
 )
 from cyborg.rpc.conductor import ReportClient
 
@@ -60,7 +60,7 @@ class FakePeers:
 
     calls: list[str] = field(default_factory=list)
     now: float = 0.0
-    #: The calls that fail: hello, report, desired, find_root, tree, publish …
+    #: The calls that fail: heartbeat, report, desired, find_root, tree, publish …
     away: set[str] = field(default_factory=set)
     epoch: int = 1
     digest: str | None = None
@@ -75,7 +75,7 @@ class FakePeers:
     retiring: tuple[str, ...] = ()
     removal_errors: dict[str, Exception] = field(default_factory=dict)
     context: DriverContext | None = None
-    hellos: list[Hello] = field(default_factory=list)
+    heartbeats: list[AgentHeartbeat] = field(default_factory=list)
     published_refusals: list[dict[str, str]] = field(default_factory=list)
     reserved: list[str] = field(default_factory=list)
     files: StateFiles = field(default_factory=lambda: StateFiles(Path("/dev/null/nowhere")))
@@ -94,10 +94,10 @@ class FakePeers:
 
     # The conductor.
 
-    def hello(self, hello: Hello) -> Welcome:
-        self.hellos.append(hello)
-        self.record("hello")
-        return Welcome(self.epoch, self.digest, self.generation)
+    def heartbeat(self, heartbeat: AgentHeartbeat) -> HeartbeatReply:
+        self.heartbeats.append(heartbeat)
+        self.record("heartbeat")
+        return HeartbeatReply(self.epoch, self.digest, self.generation)
 
     def report(self, host: str, epoch: int, report: Report) -> Acknowledged:
         assert (host, epoch) == ("host", self.epoch)
@@ -111,7 +111,7 @@ class FakePeers:
         self.record("desired")
         total = self.generation if self.units is None else self.units
         unit = Provider(provider_uuid(UNIT), UNIT, "FPGA", total, 0, frozenset())
-        retired = tuple(Retired(provider_uuid(name), name) for name in self.retiring)
+        retired = tuple(ObsoleteProvider(provider_uuid(name), name) for name in self.retiring)
         return Desired(self.generation, ProviderTree("compute", (unit,)), self.refused, retired)
 
     def published(self, host: str, epoch: int, refused: dict[str, str]) -> None:
@@ -119,8 +119,8 @@ class FakePeers:
         self.published_refusals.append(refused)
         self.refused = refused
 
-    def retired(self, host: str, epoch: int, names: list[str]) -> None:
-        self.record("retired")
+    def providers_removed(self, host: str, epoch: int, names: list[str]) -> None:
+        self.record("providers_removed")
         self.retiring = tuple(name for name in self.retiring if name not in names)
 
     # Placement.

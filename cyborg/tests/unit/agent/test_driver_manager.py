@@ -72,7 +72,7 @@ def test_a_driver_that_failed_to_load_is_tried_again(
 
 
 @pytest.mark.parametrize(
-    "requested", [RequestedDriver("mine", wanted=False), RequestedDriver("mine", enabled=False)]
+    "requested", [RequestedDriver("mine", requested=False), RequestedDriver("mine", enabled=False)]
 )
 def test_a_configured_driver_is_unloaded_when_it_is_not_requested(
     driver_manager: DriverManager, requested: RequestedDriver
@@ -87,7 +87,7 @@ def test_a_configured_driver_is_unloaded_when_it_is_not_requested(
 def test_a_loaded_driver_is_not_loaded_again(
     driver_manager: DriverManager, loader: FakeLoader
 ) -> None:
-    requested = [RequestedDriver("new", wanted=True, options={"k": "v"})]
+    requested = [RequestedDriver("new", requested=True, options={"k": "v"})]
     assert driver_manager.apply(requested)
     new = driver_manager.drivers["new"]
     assert not driver_manager.apply(requested)
@@ -112,7 +112,7 @@ def test_a_requested_driver_that_cannot_be_loaded_is_a_failure(
     driver_manager: DriverManager, loader: FakeLoader
 ) -> None:
     loader.errors["new"] = "not installed"
-    driver_manager.apply([RequestedDriver("new", wanted=True)])
+    driver_manager.apply([RequestedDriver("new", requested=True)])
     assert driver_manager.failures["new"] == driver_manager.refusals["new"] == "not installed"
     driver_manager.apply([])
     assert "new" not in driver_manager.failures
@@ -123,13 +123,13 @@ def test_an_installed_driver_is_idle_until_it_is_requested(loader: FakeLoader) -
     other = LoadResult("other", Plain(), enabled=False)
     driver_manager = DriverManager([other], loader.load)
     assert (driver_manager.drivers, set(driver_manager.idle)) == ({}, {"other"})
-    assert driver_manager.hellos["other"].status == "STOPPED"
-    driver_manager.apply([RequestedDriver("other", wanted=True)])
+    assert driver_manager.installed_drivers["other"].status == "STOPPED"
+    driver_manager.apply([RequestedDriver("other", requested=True)])
     assert (set(driver_manager.drivers), driver_manager.idle) == ({"other"}, {})
-    assert driver_manager.hellos["other"].status == "READY"
-    driver_manager.apply([RequestedDriver("other", wanted=False)])
+    assert driver_manager.installed_drivers["other"].status == "READY"
+    driver_manager.apply([RequestedDriver("other", requested=False)])
     assert (driver_manager.drivers, set(driver_manager.idle)) == ({}, {"other"})
-    assert driver_manager.hellos["other"].status == "STOPPED"
+    assert driver_manager.installed_drivers["other"].status == "STOPPED"
 
 
 def test_an_idle_driver_that_refused_options_is_idle_again(loader: FakeLoader) -> None:
@@ -139,10 +139,10 @@ def test_an_idle_driver_that_refused_options_is_idle_again(loader: FakeLoader) -
     )
     bad = {"bad": ""}
     driver_manager.apply(
-        [RequestedDriver(name, wanted=True, options=bad) for name in ("other", "broken")]
+        [RequestedDriver(name, requested=True, options=bad) for name in ("other", "broken")]
     )
     assert (set(driver_manager.refusals), driver_manager.idle) == ({"other", "broken"}, {})
     driver_manager.apply([])
     assert (driver_manager.refusals, set(driver_manager.idle)) == ({}, {"other"})
     assert driver_manager.failures == {"broken": "no firmware"}
-    assert driver_manager.hellos["broken"].status is DriverState.STOPPED
+    assert driver_manager.installed_drivers["broken"].status is DriverState.STOPPED

@@ -73,11 +73,14 @@ def agent(driver: RecordingDriver, peers: FakePeers, tmp_path: Path) -> Iterator
     loop = peers.loop()
     exchange = Exchange()
     endpoint = Endpoint(
-        operations, discoveries=peers.discoveries, on_poke=loop.run_once, check=loop.check
+        operations,
+        discoveries=peers.discoveries,
+        on_desired_changed=loop.run_once,
+        check=loop.check,
     )
     DirectBus(exchange).server(AGENT_TOPIC, "host", endpoint).start()
     client = AgentClient(DirectBus(exchange), timeout=10.0)
-    client.poke("host")
+    client.desired_changed("host")
     assert client.prepare("host", HANDLE, within=5.0) == Outcome("o1")
     driver.calls.clear()
     yield client
@@ -89,7 +92,7 @@ def agent(driver: RecordingDriver, peers: FakePeers, tmp_path: Path) -> Iterator
 def test_a_task_of_this_agent_is_run(
     agent: AgentClient, driver: RecordingDriver, epoch: int
 ) -> None:
-    task = replace(HANDLE, operation="o3", agent_epoch=epoch)
+    task = replace(HANDLE, request_key="o3", agent_epoch=epoch)
     assert agent.release("host", task) == Outcome("o3")
     assert driver.calls == ["release"]
 
@@ -97,8 +100,8 @@ def test_a_task_of_this_agent_is_run(
 def test_a_task_of_a_later_agent_is_refused(
     agent: AgentClient, driver: RecordingDriver, peers: FakePeers
 ) -> None:
-    assert peers.hellos
-    later = replace(HANDLE, operation="o3", agent_epoch=3)
+    assert peers.heartbeats
+    later = replace(HANDLE, request_key="o3", agent_epoch=3)
     with pytest.raises(
         exception.StaleEpoch, match=r"\(epoch 3\); the process with epoch 2 is replaced"
     ):

@@ -6,7 +6,7 @@ import pytest
 from cyborg import exception
 from cyborg.clients.placement import Node
 from cyborg.model.provider import Verdict, provider_uuid
-from cyborg.model.report import DriverReport, DriverState, Hello, Report, Welcome
+from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, HeartbeatReply, Report
 from cyborg.tests.unit.agent.fake_peers import FakePeers
 
 
@@ -20,18 +20,18 @@ def test_the_first_run_reports_and_publishes_and_the_second_only_sends_a_heartbe
 ) -> None:
     loop = peers.loop()
     loop.run_once()
-    assert peers.take_calls() == ["hello", "desired", "report", "desired", "publish"]
+    assert peers.take_calls() == ["heartbeat", "desired", "report", "desired", "publish"]
     loop.run_once()
-    assert peers.take_calls() == ["hello"]
-    assert [hello.epoch for hello in peers.hellos] == [None, 1]
-    assert {hello.provider_names for hello in peers.hellos} == {("compute",)}
+    assert peers.take_calls() == ["heartbeat"]
+    assert [heartbeat.epoch for heartbeat in peers.heartbeats] == [None, 1]
+    assert {heartbeat.provider_names for heartbeat in peers.heartbeats} == {("compute",)}
 
 
 def test_a_restarted_agent_checks_placement(peers: FakePeers) -> None:
     peers.loop().run_once()
     peers.take_calls()
     peers.loop().run_once()
-    assert peers.take_calls() == ["hello", "desired", "check"]
+    assert peers.take_calls() == ["heartbeat", "desired", "check"]
 
 
 def test_the_hardware_is_scanned_when_it_is_due(peers: FakePeers) -> None:
@@ -49,13 +49,13 @@ def test_a_report_is_sent_only_when_the_conductor_does_not_have_it(peers: FakePe
     peers.take_calls()
     peers.now = 60
     loop.run_once()
-    assert peers.take_calls() == ["hello"]
+    assert peers.take_calls() == ["heartbeat"]
     peers.now, peers.hardware = 120, Report((DriverReport("d", DriverState.READY),))
     loop.run_once()
-    assert peers.take_calls() == ["hello", "report", "desired", "publish"]
+    assert peers.take_calls() == ["heartbeat", "report", "desired", "publish"]
     peers.digest = "of a restored database"
     loop.run_once()
-    assert peers.take_calls() == ["hello", "report", "desired", "publish"]
+    assert peers.take_calls() == ["heartbeat", "report", "desired", "publish"]
 
 
 def test_a_new_desired_state_is_fetched_and_published(peers: FakePeers) -> None:
@@ -64,7 +64,7 @@ def test_a_new_desired_state_is_fetched_and_published(peers: FakePeers) -> None:
     peers.take_calls()
     peers.generation += 1
     loop.run_once()
-    assert peers.take_calls() == ["hello", "desired", "publish"]
+    assert peers.take_calls() == ["heartbeat", "desired", "publish"]
 
 
 def test_a_new_generation_with_the_same_tree_leads_to_a_check_of_placement(
@@ -76,7 +76,7 @@ def test_a_new_generation_with_the_same_tree_leads_to_a_check_of_placement(
     peers.take_calls()
     peers.generation += 1
     loop.run_once()
-    assert peers.take_calls() == ["hello", "desired", "check"]
+    assert peers.take_calls() == ["heartbeat", "desired", "check"]
 
 
 def test_placement_is_checked_when_it_is_due(peers: FakePeers) -> None:
@@ -85,10 +85,10 @@ def test_placement_is_checked_when_it_is_due(peers: FakePeers) -> None:
     peers.take_calls()
     peers.now = 599
     loop.run_once()
-    assert peers.take_calls() == ["hello"]
+    assert peers.take_calls() == ["heartbeat"]
     peers.now = 600
     loop.run_once()
-    assert peers.take_calls() == ["hello", "check"]
+    assert peers.take_calls() == ["heartbeat", "check"]
 
 
 def test_the_report_is_sent_while_placement_is_away(peers: FakePeers) -> None:
@@ -96,12 +96,12 @@ def test_the_report_is_sent_while_placement_is_away(peers: FakePeers) -> None:
     loop = peers.loop()
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    assert peers.take_calls() == ["hello", "desired", "report", "desired"]
-    assert list(peers.hellos[-1].provider_names) == ["fqdn", "host"]
+    assert peers.take_calls() == ["heartbeat", "desired", "report", "desired"]
+    assert list(peers.heartbeats[-1].provider_names) == ["fqdn", "host"]
     peers.away = set()
     loop.run_once()
-    assert peers.take_calls() == ["hello", "check"]
-    assert list(peers.hellos[-1].provider_names) == ["compute"]
+    assert peers.take_calls() == ["heartbeat", "check"]
+    assert list(peers.heartbeats[-1].provider_names) == ["compute"]
 
 
 def test_the_desired_state_is_published_when_placement_is_back(peers: FakePeers) -> None:
@@ -115,20 +115,20 @@ def test_the_desired_state_is_published_when_placement_is_back(peers: FakePeers)
     peers.away = set()
     peers.take_calls()
     loop.run_once()
-    assert peers.take_calls() == ["hello", "publish"]
+    assert peers.take_calls() == ["heartbeat", "publish"]
 
 
 def test_nothing_is_published_while_the_conductor_is_away(peers: FakePeers) -> None:
     loop = peers.loop()
     loop.run_once()
     peers.take_calls()
-    peers.away, peers.now = {"hello"}, 700
+    peers.away, peers.now = {"heartbeat"}, 700
     with pytest.raises(exception.Unavailable):
         loop.run_once()
-    assert peers.take_calls() == ["hello"]
+    assert peers.take_calls() == ["heartbeat"]
     peers.away = set()
     loop.run_once()
-    assert peers.take_calls() == ["hello", "check"]
+    assert peers.take_calls() == ["heartbeat", "check"]
 
 
 def test_a_report_that_was_not_answered_is_sent_again(peers: FakePeers) -> None:
@@ -139,7 +139,7 @@ def test_a_report_that_was_not_answered_is_sent_again(peers: FakePeers) -> None:
     peers.away = set()
     peers.take_calls()
     loop.run_once()
-    assert peers.take_calls()[:2] == ["hello", "report"]
+    assert peers.take_calls()[:2] == ["heartbeat", "report"]
 
 
 def test_a_refusal_of_placement_is_sent_to_the_conductor_once(peers: FakePeers) -> None:
@@ -170,7 +170,7 @@ def test_a_provider_that_failed_is_published_in_each_run(peers: FakePeers) -> No
     loop.run_once()
     peers.take_calls()
     loop.run_once()
-    assert peers.take_calls() == ["hello", "publish"]
+    assert peers.take_calls() == ["heartbeat", "publish"]
     assert peers.published_refusals == []
 
 
@@ -181,10 +181,10 @@ def test_a_superseded_agent_publishes_nothing(peers: FakePeers) -> None:
     peers.generation += 1
     stale = exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
 
-    def refuse(hello: Hello) -> Welcome:
+    def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
         raise stale
 
-    object.__setattr__(peers, "hello", refuse)
+    object.__setattr__(peers, "heartbeat", refuse)
     with pytest.raises(exception.StaleEpoch):
         loop.run_once()
     assert peers.take_calls() == []
@@ -223,10 +223,15 @@ def test_retired_providers_are_removed_and_sent_to_the_conductor(peers: FakePeer
     loop = peers.loop()
     peers.retiring = "child", "parent"
     loop.run_once()
-    assert peers.take_calls()[-4:] == ["publish", "retire child", "retire parent", "retired"]
+    assert peers.take_calls()[-4:] == [
+        "publish",
+        "retire child",
+        "retire parent",
+        "providers_removed",
+    ]
     peers.now = 600
     loop.run_once()
-    assert peers.take_calls() == ["hello", "check"]
+    assert peers.take_calls() == ["heartbeat", "check"]
 
 
 @pytest.mark.parametrize(
@@ -243,25 +248,30 @@ def test_a_provider_that_cannot_be_removed_does_not_keep_the_others(
     loop = peers.loop()
     peers.retiring, peers.removal_errors = ("first", "second"), {"first": reason}
     loop.run_once()
-    assert peers.take_calls()[-4:] == ["retire first", "retire second", "retired", "published"]
+    assert peers.take_calls()[-4:] == [
+        "retire first",
+        "retire second",
+        "providers_removed",
+        "published",
+    ]
     assert peers.published_refusals == [{"first": f"it cannot be removed: {reason}"}]
     loop.run_once()
-    assert peers.take_calls() == ["hello"]
+    assert peers.take_calls() == ["heartbeat"]
     peers.now, peers.removal_errors, peers.retiring = 600, {}, ("first", "second")
     loop.run_once()
-    assert "retired" in peers.take_calls()
+    assert "providers_removed" in peers.take_calls()
     assert peers.published_refusals[1:] == [{}]
 
 
 def test_a_removal_that_the_conductor_did_not_answer_is_sent_again(peers: FakePeers) -> None:
     loop = peers.loop()
-    peers.retiring, peers.away = ("first",), {"retired"}
+    peers.retiring, peers.away = ("first",), {"providers_removed"}
     with pytest.raises(exception.Unavailable):
         loop.run_once()
     peers.away = set()
     peers.take_calls()
     loop.run_once()
-    assert peers.take_calls() == ["hello", "publish", "retire first", "retired"]
+    assert peers.take_calls() == ["heartbeat", "publish", "retire first", "providers_removed"]
     assert not peers.retiring
 
 

@@ -9,7 +9,7 @@ from cyborg import exception
 from cyborg.agent.loop import AgentLoop
 from cyborg.agent.state_store import StateFiles
 from cyborg.model.provider import provider_uuid
-from cyborg.model.report import DriverReport, DriverState, Hello, Report, Welcome
+from cyborg.model.report import AgentHeartbeat, DriverReport, DriverState, HeartbeatReply, Report
 from cyborg.tests.unit.agent.fake_peers import UNIT, FakePeers, report_of
 
 FAILED = Report((DriverReport("d", DriverState.FAILED, error="broken"),))
@@ -28,17 +28,17 @@ def run_disconnected(loop: AgentLoop) -> None:
 def test_providers_that_the_host_has_are_not_reserved(peers: FakePeers) -> None:
     loop = peers.loop()
     loop.run_once()
-    peers.away, peers.now = {"hello"}, 60
+    peers.away, peers.now = {"heartbeat"}, 60
     peers.calls.clear()
     run_disconnected(loop)
-    assert peers.calls == ["hello", "scan"]
+    assert peers.calls == ["heartbeat", "scan"]
 
 
 @pytest.mark.parametrize("hardware", [Report(()), FAILED, report_of("another")], ids=str)
 def test_a_missing_provider_is_reserved_once(peers: FakePeers, hardware: Report) -> None:
     loop = peers.loop()
     loop.run_once()
-    peers.away, peers.hardware = {"hello"}, hardware
+    peers.away, peers.hardware = {"heartbeat"}, hardware
     for now in (60, 120, 180):
         peers.now = now
         run_disconnected(loop)
@@ -49,35 +49,35 @@ def test_a_missing_provider_is_reserved_once(peers: FakePeers, hardware: Report)
 def test_a_provider_that_returns_stays_reserved_until_it_is_reported(peers: FakePeers) -> None:
     loop = peers.loop()
     loop.run_once()
-    peers.away, peers.hardware, peers.now = {"hello"}, report_of(), 60
+    peers.away, peers.hardware, peers.now = {"heartbeat"}, report_of(), 60
     run_disconnected(loop)
     peers.hardware, peers.now = report_of(UNIT), 120
     peers.take_calls()
     run_disconnected(loop)
-    assert peers.take_calls() == ["hello"]
+    assert peers.take_calls() == ["heartbeat"]
     peers.away = set()
     peers.calls.clear()
     loop.run_once()
     # The reconnect makes all steps due.
-    assert peers.calls == ["hello", "scan", "sync", "check"]
+    assert peers.calls == ["heartbeat", "scan", "sync", "check"]
 
 
 def test_the_last_state_is_reported_after_a_reconnect(peers: FakePeers) -> None:
     loop = peers.loop()
     loop.run_once()
-    peers.away, peers.now = {"hello"}, 1
+    peers.away, peers.now = {"heartbeat"}, 1
     run_disconnected(loop)
     peers.away, peers.hardware = set(), report_of(UNIT, "news")
     peers.take_calls()
     loop.run_once()
-    assert peers.take_calls() == ["hello", "report", "desired", "check"]
+    assert peers.take_calls() == ["heartbeat", "report", "desired", "check"]
 
 
 def test_a_refused_provider_is_not_reserved(peers: FakePeers) -> None:
     peers.refused = {UNIT: "claimed by another"}
     loop = peers.loop()
     loop.run_once()
-    peers.away, peers.hardware, peers.now = {"hello"}, report_of(), 60
+    peers.away, peers.hardware, peers.now = {"heartbeat"}, report_of(), 60
     run_disconnected(loop)
     assert peers.reserved == []
 
@@ -85,10 +85,10 @@ def test_a_refused_provider_is_not_reserved(peers: FakePeers) -> None:
 def test_the_reservation_is_repeated_until_placement_answers(peers: FakePeers) -> None:
     loop = peers.loop()
     loop.run_once()
-    peers.away, peers.hardware, peers.now = {"hello", "withhold"}, report_of(), 60
+    peers.away, peers.hardware, peers.now = {"heartbeat", "withhold"}, report_of(), 60
     run_disconnected(loop)
     assert peers.reserved == []
-    peers.away = {"hello"}
+    peers.away = {"heartbeat"}
     run_disconnected(loop)
     assert peers.reserved == [provider_uuid(UNIT)]
 
@@ -97,7 +97,7 @@ def test_a_restarted_agent_finds_missing_providers_with_its_cache(
     peers: FakePeers, caplog: pytest.LogCaptureFixture
 ) -> None:
     peers.loop().run_once()
-    peers.away = {"hello"}
+    peers.away = {"heartbeat"}
     run_disconnected(peers.loop())
     assert peers.context is not None
     assert peers.context.managed_deployables == {UNIT}
@@ -111,11 +111,11 @@ def test_the_cache_is_not_used_when_the_conductor_answers(peers: FakePeers) -> N
     peers.loop().run_once()
     peers.take_calls()
     peers.loop().run_once()
-    assert peers.take_calls() == ["hello", "desired", "check"]
+    assert peers.take_calls() == ["heartbeat", "desired", "check"]
 
 
 def test_a_new_agent_without_a_cache_does_not_scan(peers: FakePeers) -> None:
-    peers.away = {"hello"}
+    peers.away = {"heartbeat"}
     run_disconnected(peers.loop())
     assert peers.context is None
 
@@ -124,10 +124,10 @@ def test_a_superseded_agent_reserves_nothing(peers: FakePeers) -> None:
     loop = peers.loop()
     loop.run_once()
 
-    def refuse(hello: Hello) -> Welcome:
+    def refuse(heartbeat: AgentHeartbeat) -> HeartbeatReply:
         raise exception.StaleEpoch(epoch=1, binary="cyborg-agent", host="host", current=2)
 
-    object.__setattr__(peers, "hello", refuse)
+    object.__setattr__(peers, "heartbeat", refuse)
     peers.hardware, peers.now = report_of(), 60
     with pytest.raises(exception.StaleEpoch):
         loop.run_once()
@@ -153,12 +153,12 @@ def test_a_failed_comparison_of_units_is_repeated_and_stops_no_other_step(peers:
     peers.away = {"sync"}
     loop = peers.loop()
     run_disconnected(loop)
-    assert peers.take_calls() == ["hello", "desired", "report", "desired", "publish"]
+    assert peers.take_calls() == ["heartbeat", "desired", "report", "desired", "publish"]
     peers.calls.clear()
     run_disconnected(loop)
-    assert peers.calls == ["hello", "sync"]
+    assert peers.calls == ["heartbeat", "sync"]
     peers.away = set()
     peers.calls.clear()
     loop.run_once()
     loop.run_once()
-    assert peers.calls == ["hello", "sync", "hello"]
+    assert peers.calls == ["heartbeat", "sync", "heartbeat"]

@@ -113,13 +113,13 @@ def operations(
     operations.stop()
 
 
-def task(operation: str, key: str = "k", **changes: Any) -> HandleTask:
+def task(request_key: str, key: str = "k", **changes: Any) -> HandleTask:
     values = {"driver": "recorder", "device_key": "d", "deployable": "u", "handle_uuid": "h"}
-    return HandleTask(operation=operation, handle_key=key, **{**values, **changes})
+    return HandleTask(request_key=request_key, handle_key=key, **{**values, **changes})
 
 
-def image(operation: str, uuid: str, order: int = 0) -> ProgramTask:
-    return ProgramTask(operation, "recorder", "d", "u", uuid, order=order)
+def image(request_key: str, uuid: str, order: int = 0) -> ProgramTask:
+    return ProgramTask(request_key, "recorder", "d", "u", uuid, order=order)
 
 
 def wait_for_device(operations: Operations) -> None:

@@ -16,7 +16,7 @@ from cyborg.agent.state_store import OperationJournal, StateFiles
 from cyborg.clients.glance import Glance
 from cyborg.drivers.base import EMPTY_CONTEXT, Driver, DriverContext
 from cyborg.model.device import Device
-from cyborg.model.work import HandleTask, Holding, Holdings, Unit, Use
+from cyborg.model.work import HandleTask, Unit, UnitUse, UnitUses, Use
 from cyborg.rpc.conductor import ReportClient
 from cyborg.testing.fake_host import FakeHost
 
@@ -66,12 +66,12 @@ class Conductor:
     calls: int = 0
     error: Exception | None = None
 
-    def holdings(self, host: str, epoch: int) -> Holdings:
+    def unit_uses(self, host: str, epoch: int) -> UnitUses:
         self.calls += 1
         if self.error is not None:
             raise self.error
         task = HandleTask("o", self.driver, "d", UNIT.deployable, UNIT.handle_key, "uuid")
-        return Holdings((Holding(task, self.use),))
+        return UnitUses((UnitUse(task, self.use),))
 
 
 @dataclass

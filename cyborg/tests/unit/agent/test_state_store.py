@@ -16,8 +16,8 @@ FILE = "agent-host.journal"
 DESIRED = Desired(3, ProviderTree("compute", ()), {"unit": "refused"})
 
 
-def task(operation: str, key: str = "k") -> HandleTask:
-    return HandleTask(operation, "driver", "d", "u", key, "uuid")
+def task(request_key: str, key: str = "k") -> HandleTask:
+    return HandleTask(request_key, "driver", "d", "u", key, "uuid")
 
 
 def journal(directory: Path) -> OperationJournal:

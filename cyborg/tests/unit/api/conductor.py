@@ -48,7 +48,7 @@ class FakeConductor:
         if self.fault is not None:
             raise self.fault
 
-    def create_arqs(self, caller: Caller, operation: str, profile_name: str) -> list[Arq]:
+    def create_arqs(self, caller: Caller, request_key: str, profile_name: str) -> list[Arq]:
         self._note("create_arqs", caller, profile_name=profile_name)
         with self._db.writer() as tx:
             profile = device_profiles.show(tx, None, profile_name)
@@ -74,7 +74,7 @@ class FakeConductor:
             return [_known(arqs.show(tx, uuid, None)) for uuid in uuids]
 
     def patch_arqs(
-        self, caller: Caller, operation: str, bindings: list[Binding], unbindings: list[str]
+        self, caller: Caller, request_key: str, bindings: list[Binding], unbindings: list[str]
     ) -> None:
         self._note("patch_arqs", caller, bindings=bindings, unbindings=unbindings)
         with self._db.writer() as tx:
@@ -116,7 +116,7 @@ class FakeConductor:
             .limit(1)
         )
         if handle is None:
-            raise exception.NoFreeHandle(provider=binding.device_rp_uuid, wanted=1)
+            raise exception.NoFreeHandle(provider=binding.device_rp_uuid, requested=1)
         _set(
             tx,
             binding.arq_uuid,
@@ -129,12 +129,12 @@ class FakeConductor:
         )
 
     def _arq(self, tx: sa.Connection, caller: Caller, uuid: str) -> Arq:
-        return _known(arqs.show(tx, uuid, None if caller.everywhere else caller.project_id), uuid)
+        return _known(arqs.show(tx, uuid, None if caller.all_projects else caller.project_id), uuid)
 
-    def delete_arqs(self, caller: Caller, operation: str, uuids: list[str]) -> None:
+    def delete_arqs(self, caller: Caller, request_key: str, uuids: list[str]) -> None:
         self._note("delete_arqs", caller, uuids=uuids)
         with self._db.writer() as tx:
-            project = None if caller.everywhere else caller.project_id
+            project = None if caller.all_projects else caller.project_id
             rows = {uuid: arqs.show(tx, uuid, project) for uuid in uuids}
             missing = [uuid for uuid, row in rows.items() if row is None]
             kept = [uuid for uuid, row in rows.items() if row and _known(row).instance_uuid]
@@ -146,28 +146,28 @@ class FakeConductor:
         if missing:
             raise exception.NotFound(noun="Accelerator request", key=", ".join(missing))
 
-    def delete_instance_arqs(self, caller: Caller, operation: str, instance_uuid: str) -> None:
+    def delete_instance_arqs(self, caller: Caller, request_key: str, instance_uuid: str) -> None:
         self._note("delete_instance_arqs", caller, instance_uuid=instance_uuid)
         terms = [models.Arq.instance_uuid == instance_uuid]
-        if not caller.everywhere:
+        if not caller.all_projects:
             terms.append(models.Arq.project_id == caller.project_id)
         with self._db.writer() as tx:
             tx.execute(sa.delete(models.Arq).where(*terms))
 
     def attach(
-        self, caller: Caller, operation: str, instance_uuid: str, profile_name: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, profile_name: str | None
     ) -> Operation:
         self._note("attach", caller, instance_uuid=instance_uuid, profile_name=profile_name)
-        return self._begun(caller, operation, "attach")
+        return self._begun(caller, request_key, "attach")
 
     def detach(
-        self, caller: Caller, operation: str, instance_uuid: str, arq_uuid: str | None
+        self, caller: Caller, request_key: str, instance_uuid: str, arq_uuid: str | None
     ) -> Operation:
         self._note("detach", caller, instance_uuid=instance_uuid, arq_uuid=arq_uuid)
-        return self._begun(caller, operation, "detach")
+        return self._begun(caller, request_key, "detach")
 
     def create_device_profile(
-        self, caller: Caller, operation: str, profile: DeviceProfile
+        self, caller: Caller, request_key: str, profile: DeviceProfile
     ) -> DeviceProfile:
         self._note("create_device_profile", caller, profile=profile)
         with self._db.writer() as tx:
@@ -190,21 +190,21 @@ class FakeConductor:
         return stored
 
     def update_device_profile(
-        self, caller: Caller, operation: str, key: str, wish: ProfileChange
+        self, caller: Caller, request_key: str, key: str, change: ProfileChange
     ) -> DeviceProfile:
-        self._note("update_device_profile", caller, key=key, wish=wish)
+        self._note("update_device_profile", caller, key=key, change=change)
         with self._db.reader() as tx:
             profile = device_profiles.show(tx, key, key)
         if profile is None:
             raise exception.NotFound(noun="Device profile", key=key)
         return replace(
             profile,
-            name=wish.name or profile.name,
-            groups=wish.groups or profile.groups,
-            description=wish.description if wish.describes else profile.description,
+            name=change.name or profile.name,
+            groups=change.groups or profile.groups,
+            description=change.description if change.sets_description else profile.description,
         )
 
-    def delete_device_profiles(self, caller: Caller, operation: str, keys: list[str]) -> None:
+    def delete_device_profiles(self, caller: Caller, request_key: str, keys: list[str]) -> None:
         self._note("delete_device_profiles", caller, keys=keys)
         table = models.DeviceProfile
         with self._db.writer() as tx:
@@ -221,7 +221,7 @@ class FakeConductor:
                 tx.execute(sa.delete(table).where(table.uuid == profile.uuid))
 
     def set_device_status(
-        self, caller: Caller, operation: str, uuid: str, status: DeviceStatus
+        self, caller: Caller, request_key: str, uuid: str, status: DeviceStatus
     ) -> None:
         self._note("set_device_status", caller, uuid=uuid, status=status)
         with self._db.writer() as tx:
@@ -236,7 +236,7 @@ class FakeConductor:
     def update_device(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         uuid: str,
         *,
         status: DeviceStatus | None,
@@ -256,29 +256,29 @@ class FakeConductor:
             raise exception.Forbidden(reason="Only operators change the status of a device.")
 
     def create_device(
-        self, caller: Caller, operation: str, creation: Creation, *, wait: bool
+        self, caller: Caller, request_key: str, creation: Creation, *, wait: bool
     ) -> Operation:
         self._note("create_device", caller, creation=creation, wait=wait)
-        return self._begun(caller, operation, "create_device")
+        return self._begun(caller, request_key, "create_device")
 
-    def delete_device(self, caller: Caller, operation: str, uuid: str) -> None:
+    def delete_device(self, caller: Caller, request_key: str, uuid: str) -> None:
         self._note("delete_device", caller, uuid=uuid)
         with self._db.reader() as tx:
             if devices.show(tx, uuid) is None:
                 raise exception.NotFound(noun="Device", key=uuid)
 
     def set_service_status(
-        self, caller: Caller, operation: str, uuid: str, *, disabled: bool, reason: str | None
+        self, caller: Caller, request_key: str, uuid: str, *, disabled: bool, reason: str | None
     ) -> None:
         self._note("set_service_status", caller, uuid=uuid, disabled=disabled, reason=reason)
         raise exception.NotFound(noun="Process", key=uuid)
 
-    def forget_service(self, caller: Caller, operation: str, uuid: str) -> None:
-        self._note("forget_service", caller, uuid=uuid)
+    def remove_service(self, caller: Caller, request_key: str, uuid: str) -> None:
+        self._note("remove_service", caller, uuid=uuid)
         raise exception.NotFound(noun="Process", key=uuid)
 
     def program_deployable(
-        self, caller: Caller, operation: str, uuid: str, image_uuid: str
+        self, caller: Caller, request_key: str, uuid: str, image_uuid: str
     ) -> None:
         self._note("program_deployable", caller, uuid=uuid, image_uuid=image_uuid)
         with self._db.reader() as tx:
@@ -288,7 +288,7 @@ class FakeConductor:
     def create_attribute(
         self,
         caller: Caller,
-        operation: str,
+        request_key: str,
         *,
         deployable: int | str,
         key: str,
@@ -314,30 +314,32 @@ class FakeConductor:
         assert made is not None
         return made
 
-    def discover_services(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+    def discover_services(self, caller: Caller, request_key: str, **arguments: Any) -> Operation:
         self._note("discover_services", caller, **arguments)
-        return self._begun(caller, operation, "discover")
+        return self._begun(caller, request_key, "discover")
 
-    def install_driver(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+    def install_driver(self, caller: Caller, request_key: str, **arguments: Any) -> Operation:
         self._note("install_driver", caller, **arguments)
-        return self._begun(caller, operation, "install_driver")
+        return self._begun(caller, request_key, "install_driver")
 
-    def update_driver(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+    def update_driver(self, caller: Caller, request_key: str, **arguments: Any) -> Operation:
         self._note("update_driver", caller, **arguments)
-        return self._begun(caller, operation, "update_driver")
+        return self._begun(caller, request_key, "update_driver")
 
-    def uninstall_driver(self, caller: Caller, operation: str, **arguments: Any) -> Operation:
+    def uninstall_driver(self, caller: Caller, request_key: str, **arguments: Any) -> Operation:
         self._note("uninstall_driver", caller, **arguments)
-        return self._begun(caller, operation, "uninstall_driver")
+        return self._begun(caller, request_key, "uninstall_driver")
 
-    def _begun(self, caller: Caller, operation: str, verb: str) -> Operation:
+    def _begun(self, caller: Caller, request_key: str, verb: str) -> Operation:
         with self._db.writer() as tx:
-            operations.begin(tx, self._db.now, caller, uuid=operation, verb=verb, hosts=["host-1"])
-            begun = operations.show(tx, operation)
+            operations.begin(
+                tx, self._db.now, caller, uuid=request_key, verb=verb, hosts=["host-1"]
+            )
+            begun = operations.show(tx, request_key)
         assert begun is not None
         return begun
 
-    def delete_attribute(self, caller: Caller, operation: str, uuid: str) -> None:
+    def delete_attribute(self, caller: Caller, request_key: str, uuid: str) -> None:
         self._note("delete_attribute", caller, uuid=uuid)
         with self._db.writer() as tx:
             done = tx.execute(sa.delete(models.Attribute).where(models.Attribute.uuid == uuid))

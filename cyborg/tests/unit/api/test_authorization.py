@@ -229,5 +229,5 @@ def test_caller_is_authorized_without_a_token(client: Client, conductor: FakeCon
     assert caller.project_id == people.OWN
     assert caller.user_id == "user-of-member"
     assert caller.service
-    assert not caller.everywhere
+    assert not caller.all_projects
     assert "member" not in caller.request_id

@@ -204,7 +204,7 @@ def test_one_bind_body_is_one_conductor_call_with_canonical_values(
     assert patch(client, {bare: shouting, "<arq-2>": BIND, "<bound>": UNBIND}).status == 202
     [(verb, caller, arguments)] = conductor.calls
     assert verb == "patch_arqs"
-    assert (caller.project_id, caller.everywhere, caller.service) == (people.OWN, False, True)
+    assert (caller.project_id, caller.all_projects, caller.service) == (people.OWN, False, True)
     assert caller.request_id.startswith("req-")
     values = ("any.node-name", FACTS["provider"], FACTS["fresh"])
     assert arguments["bindings"] == [

@@ -287,14 +287,14 @@ def test_users_change_labels_and_no_status(client: Client, conductor: FakeConduc
     assert scopes == {people.OWN, people.OTHER}
 
 
-@pytest.mark.parametrize(("as_", "everywhere"), [("member", False), ("operator", True)])
+@pytest.mark.parametrize(("as_", "all_projects"), [("member", False), ("operator", True)])
 def test_project_scope_is_sent_to_the_conductor(
-    client: Client, conductor: FakeConductor, as_: str, everywhere: bool
+    client: Client, conductor: FakeConductor, as_: str, all_projects: bool
 ) -> None:
     """The scope of the caller travels to the conductor, which puts it into its WHERE clauses."""
     body = {"labels": {"rack": "7"}}
     answer = client.send("PATCH", f"{PATH}/<device>", body, as_=as_, version=NEWEST)
     assert answer.status == 200
     (call,) = conductor.calls
-    assert (call[0], call[1].everywhere) == ("update_device", everywhere)
-    assert (call[2]["project"] is None) is everywhere
+    assert (call[0], call[1].all_projects) == ("update_device", all_projects)
+    assert (call[2]["project"] is None) is all_projects

@@ -29,7 +29,7 @@ from cyborg.wsgi.api import DIRECTORY, FILES, LazyApplication, arguments
 SHIPPED = Path(__file__).parents[4] / "etc" / "cyborg" / "api-paste.ini"
 
 
-def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+def heartbeat(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [environ["wsgi.url_scheme"].encode()]
 
@@ -40,7 +40,7 @@ def test_application_is_made_once_at_first_request() -> None:
 
     def make(environ: Mapping[str, Any]) -> Any:
         made.append(1)
-        return hello
+        return heartbeat
 
     application = LazyApplication(make)
     assert made == []
@@ -65,7 +65,7 @@ def test_application_reports_missing_configuration_and_retries(
     def make(environ: Mapping[str, Any]) -> Any:
         if faults:
             raise faults.pop()
-        return hello
+        return heartbeat
 
     client = webtest.TestApp(LazyApplication(make))
     answer = client.get("/", expect_errors=True)
@@ -234,7 +234,7 @@ def test_unusable_keystone_account_is_refused(tmp_path: Path, auth_type: str, wo
         [], prog="cyborg-api", default_config_files=[str(path)], conf=cfg.ConfigOpts()
     )
     with pytest.raises(exception.ConfigError, match=words):
-        auth_token.protect(hello, conf)
+        auth_token.protect(heartbeat, conf)
 
 
 def test_shipped_paste_file_loads(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def serve(make_conf: MakeConf) -> Iterator[Callable[[str], HttpServer]]:
     running: list[HttpServer] = []
 
     def start(text: str = "") -> HttpServer:
-        server = HttpServer(hello, make_conf(f"[api]\nport = 0\n{text}"))
+        server = HttpServer(heartbeat, make_conf(f"[api]\nport = 0\n{text}"))
         server.start()
         running.append(server)
         return server
@@ -286,7 +286,7 @@ def test_used_port_is_refused(make_conf: MakeConf) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(exception.ConfigError, match=f"port = {port} cannot be listened on"):
-            HttpServer(hello, make_conf(f"[api]\nport = {port}\n"))
+            HttpServer(heartbeat, make_conf(f"[api]\nport = {port}\n"))
 
 
 @pytest.fixture(scope="session")
@@ -351,4 +351,4 @@ def _ask(connection: http.client.HTTPConnection) -> bytes:
 )
 def test_invalid_tls_settings_are_refused(make_conf: MakeConf, text: str, word: str) -> None:
     with pytest.raises(exception.ConfigError, match=word):
-        HttpServer(hello, make_conf(f"[api]\nport = 0\n{text}"))
+        HttpServer(heartbeat, make_conf(f"[api]\nport = 0\n{text}"))

@@ -88,7 +88,7 @@ def test_attach_and_detach_call_the_conductor(
     answer = client.send(method, path, body, as_="operator", version="accelerator 2.4")
     ((verb, caller, arguments),) = conductor.calls
     assert (verb, arguments) == passed
-    assert (caller.project_id, caller.everywhere) == (people.OTHER, True)
+    assert (caller.project_id, caller.all_projects) == (people.OTHER, True)
     assert (answer.body["verb"], answer.body["state"]) == (verb, "running")
     assert answer.headers["Location"].endswith(f"/v2/operations/{answer.body['uuid']}")
 
@@ -103,7 +103,7 @@ def test_policy_may_allow_owners_to_attach(
     answer = client.send("POST", PLACE, {}, as_="member", version="accelerator 2.4")
     assert answer.status == 202
     ((_, caller, _),) = conductor.calls
-    assert (caller.project_id, caller.everywhere) == (people.OWN, False)
+    assert (caller.project_id, caller.all_projects) == (people.OWN, False)
     answer = client.send("DELETE", PLACE, as_="member", version="accelerator 2.4")
     assert answer.status == 403
 
@@ -113,7 +113,7 @@ def test_policy_may_allow_owners_to_attach(
     [
         (exception.NotFound(noun="Instance", key="x"), 404),
         (exception.CannotAttach(instance="x", reason="it is PAUSED"), 409),
-        (exception.NoFreeHandle(provider="x", wanted=1), 409),
+        (exception.NoFreeHandle(provider="x", requested=1), 409),
         (exception.Unavailable(peer="Nova", reason="it is away"), 503),
     ],
 )

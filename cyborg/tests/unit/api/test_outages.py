@@ -62,7 +62,7 @@ FAULTS: list[tuple[Exception, int, str]] = [
     (exception.PeerFault(peer="conductor", request_id="req-x"), 500, "req-x"),
     (exception.DriverFailed(driver="d", verb="v", reason="secret"), 500, "unexpected"),
     (exception.Conflict(reason="because {braces}"), 409, "because {braces}"),
-    (exception.NoFreeHandle(provider="p", wanted=2), 409, "p"),
+    (exception.NoFreeHandle(provider="p", requested=2), 409, "p"),
     (exception.InstanceAlreadyBound(instance="i"), 400, "i"),
 ]
 

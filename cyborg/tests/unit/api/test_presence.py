@@ -23,7 +23,7 @@ class Listener:
         self.open.set()
         self.fault: Exception | None = None
 
-    def alive(self, host: str, *, version: str, endpoint: str) -> None:
+    def api_heartbeat(self, host: str, *, version: str, endpoint: str) -> None:
         self.heard.append((host, version, endpoint))
         self.open.wait(20)
         if self.fault is not None:
@@ -45,12 +45,12 @@ def present(
 ) -> Heartbeat:
     """Presence around an application that says hello."""
     parts: Any = {"conductor": conductor, "clock": clock or FakeClock()}
-    return Heartbeat(hello, host="api-1", endpoint=endpoint, **parts)
+    return Heartbeat(heartbeat, host="api-1", endpoint=endpoint, **parts)
 
 
-def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+def heartbeat(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain")])
-    return [b"hello"]
+    return [b"heartbeat"]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def ask(presence: Heartbeat) -> str:
 
 def test_no_heartbeat_before_the_first_request(presence: Heartbeat, conductor: Listener) -> None:
     assert not wait_until(lambda: bool(conductor.heard), timeout=0.1)
-    assert ask(presence) == "hello"
+    assert ask(presence) == "heartbeat"
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
     assert conductor.heard == [("api-1", version.installed(), "cyborg-api@api-1")]
 
@@ -83,9 +83,9 @@ def test_heartbeat_has_endpoint_of_the_operator(conductor: Listener) -> None:
 
 def test_request_does_not_wait_for_the_heartbeat(presence: Heartbeat, conductor: Listener) -> None:
     conductor.open.clear()
-    assert ask(presence) == "hello"
+    assert ask(presence) == "heartbeat"
     assert wait_until(lambda: bool(conductor.heard), timeout=5)
-    assert [ask(presence) for _ in range(3)] == ["hello"] * 3
+    assert [ask(presence) for _ in range(3)] == ["heartbeat"] * 3
     conductor.open.set()
 
 
@@ -127,7 +127,7 @@ def test_missing_conductor_is_logged_once(
     presence: Heartbeat, conductor: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     conductor.fault = exception.Unavailable(peer="conductor", reason="no answer")
-    assert ask(presence) == "hello"
+    assert ask(presence) == "heartbeat"
     assert wait_until(lambda: "heartbeat failed: " in caplog.text, timeout=5)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

@@ -18,9 +18,9 @@ NEWEST = "accelerator 2.4"
     ("body", "wish"),
     [
         ({"name": "new"}, ProfileChange(name="new")),
-        ({"description": "d"}, ProfileChange(description="d", describes=True)),
-        ({"description": ""}, ProfileChange(description="", describes=True)),
-        ({"description": None}, ProfileChange(describes=True)),
+        ({"description": "d"}, ProfileChange(description="d", sets_description=True)),
+        ({"description": ""}, ProfileChange(description="", sets_description=True)),
+        ({"description": None}, ProfileChange(sets_description=True)),
         (
             {"groups": GROUPS},
             ProfileChange(groups=({"resources:FPGA": "2", "trait:CUSTOM_A": "required"},)),
@@ -34,7 +34,7 @@ def test_update_changes_only_given_fields(
     before = client.send("GET", f"{PATH}/gpu").body["device_profile"]
     answer = client.send("PATCH", f"{PATH}/{key}", body, version=NEWEST)
     assert answer.status == 200
-    assert [arguments["wish"] for _, _, arguments in conductor.calls] == [wish]
+    assert [arguments["change"] for _, _, arguments in conductor.calls] == [wish]
     changed = {name for name in before if answer.body[name] != before[name]}
     assert changed <= set(body)
 

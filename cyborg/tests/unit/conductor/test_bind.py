@@ -14,7 +14,7 @@ from cyborg.model.caller import Caller
 BINDING = Binding("arq", "compute", "provider", "instance")
 ARQ = SimpleNamespace(uuid="arq", group_spec={"resources:FPGA": "1"}, project_id="own")
 NOVA_FOR_USER = Caller("own", "user", "req-1", service=True)
-NOVA_FOR_ADMIN = Caller("admins", "admin", "req-1", everywhere=True, service=True)
+NOVA_FOR_ADMIN = Caller("admins", "admin", "req-1", all_projects=True, service=True)
 
 
 def deployable(**changes: Any) -> Any:

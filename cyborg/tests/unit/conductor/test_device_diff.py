@@ -28,7 +28,7 @@ def rows_of(device: facts.Device, lost_ms: int | None = None) -> StoredDevices:
     """Return the rows of a device that is stored exactly as reported."""
     diff = DeviceDiff(1, HOST, frozenset({"*"}))
     diff.add_device(DRIVER, device, "uuid-of-device")
-    common: dict[str, Any] = {"id": 1, "lost_ms": lost_ms, "leaving": False}
+    common: dict[str, Any] = {"id": 1, "lost_ms": lost_ms, "being_removed": False}
     (device_row,) = diff.devices
     (deployable_row,) = diff.deployables
     return StoredDevices(
@@ -166,7 +166,7 @@ def test_an_operator_created_device_keeps_its_facts() -> None:
 def test_a_device_that_an_operator_deletes_is_not_restored() -> None:
     device = reported()
     stored = rows_of(device, lost_ms=5)
-    stored.devices[0].leaving = True
+    stored.devices[0].being_removed = True
     diff = DeviceDiff(1, HOST, frozenset())
     diff.compare_created(stored.devices[0], device, stored)
     assert not diff

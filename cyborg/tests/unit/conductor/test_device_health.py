@@ -18,13 +18,13 @@ from cyborg.db.models import Arq, AttachHandle, Device, DeviceProfile, Event
 from cyborg.model.arq import Binding, State
 from cyborg.model.caller import Caller
 from cyborg.model.health import Condition, DeviceHealth
-from cyborg.model.report import Hello, Report
+from cyborg.model.report import AgentHeartbeat, Report
 from cyborg.tests.fixtures.host_reports import RESOURCE_CLASS, provider_of, report_of
 
 HOST = "compute"
 KEYS = ("0000:00:00.0", "0000:00:01.0")
 FAULT = DeviceHealth(KEYS[0], Condition.DRAIN, "hot")
-CALLER = Caller("project", "user", "req-bind", everywhere=True)
+CALLER = Caller("project", "user", "req-bind", all_projects=True)
 
 
 @dataclass
@@ -84,8 +84,8 @@ class Host:
 
 @pytest.fixture
 def host(db: Database) -> Host:
-    hello = Hello(HOST, (HOST,), "0", f"agent@{HOST}", None)
-    return Host(db, Heartbeats(db=db, down_after=30_000).hello(hello).epoch)
+    heartbeat = AgentHeartbeat(HOST, (HOST,), "0", f"agent@{HOST}", None)
+    return Host(db, Heartbeats(db=db, down_after=30_000).heartbeat(heartbeat).epoch)
 
 
 def test_only_the_units_of_a_faulty_device_are_reserved(host: Host) -> None:

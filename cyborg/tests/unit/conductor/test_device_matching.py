@@ -14,9 +14,9 @@ from cyborg.tests.fixtures.host_reports import report_of
 KEY, OTHER = "0000:00:00.0", "0000:00:01.0"
 
 
-def device(key: str, *, made: bool = False) -> facts.Device:
+def device(key: str, *, operator_created: bool = False) -> facts.Device:
     (driver,) = report_of("compute", 1).drivers
-    return replace(driver.devices[0], key=key, made=made)
+    return replace(driver.devices[0], key=key, operator_created=operator_created)
 
 
 def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
@@ -49,7 +49,7 @@ def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
             id="a row matches one device only",
         ),
         pytest.param(
-            [("b", device(KEY, made=True))],
+            [("b", device(KEY, operator_created=True))],
             [row(1, "a", KEY)],
             {},
             id="a created device never takes the row of another driver",
@@ -61,7 +61,7 @@ def row(id_: int, driver: str, key: str, origin: str = "discovered") -> Any:
             id="the row of a created device is never taken by another driver",
         ),
         pytest.param(
-            [("a", device(KEY, made=True))],
+            [("a", device(KEY, operator_created=True))],
             [row(1, "a", KEY, "operator")],
             {0: 1},
             id="a created device has its own row",

@@ -16,7 +16,7 @@ from cyborg.db.engine import Database
 from cyborg.db.models import Arq, AttachHandle, Deployable, Device, DeviceProfile
 from cyborg.model.arq import State
 from cyborg.model.device import HandleState
-from cyborg.model.report import Hello
+from cyborg.model.report import AgentHeartbeat
 from cyborg.model.work import Use
 from cyborg.tests.fixtures.host_reports import report_of
 
@@ -56,7 +56,7 @@ class Unit:
             )
 
     def use(self) -> Use:
-        (holding,) = self.prepared_units.holdings(HOST, self.epoch).units
+        (holding,) = self.prepared_units.unit_uses(HOST, self.epoch).units
         return holding.use
 
 
@@ -64,7 +64,7 @@ class Unit:
 def unit(db: Database) -> Unit:
     epoch = (
         Heartbeats(db=db, down_after=30_000)
-        .hello(Hello(HOST, (HOST,), "0", f"agent@{HOST}", None))
+        .heartbeat(AgentHeartbeat(HOST, (HOST,), "0", f"agent@{HOST}", None))
         .epoch
     )
     ReportApplier(db=db, auto_enable=frozenset({"*"}), wake=lambda: None).report(
@@ -134,6 +134,6 @@ def test_each_answer_reads_the_rows_again(unit: Unit) -> None:
 
 def test_a_superseded_or_unknown_agent_gets_no_answer(unit: Unit) -> None:
     with pytest.raises(exception.StaleEpoch):
-        unit.prepared_units.holdings(HOST, unit.epoch - 1)
+        unit.prepared_units.unit_uses(HOST, unit.epoch - 1)
     with pytest.raises(exception.NotFound):
-        unit.prepared_units.holdings("nowhere", unit.epoch)
+        unit.prepared_units.unit_uses("nowhere", unit.epoch)

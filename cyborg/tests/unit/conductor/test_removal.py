@@ -26,7 +26,7 @@ from cyborg.tests.fixtures.direct_bus import DirectBus, Exchange
 from cyborg.tests.fixtures.unreachable import unreachable
 
 DOWN_AFTER = dict.fromkeys((AGENT, API, CONDUCTOR), 30_000)
-CALLER = Caller("project", "user", "req-1", everywhere=True)
+CALLER = Caller("project", "user", "req-1", all_projects=True)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def host_remover(db: Database) -> HostRemover:
 @pytest.fixture
 def api(db: Database) -> str:
     """The uuid of an API process that has sent one heartbeat."""
-    Heartbeats(db=db, down_after=30_000).api_alive("control", "0", "http")
+    Heartbeats(db=db, down_after=30_000).api_heartbeat("control", "0", "http")
     with db.writer() as tx:
         tx.execute(sa.update(Service).values(last_seen_ms=0))
         return str(tx.execute(sa.select(Service.uuid)).scalar_one())
@@ -94,7 +94,7 @@ def test_a_process_that_is_up_again_is_not_removed(
     api: str,
 ) -> None:
     operation = processes.request_removal(CALLER, str(uuid4()), api)
-    Heartbeats(db=db, down_after=30_000).api_alive("control", "0", "http")
+    Heartbeats(db=db, down_after=30_000).api_heartbeat("control", "0", "http")
     host_remover.remove(claimed(db, lease))
     assert exists(db, API)
     with db.reader() as tx:

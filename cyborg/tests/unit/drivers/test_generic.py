@@ -162,7 +162,7 @@ def gpus(file: Path, host: FakeHost, more: str = "") -> GenericDriver:
 
 def task(address: str, handle: str | None = None) -> HandleTask:
     return HandleTask(
-        operation="operation",
+        request_key="operation",
         driver="generic_driver",
         device_key=address,
         deployable=f"compute-1_{address}",
@@ -565,7 +565,7 @@ def test_a_created_device_has_the_values_of_its_backend(file: Path) -> None:
     driver = gpus(file, host)
     host.add_file(f"/run/card/{servers.FPGA}/ready", "")
     driver.operator_created = made("gpus", servers.FPGA)
-    (device,) = [row for row in driver.discover() if row.made]
+    (device,) = [row for row in driver.discover() if row.operator_created]
     assert (device.key, device.vendor, device.numa_node) == (servers.FPGA, "10ee", 1)
     assert [deployable.prepare for deployable in device.deployables] == [True]
     driver.prepare(task(device.key))
@@ -600,5 +600,5 @@ def test_a_created_device_of_a_removed_backend_is_ignored(file: Path) -> None:
     driver.operator_created = made("three", "0000:0d:00.0", kind=AttachType.TEST_PCI)
     assert driver.hardware() == before
     driver.operator_created = made("one", "0000:0d:00.1", "0000:0d:00.2", kind=AttachType.TEST_PCI)
-    (device,) = [row for row in driver.discover() if row.made]
+    (device,) = [row for row in driver.discover() if row.operator_created]
     assert len(device.deployables[0].handles) == 2

@@ -11,7 +11,7 @@ from cyborg import exception
 from cyborg.drivers.fake import FakeDriver
 from cyborg.drivers.loader import LoadResult, load, load_others, load_with
 from cyborg.drivers.pci import PciDriver
-from cyborg.model.report import DriverHello, DriverState
+from cyborg.model.report import DriverState, InstalledDriver
 from cyborg.testing.servers import bare
 from cyborg.tests.unit.drivers.configured import configured
 
@@ -190,7 +190,7 @@ def test_an_invalid_option_does_not_raise_when_the_driver_is_loaded_by_star(
     namespace = install(TWO)
     fine, bad = load(["*"], bare(), configured("nonsense"), namespace)
     assert (fine.name, fine.error) == ("fake_driver", None)
-    assert (bad.driver, bad.enabled, bad.hello.status) == (None, True, DriverState.FAILED)
+    assert (bad.driver, bad.enabled, bad.installed.status) == (None, True, DriverState.FAILED)
     assert "passthrough_whitelist" in str(bad.error)
     with pytest.raises(exception.ConfigError, match="passthrough_whitelist"):
         load(["*", "pci_driver"], bare(), configured("nonsense"), namespace)
@@ -202,7 +202,7 @@ def test_other_drivers_are_not_enabled_and_have_their_option_errors(
     namespace = install(TWO)
     (other,) = load_others(["fake_driver"], bare(), configured(), namespace)
     assert (other.name, other.enabled) == ("pci_driver", False)
-    assert other.hello.status is DriverState.STOPPED
+    assert other.installed.status is DriverState.STOPPED
     (bad,) = load_others(["fake_driver"], bare(), configured("nonsense"), namespace)
     assert (bad.driver, bad.enabled) == (None, False)
     assert "passthrough_whitelist" in str(bad.error)
@@ -211,7 +211,7 @@ def test_other_drivers_are_not_enabled_and_have_their_option_errors(
 def test_hello_has_type_entry_point_and_version(install: Install) -> None:
     namespace = install("other = vendor:Other")
     other, missing = load(["other", "missing"], bare(), configured(), namespace)
-    assert other.hello.status is DriverState.READY
-    assert (other.hello.type, other.hello.version) == ("FPGA", "1")
-    assert str(other.hello.endpoint).endswith(":Other")
-    assert missing.hello == DriverHello("missing", DriverState.FAILED)
+    assert other.installed.status is DriverState.READY
+    assert (other.installed.type, other.installed.version) == ("FPGA", "1")
+    assert str(other.installed.endpoint).endswith(":Other")
+    assert missing.installed == InstalledDriver("missing", DriverState.FAILED)

@@ -25,8 +25,8 @@ VALUES = frozenset(
         "DiscoveryTask",
         "HandleTask",
         "Hardware",
-        "Hello",
-        "Holdings",
+        "AgentHeartbeat",
+        "UnitUses",
         "ImageOrder",
         "InstallTask",
         "Operation",
@@ -36,7 +36,7 @@ VALUES = frozenset(
         "ProgramTask",
         "Reading",
         "Report",
-        "Welcome",
+        "HeartbeatReply",
     )
 )
 

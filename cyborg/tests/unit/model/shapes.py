@@ -18,15 +18,22 @@ from cyborg.model.caller import Caller
 from cyborg.model.creation import Creation
 from cyborg.model.device_profile import DeviceProfile, ProfileChange
 from cyborg.model.operation import Operation
-from cyborg.model.report import Acknowledged, Desired, Hello, Reading, Report, Welcome
+from cyborg.model.report import (
+    Acknowledged,
+    AgentHeartbeat,
+    Desired,
+    HeartbeatReply,
+    Reading,
+    Report,
+)
 from cyborg.model.work import (
     Discovered,
     DiscoveryTask,
     HandleTask,
-    Holdings,
     InstallTask,
     Outcome,
     ProgramTask,
+    UnitUses,
 )
 
 #: Everything that is an argument or an answer of a verb on the bus.
@@ -42,8 +49,8 @@ KINDS: list[Any] = [
     Discovered,
     DiscoveryTask,
     HandleTask,
-    Hello,
-    Holdings,
+    AgentHeartbeat,
+    UnitUses,
     InstallTask,
     Operation,
     Outcome,
@@ -51,7 +58,7 @@ KINDS: list[Any] = [
     ProgramTask,
     Reading,
     Report,
-    Welcome,
+    HeartbeatReply,
 ]
 #: The name of an envelope → that of its shape.
 ENVELOPES: dict[str, str] = {

@@ -46,9 +46,9 @@ def test_state_words_are_those_of_the_api() -> None:
 
 
 def test_arq_uuids_follow_from_the_request_key() -> None:
-    operation = str(uuid4())
-    made = arq_uuids(operation, 5)
-    assert made == arq_uuids(operation, 5)
-    assert made[:3] == arq_uuids(operation, 3)
+    request_key = str(uuid4())
+    made = arq_uuids(request_key, 5)
+    assert made == arq_uuids(request_key, 5)
+    assert made[:3] == arq_uuids(request_key, 3)
     assert len({str(UUID(one)) for one in made}) == 5
     assert set(made).isdisjoint(arq_uuids(str(uuid4()), 5))

@@ -108,7 +108,7 @@ def test_most_damages_have_one_finding(kind: Kind) -> None:
             Kind.WRONG_PROVIDER,
         },
         Kind.UNSAFE_HANDLE: {Kind.DRIFT},
-        Kind.QUARANTINED_HANDLE: {Kind.DRIFT, Kind.OVERSHOWN},
+        Kind.QUARANTINED_HANDLE: {Kind.DRIFT, Kind.EXCESS_INVENTORY},
     }
     assert others <= consequences.get(kind, set())
 
@@ -170,7 +170,7 @@ def test_offered_units_need_handles(total: int, reserved: int, wrong: bool) -> N
     whole = reshow(
         SMALL, "host-1", provider, replace(shown, inventories={RESOURCE_CLASS: inventory})
     )
-    assert ((Kind.OVERSHOWN, provider) in named(whole)) is wrong
+    assert ((Kind.EXCESS_INVENTORY, provider) in named(whole)) is wrong
 
 
 def test_foreign_traits_and_providers_are_no_findings() -> None:

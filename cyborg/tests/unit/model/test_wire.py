@@ -21,11 +21,11 @@ from cyborg.model.device import Attribute as DeviceAttribute
 from cyborg.model.operation import HostResult, Operation, ResultState, Step
 from cyborg.model.report import (
     Acknowledged,
+    AgentHeartbeat,
     DriverReport,
-    Hello,
+    HeartbeatReply,
     Reading,
     Report,
-    Welcome,
 )
 from cyborg.model.work import (
     Outcome,
@@ -180,11 +180,11 @@ def test_invalid_envelopes_are_refused(envelope: Any) -> None:
         (Outcome, {"version": None}),
         (Outcome, {"body": None}),
         (Outcome, {"body": []}),
-        (Outcome, {"body": {"operation": "o", "done": 1}}),
-        (Outcome, {"body": {"operation": 7}}),
-        (Welcome, {"body": {"epoch": True, "digest": None, "desired_generation": 1}}),
+        (Outcome, {"body": {"request_key": "o", "done": 1}}),
+        (Outcome, {"body": {"request_key": 7}}),
+        (HeartbeatReply, {"body": {"epoch": True, "digest": None, "desired_generation": 1}}),
         (Acknowledged, {"body": {"desired_generation": 1, "refused": {"a": 1}}}),
-        (Hello, {"body": {"provider_names": "host"}}),
+        (AgentHeartbeat, {"body": {"provider_names": "host"}}),
         (Backend, {"body": {"name": "n", "state": "READY", "capabilities": {"a": {1}}}}),
         (Backend, {"body": {"name": "n", "state": "READY", "capabilities": {"a": {1: 2}}}}),
         (Backend, {"body": {"name": "n", "state": "READY", "capabilities": {"a": [math.nan]}}}),

@@ -47,8 +47,11 @@ def test_answer_of_agent_is_read(agents: AgentClient, bus: FakeBus) -> None:
         wire.dump(Discovered("another")),
         wire.dump(Outcome("mine")),
         {**wire.dump(Discovered("mine")), "version": 2},
-        {**wire.dump(Discovered("mine")), "body": {"operation": "mine", "done": "yes"}},
-        {**wire.dump(Discovered("mine")), "body": {"operation": "mine", "drivers": [{"name": 7}]}},
+        {**wire.dump(Discovered("mine")), "body": {"request_key": "mine", "done": "yes"}},
+        {
+            **wire.dump(Discovered("mine")),
+            "body": {"request_key": "mine", "drivers": [{"name": 7}]},
+        },
         "READY",
         None,
     ],

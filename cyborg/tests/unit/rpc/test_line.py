@@ -128,7 +128,7 @@ def test_unsupported_verb_is_reported_as_other_release(
 
 def test_call_without_answer_is_repeated_once(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, fine]
-    assert line.call("bind", operation="o") == "fine"
+    assert line.call("bind", request_key="o") == "fine"
     first, second = bus.calls
     assert first == second
 
@@ -144,9 +144,9 @@ def test_outcome_is_unknown_after_two_calls_without_answer(bus: FakeBus, line: R
 
 def test_write_is_repeated_until_its_deadline(bus: FakeBus, line: RPCClient) -> None:
     bus.behaviours = [silent, silent, silent, fine]
-    assert line.call_until("bind", within=5.0, operation="o") == "fine"
+    assert line.call_until("bind", within=5.0, request_key="o") == "fine"
     assert verbs(bus) == ["bind"] * 4
-    assert {str(arguments) for *_, arguments in bus.calls} == {"{'operation': 'o'}"}
+    assert {str(arguments) for *_, arguments in bus.calls} == {"{'request_key': 'o'}"}
     times = [prepared["timeout"] for _, prepared, *_ in bus.calls]
     assert times == sorted(times, reverse=True)
     assert times[0] <= 5.0
@@ -269,16 +269,20 @@ def test_call_to_a_server_is_sent_once(
 
 
 def test_cast_never_raises(bus: FakeBus, line: RPCClient) -> None:
-    line.cast_server("host-1", "poke")
+    line.cast_server("host-1", "desired_changed")
     assert wait_until(lambda: bool(bus.casts), timeout=5)
-    assert bus.casts == [("poke", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})]
+    assert bus.casts == [
+        ("desired_changed", {"topic": "topic", "server": "host-1", "version": "1.0"}, {})
+    ]
 
 
 def test_cast_requires_no_newer_peer_than_needed(bus: FakeBus) -> None:
-    line = RPCClient(cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"poke.why": "1.1"})
-    line.cast_server("host-1", "poke", why=None)
+    line = RPCClient(
+        cast(Bus, bus), "topic", peer="agent", timeout=0.3, later={"desired_changed.why": "1.1"}
+    )
+    line.cast_server("host-1", "desired_changed", why=None)
     assert wait_until(lambda: bool(bus.casts), timeout=5)
-    line.cast_server("host-1", "poke", why="news")
+    line.cast_server("host-1", "desired_changed", why="news")
     assert wait_until(lambda: len(bus.casts) > 1, timeout=5)
     line.close()
     sent = [(prepared["version"], arguments) for _, prepared, arguments in bus.casts]

@@ -86,7 +86,7 @@ class SetUp(Driver):
         reason = None if ready else "not set up"
         return [replace(one, setup_required=not ready, reason=reason) for one in super().hardware()]
 
-    def install(self, device_key: str, operation: str) -> None:
+    def install(self, device_key: str, request_key: str) -> None:
         if self.again or not self._count():
             self._machine.add_file("/set-up", "x" * (self._count() + 1))
 
@@ -109,7 +109,7 @@ class Patient(SetUp):
 class Idle(SetUp):
     """Says that it has set up what it has not."""
 
-    def install(self, device_key: str, operation: str) -> None:
+    def install(self, device_key: str, request_key: str) -> None:
         pass
 
 
