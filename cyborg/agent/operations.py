@@ -194,7 +194,9 @@ class Operations:
             if isinstance(error, exception.Unavailable):
                 raise
             target = task.device_key if isinstance(task, InstallTask) else task.deployable
-            LOG.warning("%s of %s failed (operation %s): %s", verb, target, task.request_key, error)
+            LOG.warning(
+                "%s of %s failed (request key %s): %s", verb, target, task.request_key, error
+            )
             return Outcome(task.request_key, fault=str(error))
 
     def _call_in_order(
