@@ -88,13 +88,15 @@ class ArqBinder:
                     raise
         for claim in claims:
             binding = claim.binding
-            LOG.info(
-                "ARQ %s bound to instance %s on host %s (device %s, handle %s)"
-                if claim.state is State.BOUND
-                else "ARQ %s is being prepared for instance %s on host %s (device %s, handle %s)",
-                *(binding.arq_uuid, binding.instance_uuid, binding.hostname),
-                *(claim.deployable.device_uuid, claim.handle_id),
-            )
+            place = (binding.hostname, claim.deployable.device_uuid, claim.handle_id)
+            facts = (binding.arq_uuid, binding.instance_uuid, *place)
+            if claim.state is State.BOUND:
+                LOG.info("ARQ %s bound to instance %s on host %s (device %s, handle %s)", *facts)
+            else:
+                LOG.info(
+                    "ARQ %s is being prepared for instance %s on host %s (device %s, handle %s)",
+                    *facts,
+                )
             if binding.hostname != claim.deployable.hostname:
                 LOG.debug(
                     "ARQ %s is bound on host %s to a device of host %s",

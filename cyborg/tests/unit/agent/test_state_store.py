@@ -54,8 +54,8 @@ def test_interrupted_operations_are_logged_and_have_units(
     assert operations.interrupted_units == {Unit("u", "k2")}
     operations.log_interrupted()
     first, second = warnings(caplog)
-    assert "prepare of u (operation o2, begun " in first
-    assert "program of u (operation o3, begun " in second
+    assert "prepare of u (request key o2, begun " in first
+    assert "program of u (request key o3, begun " in second
 
 
 def test_resolved_operations_are_not_interrupted_after_the_next_start(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "%s has stopped": ("cyborg-agent",),
     "%s is %s; it finishes its current work first": ("cyborg-agent", "stopping"),
     "%s is running": ("cyborg-agent",),
-    "%s of %s completed (operation %s)": ("prepare", _DEPLOYABLE, _OPERATION),
+    "%s of %s completed (request key %s)": ("prepare", _DEPLOYABLE, _OPERATION),
     "%s on host %s is %s by an operator%s": ("cyborg-agent", _HOST, "disabled", ": new fans"),
     "%s released: it has left quarantine": (
         f"Handle {_ROW} ({_HANDLE} of {_DEPLOYABLE}) of device {_DEVICE} on host {_HOST}",
