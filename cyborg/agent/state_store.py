@@ -207,8 +207,8 @@ class OperationJournal:
         """Log each interrupted operation."""
         for record in self._interrupted.values():
             LOG.warning(
-                "The previous agent process stopped in the middle of %s of %s (request key %s, begun "
-                "%s): the agent repeats or reverts it, as the conductor requires",
+                "The previous agent process stopped in the middle of %s of %s (request key %s, "
+                "begun %s): the agent repeats or reverts it, as the conductor requires",
                 *(record.get(name, "?") for name in ("verb", "deployable", "request_key", "at")),
             )
 
