@@ -95,7 +95,7 @@ class Providers:
             if provider.name not in keep
         }
         try:
-            for uuid in self._publisher.withhold(sorted(missing.keys() - self._reserved)):
+            for uuid in self._publisher.reserve(sorted(missing.keys() - self._reserved)):
                 LOG.warning(
                     "Provider %s (%s) reserved in Placement: the host does not have it any more",
                     missing[uuid],

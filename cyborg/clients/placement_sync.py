@@ -103,7 +103,7 @@ class Publisher:
         survey = Survey(self._placement, self._names, root, tree, listing=listing)
         return self._settle_all(survey)
 
-    def withhold(self, uuids: Iterable[str]) -> list[str]:
+    def reserve(self, uuids: Iterable[str]) -> list[str]:
         """Reserve all units of these providers; return the UUIDs of those that changed.
 
         This is for devices whose state is unknown now. It creates no provider, offers no unit and
@@ -114,7 +114,7 @@ class Publisher:
         changed = []
         for uuid in uuids:
             try:
-                if self._withhold(uuid):
+                if self._reserve_all(uuid):
                     changed.append(uuid)
             except exception.NotFound:
                 continue
@@ -145,7 +145,7 @@ class Publisher:
         self._forget(uuid)
         _LOG.info("Deleted provider %s (%s) from Placement", node.name, uuid)
 
-    def _withhold(self, uuid: str) -> bool:
+    def _reserve_all(self, uuid: str) -> bool:
         for _ in range(_ATTEMPTS):
             generation, inventories = self._placement.inventories(uuid)
             reserved = {

@@ -49,13 +49,15 @@ def main() -> int:
             meters = Meters(AGENT, version.installed(), address=conf.agent.metrics_listen)
             placement = meters.adapter("placement", sessions.placement())
             enabled = loader.load(conf.agent.enabled_drivers, machine, conf)
-            others = loader.load_others([driver.name for driver in enabled], machine, conf)
+            others = loader.load_disabled([driver.name for driver in enabled], machine, conf)
             daemon = app.assemble(
                 bus=Bus(conf),
                 settings=settings(conf),
                 loaded=enabled + others,
                 placement=Placement(placement),
-                load=lambda name, options: loader.load_with(name, machine, conf, options=options),
+                load=lambda name, options: loader.load_with_options(
+                    name, machine, conf, options=options
+                ),
                 glance=lambda: Glance(
                     meters.adapter("glance", sessions.glance()),
                     conf.glance.num_retries,

@@ -115,6 +115,7 @@ _CLAIM = (
         AttachHandle.lost_ms.is_(None),
         ~_HAS_ARQ,
     )
+    # "free" sorts before "releasing": a free handle is claimed first.
     .order_by(AttachHandle.state, AttachHandle.id)
     .limit(sa.bindparam("count", type_=sa.Integer))
 )

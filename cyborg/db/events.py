@@ -133,7 +133,7 @@ def _insert(now: sa.ColumnElement[int], *, expires: bool) -> sa.Insert:
 
 
 def of_subject(tx: sa.Connection, noun: str, uuid: str) -> Sequence[sa.Row[*tuple[Any, ...]]]:
-    """Return the last ``TOLD`` events of a subject, newest first."""
+    """Return the last ``SUBJECT_LIMIT`` events of a subject, newest first."""
     return tx.execute(_OF_SUBJECT, {"noun": noun, "uuid": uuid}).all()
 
 

@@ -132,7 +132,7 @@ def load(
     return [_with_package(result, namespace) for result in results]
 
 
-def load_others(
+def load_disabled(
     enabled: Collection[str], host: Host, conf: cfg.ConfigOpts, namespace: str = NAMESPACE
 ) -> list[LoadResult]:
     """Load all installed drivers that are not in ``enabled``; they offer no devices.
@@ -156,7 +156,7 @@ def _installed(namespace: str) -> set[str]:
     return {entry.name for entry in importlib.metadata.entry_points(group=namespace)}
 
 
-def load_with(
+def load_with_options(
     name: str,
     host: Host,
     conf: cfg.ConfigOpts,

@@ -22,6 +22,7 @@ class State(StrEnum):
     BOUND = "Bound"
     UNBOUND = "Unbound"
     BIND_FAILED = "BindFailed"
+    # No move leads to the last two: only ARQs of the existing service have them.
     UNBIND_FAILED = "UnbindFailed"
     DELETING = "Deleting"
 

@@ -85,7 +85,7 @@ class _Side:
                 cause = f"{deployable.name} is not below {self.host.name} in Placement."
                 yield _finding(Kind.MISPLACED_PROVIDER, self.host, deployable, cause)
             return
-        difference = _difference(self.cloud.desired(deployable), shown, withheld=self.silent)
+        difference = _difference(self.cloud.desired(deployable), shown, silent=self.silent)
         if not difference:
             return
         cause = f"{deployable.name}: {difference}."
@@ -111,16 +111,16 @@ class _Side:
         return replace(_finding(kind, self.host, deployable, cause), fixable=not self.silent)
 
 
-def _difference(desired: Provider, shown: ProviderView, *, withheld: bool) -> str:
+def _difference(desired: Provider, shown: ProviderView, *, silent: bool) -> str:
     """Return the differences in Placement in words; traits of other services are ignored.
 
-    ``withheld`` allows more reserved units: units that need a silent agent are reserved.
+    ``silent`` allows more reserved units: units that need a silent agent are reserved.
     """
     parts = []
     if shown.name != desired.name:
         parts.append(f"it is called {shown.name}")
     expected, actual = desired.inventories(), dict(shown.inventories)
-    if withheld and expected.keys() == actual.keys() and expected:
+    if silent and expected.keys() == actual.keys() and expected:
         (name,) = expected
         if desired.reserved < actual[name].get("reserved", 0) <= desired.total:
             expected[name] = {**expected[name], "reserved": actual[name]["reserved"]}

@@ -44,7 +44,7 @@ class Unit:
     lost: bool
 
     @property
-    def withheld(self) -> bool:
+    def is_reserved(self) -> bool:
         """Return whether this unit is reserved even if its deployable is offered."""
         return self.lost or self.state == HandleState.QUARANTINED
 
@@ -55,4 +55,4 @@ def reserved(standing: Standing, units: Iterable[Unit]) -> int:
     All of them if the deployable is not offered, else those lost or in quarantine.
     """
     all_units = list(units)
-    return sum(unit.withheld for unit in all_units) if standing.offered else len(all_units)
+    return sum(unit.is_reserved for unit in all_units) if standing.offered else len(all_units)

@@ -81,7 +81,7 @@ class AgentFailover:
             self._publisher = self._make_publisher()
         changed: list[str] | None = None
         try:
-            changed = self._publisher.withhold(absence.providers)
+            changed = self._publisher.reserve(absence.providers)
         finally:
             if changed is None or changed:
                 # An agent that has come back in the meantime may have compared all of Placement

@@ -77,7 +77,7 @@ _ON_POSTGRESQL = [
     "audit/test_reconciler.py",
     "audit/test_retirement.py",
     "audit/test_wired.py",
-    "audit/test_withholding.py",
+    "audit/test_agent_failover.py",
     "instances",
     "readiness",
     "sequences",

@@ -44,7 +44,7 @@ _EQUAL = ("type", "vendor", "hostname", "driver", "backend", "health")
 _LOCATION_FILTERS = ("hostname", "backend")
 _TEXT = types.Text(255, minimum=1)
 #: Members that tell where a device is; callers limited to their own project do not get them.
-_PLACE = (
+_HIDDEN_FROM_PROJECTS = (
     *("hostname", "backend", "std_board_info", "vendor_board_info"),
     *("status_reason", "health_reasons", "address", "numa_node", "providers"),
     # The other users of a device are not shown either.
@@ -299,7 +299,7 @@ def render(row: sa.Row[Any], call: Call, view: View) -> dict[str, Any]:
             "health_since": since(row.health_ms),
         }
     if call.own:
-        return {name: rendered[name] for name in rendered if name not in _PLACE}
+        return {name: rendered[name] for name in rendered if name not in _HIDDEN_FROM_PROJECTS}
     return rendered
 
 

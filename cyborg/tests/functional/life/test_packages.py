@@ -63,7 +63,7 @@ def site(
 
         def start() -> service.Daemon:
             loaded = loader.load(enabled, machine, conf)
-            loaded += loader.load_others([one.name for one in loaded], machine, conf)
+            loaded += loader.load_disabled([one.name for one in loaded], machine, conf)
             return own.start_agent(name, machine=machine, drivers=loaded, state_path=tmp_path)
 
         return Site(name, machine, start)

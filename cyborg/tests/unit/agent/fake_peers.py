@@ -151,10 +151,10 @@ class FakePeers:
         self.record("check")
         return self._result(tree)
 
-    def withhold(self, uuids: Iterable[str]) -> list[str]:
+    def reserve(self, uuids: Iterable[str]) -> list[str]:
         requested = list(uuids)
         if requested:
-            self.record("withhold")
+            self.record("reserve")
             self.reserved += requested
         return requested
 

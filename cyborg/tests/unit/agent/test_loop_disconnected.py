@@ -85,7 +85,7 @@ def test_a_refused_provider_is_not_reserved(peers: FakePeers) -> None:
 def test_the_reservation_is_repeated_until_placement_answers(peers: FakePeers) -> None:
     loop = peers.loop()
     loop.run_once()
-    peers.away, peers.hardware, peers.now = {"heartbeat", "withhold"}, report_of(), 60
+    peers.away, peers.hardware, peers.now = {"heartbeat", "reserve"}, report_of(), 60
     run_disconnected(loop)
     assert peers.reserved == []
     peers.away = {"heartbeat"}

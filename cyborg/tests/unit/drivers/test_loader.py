@@ -9,7 +9,7 @@ import pytest
 
 from cyborg import exception
 from cyborg.drivers.fake import FakeDriver
-from cyborg.drivers.loader import LoadResult, load, load_others, load_with
+from cyborg.drivers.loader import LoadResult, load, load_disabled, load_with_options
 from cyborg.drivers.pci import PciDriver
 from cyborg.model.report import DriverState, InstalledDriver
 from cyborg.testing.servers import bare
@@ -128,7 +128,9 @@ def test_an_operators_options_override_the_configuration(install: Install) -> No
     namespace = install("optional = vendor:Optional")
 
     def loaded(**options: str) -> LoadResult:
-        return load_with("optional", bare(), configured(), options=options, namespace=namespace)
+        return load_with_options(
+            "optional", bare(), configured(), options=options, namespace=namespace
+        )
 
     driver = loaded(passthrough_whitelist="one").driver
     assert driver is not None
@@ -137,7 +139,7 @@ def test_an_operators_options_override_the_configuration(install: Install) -> No
     assert loaded(enabled_vgpu_types="a").error == (
         "option enabled_vgpu_types can be set in the host's own files only"
     )
-    missing = load_with("other", bare(), configured(), options={}, namespace=namespace)
+    missing = load_with_options("other", bare(), configured(), options={}, namespace=namespace)
     assert missing == LoadResult("other", error="no driver of this name is installed")
 
 
@@ -147,7 +149,7 @@ def test_a_package_installed_after_the_start_is_found(
     namespace = install("optional = vendor:Optional")
 
     def loaded() -> LoadResult:
-        return load_with("late", bare(), configured(), options={}, namespace=namespace)
+        return load_with_options("late", bare(), configured(), options={}, namespace=namespace)
 
     assert loaded().error == "no driver of this name is installed"
     (tmp_path / "late_vendor.py").write_text(MODULE.replace('"other"', '"late"'))
@@ -162,7 +164,7 @@ def test_a_package_installed_after_the_start_is_found(
 
 def test_options_that_a_driver_does_not_accept_are_an_error() -> None:
     options = {"pci.passthrough_whitelist": "no JSON"}
-    refused = load_with("pci_driver", bare(), configured(), options=options)
+    refused = load_with_options("pci_driver", bare(), configured(), options=options)
     assert refused.driver is None
     assert "passthrough_whitelist" in str(refused.error)
 
@@ -200,10 +202,10 @@ def test_other_drivers_are_not_enabled_and_have_their_option_errors(
     install: Install,
 ) -> None:
     namespace = install(TWO)
-    (other,) = load_others(["fake_driver"], bare(), configured(), namespace)
+    (other,) = load_disabled(["fake_driver"], bare(), configured(), namespace)
     assert (other.name, other.enabled) == ("pci_driver", False)
     assert other.installed.status is DriverState.STOPPED
-    (bad,) = load_others(["fake_driver"], bare(), configured("nonsense"), namespace)
+    (bad,) = load_disabled(["fake_driver"], bare(), configured("nonsense"), namespace)
     assert (bad.driver, bad.enabled) == (None, False)
     assert "passthrough_whitelist" in str(bad.error)
 

@@ -174,7 +174,7 @@ def _instance_opened(whole: Whole, choice: int) -> Damaged:
 
 
 def _reserved_lowered(whole: Whole, choice: int) -> Damaged:
-    """Placement gives out units that are withheld, or that nobody has."""
+    """Placement gives out units that are reserved, or that nobody has."""
     deployable = _deployable(whole, choice)
     if deployable is None:
         return None

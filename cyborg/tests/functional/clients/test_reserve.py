@@ -28,13 +28,13 @@ def free(placement: PlacementService, host: str, index: int = 0) -> int:
     return sum(one["total"] - one["reserved"] for one in inventories.values())
 
 
-def test_withhold_reserves_all_units_and_changes_nothing_else(
+def test_reserve_reserves_all_units_and_changes_nothing_else(
     publisher: Publisher, wire: Wire, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host, size=2))
     before, traits = shown(placement, card(host))
     wire.take()
-    assert publisher.withhold([card(host).uuid]) == [card(host).uuid]
+    assert publisher.reserve([card(host).uuid]) == [card(host).uuid]
     assert wire.take() == [READ, WRITE]
     after = shown(placement, card(host))
     assert after == ({"FPGA": {**before["FPGA"], "reserved": 4}}, traits)
@@ -46,7 +46,7 @@ def test_reserved_provider_is_only_read(
 ):
     publisher.publish(tree(host, card(host, reserved=4)))
     wire.take()
-    assert publisher.withhold([card(host).uuid]) == []
+    assert publisher.reserve([card(host).uuid]) == []
     assert wire.take() == [READ]
 
 
@@ -55,17 +55,17 @@ def test_next_check_releases_the_reservation(
     publisher: Publisher, client: Placement, placement: PlacementService, host: str, another: bool
 ):
     publisher.publish(tree(host))
-    Publisher(client).withhold([card(host).uuid])
+    Publisher(client).reserve([card(host).uuid])
     back = Publisher(client) if another else publisher
     assert back.check(tree(host)).problems == {}
     assert shows(placement, card(host))
 
 
-def test_publisher_writes_again_after_its_own_withhold(
+def test_publisher_writes_again_after_it_reserved_units(
     publisher: Publisher, placement: PlacementService, host: str
 ):
     publisher.publish(tree(host))
-    publisher.withhold([card(host).uuid])
+    publisher.reserve([card(host).uuid])
     publisher.publish(tree(host))
     assert shows(placement, card(host))
 
@@ -83,7 +83,7 @@ def test_provider_in_use_is_read_again_after_a_conflict(
             moved.append(call)
 
     wire.before = move
-    assert publisher.withhold([card(host).uuid]) == [card(host).uuid]
+    assert publisher.reserve([card(host).uuid]) == [card(host).uuid]
     assert free(placement, host) == 0
 
 
@@ -93,15 +93,15 @@ def test_missing_provider_does_not_stop_the_others(
     publisher.publish(tree(host, size=2))
     first, second = card(host, 0).uuid, card(host, 1).uuid
     wire.before = lambda call: 409 if call.startswith("PUT") and first in call else None
-    assert publisher.withhold([str(uuid4()), first, second]) == [second]
+    assert publisher.reserve([str(uuid4()), first, second]) == [second]
     assert (free(placement, host, 0), free(placement, host, 1)) == (4, 0)
 
 
-def test_withhold_fails_without_placement(publisher: Publisher, wire: Wire, host: str):
+def test_reserve_fails_without_placement(publisher: Publisher, wire: Wire, host: str):
     publisher.publish(tree(host))
     wire.before = lambda _call: 503
     with pytest.raises(exception.Unavailable):
-        publisher.withhold([card(host).uuid])
+        publisher.reserve([card(host).uuid])
 
 
 def test_provider_without_units_is_unchanged(
@@ -109,5 +109,5 @@ def test_provider_without_units_is_unchanged(
 ):
     publisher.publish(tree(host, card(host, total=0)))
     before = everything(placement, card(host).uuid)
-    assert publisher.withhold([card(host).uuid]) == []
+    assert publisher.reserve([card(host).uuid]) == []
     assert everything(placement, card(host).uuid) == before
