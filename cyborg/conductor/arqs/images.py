@@ -128,8 +128,9 @@ def clear_after_release(tx: sa.Connection, handle: Record) -> None:
 
 def may_be_loading(arq: Record) -> bool:
     """Return whether the image of an ARQ, whose handle is released now, may still be loading."""
-    image = _parsed(accel_requirements(arq.group_spec or {}))
-    return bool(arq.state == State.BIND_STARTED) and image is not None
+    if arq.state != State.BIND_STARTED:
+        return False
+    return _parsed(accel_requirements(arq.group_spec or {})) is not None
 
 
 def check_unused(tx: sa.Connection, deployable: Record) -> None:

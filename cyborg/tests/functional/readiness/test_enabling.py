@@ -102,7 +102,7 @@ def test_enable_runs_setup_first(site: Sites, placement: PlacementService) -> No
     scans = here.driver.scans
     here.enable()
     assert here.device["status"] == "installing"
-    assert work_left(here.database) == ["install"]
+    assert work_left(here.database) == ["set_up_device"]
     assert offered(placement, here.provider()) == 0
     here.enable()  # asked for twice: it is set up once
     here.driver.gate.set()
