@@ -216,7 +216,7 @@ def test_requested_driver_state_survives_reports(reports: ReportClient, database
     epoch = heartbeat(reports).epoch
     reports.report(HOST, epoch, one())
     with database.writer() as tx:
-        tx.execute(sa.update(Driver).values(wanted=True, enabled=False))
+        tx.execute(sa.update(Driver).values(requested=True, enabled=False))
     reports.report(HOST, epoch, one(error="slow"))
     assert rows(database, Driver, "enabled", "error") == [(False, "slow")]
 

@@ -258,10 +258,10 @@ def operator(app: Any) -> Client:
         (Stranger(), "Invalid value for arguments"),
         (Babbler(7), "a Discovered is needed"),
         (Babbler({"kind": "Discovered", "version": 2, "body": {}}), "version 2 is not 1"),
-        (Babbler(wire.dump(Discovered(str(uuid4())))), "Invalid value for operation"),
+        (Babbler(wire.dump(Discovered(str(uuid4())))), "Invalid value for request_key"),
         (
             Babbler({"kind": "Discovered", "version": 1, "body": {"request_key": 7}}),
-            "Discovered.operation",
+            "Discovered.request_key",
         ),
     ],
     ids=["older", "stranger", "babbler", "newer", "of another task", "of wrong types"],

@@ -70,4 +70,4 @@ def test_delete_of_device_cancels_its_setup(arena: Arena, conductor: Conductor) 
         work.add(tx, arena.db.now, [task, {"kind": WorkKind.NOTIFY}])
     conductor.cases.lost_devices.request_removal(NOVA, str(uuid4()), mine.uuid)
     assert work_kinds(arena.db) == ["notify"]
-    execute(arena.db, sa.update(Device).where(Device.id == mine.id).values(leaving=False))
+    execute(arena.db, sa.update(Device).where(Device.id == mine.id).values(being_removed=False))
