@@ -15,7 +15,8 @@ from cyborg.model.report import CreatedDevice, DriverState, RequestedDriver
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Loads an installed driver with an operator's options; the result says what went wrong.
+#: Loads an installed driver with an operator's options; the result says what went wrong. The agent
+#: uses ``cyborg.drivers.loader.load_with_options``.
 Load = Callable[[str, Mapping[str, str]], LoadResult]
 
 

@@ -84,9 +84,10 @@ class Providers:
         self._publisher.recall(desired.tree)
 
     def reserve_missing(self, desired: Desired, present: Set[str]) -> None:
-        """Reserve, once, every desired provider that is not ``present`` on the host any more.
+        """While no conductor answers, reserve the desired providers that are not ``present``.
 
-        The units stay reserved if it returns, until the conductor answers and gets a report.
+        Each is reserved once. The units stay reserved if it returns, until the conductor answers
+        and gets a report.
         """
         keep = present | desired.refused.keys() | self._refused.keys()
         missing = {

@@ -123,7 +123,8 @@ def origin(request_id: str, detail: Mapping[str, Any] | None) -> dict[str, str]:
 def _insert(now: sa.ColumnElement[int], *, expires: bool) -> sa.Insert:
     """Return the INSERT; with ``expires``, it fails when the request has expired.
 
-    ``at_ms`` is then NULL. The check needs no further statement, and the database reads its clock
+    ``at_ms`` is then NULL, which the column refuses, and ``cyborg.db.faults`` turns the error into
+    Unavailable. The check needs no further statement, and the database reads its clock
     after all other work of the transaction.
     """
     if not expires:

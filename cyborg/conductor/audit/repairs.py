@@ -126,7 +126,9 @@ class _LeakedHandle:
 
 @retried
 def release_handle(db: Database, uuid: str) -> bool:
-    """Release a handle that is held without an ARQ, or that is being released without work.
+    """Release a handle that is held without an ARQ, or that waits for its release without work.
+
+    A handle in quarantine whose work is lost counts as well.
 
     Where binds need preparation, the unit may still be prepared: its agent cleans up first.
     """

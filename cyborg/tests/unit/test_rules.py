@@ -199,3 +199,7 @@ def test_size_watches_functions_that_exist() -> None:
     for file, function in watched:
         source = ROOT / "cyborg/tests/functional/sequences" / file
         assert f"def {function}(" in source.read_text()
+    test = re.search(r'^TEST = "(\w+)"$', (ROOT / "tools/size").read_text(), re.MULTILINE)
+    page = (ROOT / "cyborg/tests/functional/sequences/test_page.py").read_text()
+    assert test
+    assert f"def {test[1]}(" in page
