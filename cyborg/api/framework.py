@@ -76,12 +76,12 @@ class Request(pecan.Request):
 
     @property
     def params(self) -> Any:
-        """The parameters of the query string, without those of the body."""
+        """Return the parameters of the query string, without those of the body."""
         return self.GET
 
     @property
     def request_id(self) -> str:
-        """The id of the request."""
+        """Return the id of the request."""
         return request_id(self.environ)
 
     def negotiate(self) -> None:
@@ -96,7 +96,7 @@ class Request(pecan.Request):
 
     @property
     def minor(self) -> int | None:
-        """The negotiated minor version; None if the requested microversion does not exist."""
+        """Return the negotiated minor version; None if the requested one does not exist."""
         minor: int | None = self.environ.get(_MINOR)
         return minor
 

@@ -41,7 +41,7 @@ class Links:
 
     @property
     def v2(self) -> str:
-        """The URL of the v2 API."""
+        """Return the URL of the v2 API."""
         return f"{self.base}/{VERSION_SEGMENT}"
 
     def self_of(self, collection: str) -> str:

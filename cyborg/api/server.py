@@ -62,13 +62,13 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The bound host and port (``[api] port = 0`` binds a free port)."""
+        """Return the bound host and port (``[api] port = 0`` binds a free port)."""
         host, port = self._server.bind_addr[:2]
         return str(host), int(port)
 
     @property
     def alive(self) -> bool:
-        """Whether the started server accepts connections."""
+        """Return whether the started server accepts connections."""
         return self._thread.is_alive()
 
     def start(self) -> None:

@@ -53,7 +53,7 @@ class Position:
 
     @property
     def newest(self) -> int:
-        """The highest id of a published event."""
+        """Return the highest id of a published event."""
         return max(self.published, default=self.settled)
 
     def after(self, events: Collection[HistoryEvent], now_ms: int) -> "Position":

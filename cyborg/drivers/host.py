@@ -68,7 +68,7 @@ class Host(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The host's clock."""
+        """Return the time of the host's clock."""
         ...
 
     def read_text(self, path: str, limit: int = TEXT_LIMIT) -> str:

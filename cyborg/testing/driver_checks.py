@@ -73,7 +73,7 @@ def check_handle(handle: AttachHandle) -> None:
 
 
 def made_on(backend: Backend) -> Device:
-    """What the service orders when an operator creates an accelerator on a backend."""
+    """Return the order for an accelerator that an operator creates on a backend."""
     assert backend.creates is not None
     place = "fffe:00:00.0"
     wanted = Creation(
@@ -90,12 +90,12 @@ def made_on(backend: Backend) -> Device:
 
 
 def deployables_of(devices: Sequence[Device]) -> list[Deployable]:
-    """The deployables of all these devices."""
+    """Return the deployables of these devices."""
     return [one for device in devices for one in device.deployables]
 
 
 def tasks_for(driver: str, devices: Sequence[Device]) -> Iterator[HandleTask]:
-    """A task about the first unit of every deployable."""
+    """Return a task for the first unit of each deployable."""
     for device in devices:
         for deployable in device.deployables:
             yield HandleTask(
@@ -109,7 +109,7 @@ def tasks_for(driver: str, devices: Sequence[Device]) -> Iterator[HandleTask]:
 
 
 def units_of(driver: Driver) -> set[Unit] | None:
-    """What the driver shows as prepared, None when it cannot tell."""
+    """Return the units that the driver shows as prepared; None when it cannot tell."""
     try:
         return set(driver.prepared())
     except exception.DriverCannot:
@@ -117,12 +117,12 @@ def units_of(driver: Driver) -> set[Unit] | None:
 
 
 def everything(host: FakeHost) -> dict[str, bytes | None]:
-    """All files and links of the host, to be compared with what they are later."""
+    """Return all files and links of the host, for a later comparison."""
     return {path: host.content(path) for path in host.paths()}
 
 
 def verbs(driver: Driver, devices: Sequence[Device]) -> Iterator[Callable[[], object]]:
-    """Every verb that may reach out to the host, as calls that are still to be made."""
+    """Return a call for each verb that may access the host; no call has been made yet."""
     yield driver.discover
     yield driver.hardware
     yield driver.backends

@@ -57,14 +57,14 @@ class DriverContract(abc.ABC):
 
     @abc.abstractmethod
     def make_host(self) -> FakeHost:
-        """A fresh host on which the driver offers at least one device."""
+        """Return a new host on which the driver offers at least one device."""
 
     @abc.abstractmethod
     def make_driver(self, host: FakeHost) -> Driver:
-        """A fresh driver on this host, as after a restart of the agent."""
+        """Return a new driver on this host, as after a restart of the agent."""
 
     def found(self, driver: Driver) -> list[Device]:
-        """What the driver offers, which must be something."""
+        """Return the devices that the driver offers, at least one."""
         devices = driver.discover()
         assert devices, "discover() finds no device on the host of the test (see --cyborg-host)"
         return devices
@@ -153,7 +153,7 @@ class DriverContract(abc.ABC):
             )
 
     def test_backends_are_told_alike(self) -> None:
-        """Each once, in words that the service knows, and the same after a restart."""
+        """Each backend is listed once, in valid terms, and equally after a restart."""
         host = self.make_host()
         found = list(self.make_driver(host).backends())
         restarted = list(self.make_driver(host).backends())
@@ -235,7 +235,7 @@ class DriverContract(abc.ABC):
         assert offered <= left, f"install() must keep devices offered; missing: {offered - left}"
 
     def test_prepare_and_release_may_be_repeated(self) -> None:
-        """A second call with the operation that is done already changes nothing more."""
+        """A second call with the same request key changes nothing more."""
         host = self.make_host()
         driver = self.make_driver(host)
         before = driver.discover()
@@ -300,7 +300,7 @@ class DriverContract(abc.ABC):
                 )
 
     def test_hanging_commands_hold_up_nothing(self) -> None:
-        """Every command has a time-out; what only looks at the host has answered soon."""
+        """Each command has a timeout, and verbs that only read the host answer soon."""
         host = self.make_host()
         driver = self.make_driver(host)
         before = driver.discover()
@@ -347,7 +347,7 @@ class DriverContract(abc.ABC):
                 check_device(device)
 
     def test_hardware_may_be_pulled_while_it_is_read(self) -> None:
-        """The others are found as before, whenever it happens; the pulled one is whole or gone."""
+        """The other devices are found as before; the removed one is complete or missing."""
         clean = self.make_host()
         devices = self.found(self.make_driver(clean))
         clean.touches = 0

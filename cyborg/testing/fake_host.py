@@ -110,7 +110,7 @@ class FakeHost:
 
     @classmethod
     def recorded(cls, directory: pathlib.Path, *, most: int = _RECORDED) -> Self:
-        """A host with the tree below a real directory, as ``materialise`` would write it.
+        """Return a host with the tree of a real directory, as ``materialise`` writes it.
 
         Raises ValueError for a directory with more entries than any recording has.
         """
@@ -175,15 +175,15 @@ class FakeHost:
         self._vanishing.append((self.touches + after, path))
 
     def paths(self) -> list[str]:
-        """Every file and link there is, sorted."""
+        """Return the paths of all files and links, sorted."""
         return sorted([*self._files, *self._links])
 
     def content(self, path: str) -> bytes | None:
-        """The bytes of a file by its real path; None for what is no file."""
+        """Return the bytes of a file by its real path; None if there is no such file."""
         return self._files.get(path)
 
     def copy(self) -> Self:
-        """An equal host of its own."""
+        """Return an independent copy of the host."""
         return copy.deepcopy(self)
 
     def materialise(self, directory: pathlib.Path) -> None:

@@ -69,10 +69,10 @@ def pytest_collection_modifyitems(
 
 
 def _given(config: pytest.Config, name: str) -> str | None:
-    """What the command line says, else the configuration, whose paths begin at its own place."""
-    asked = config.getoption(f"--cyborg-{name}")
-    if asked is not None:
-        return str(asked)
-    kept = str(config.getini(f"cyborg_{name}"))
-    beside = config.rootpath / kept
-    return (str(beside) if beside.exists() else kept) if kept else None
+    """Return the value of the command line, else of the configuration, as a path."""
+    option = config.getoption(f"--cyborg-{name}")
+    if option is not None:
+        return str(option)
+    value = str(config.getini(f"cyborg_{name}"))
+    beside = config.rootpath / value
+    return (str(beside) if beside.exists() else value) if value else None

@@ -37,7 +37,7 @@ C 03  Display controller
 
 
 def bare() -> FakeHost:
-    """A machine without a PCI bus, such as some virtual machines and s390."""
+    """Return a machine without a PCI bus, such as some virtual machines and s390."""
     host = FakeHost()
     host.add_file("/proc/net/route", _ROUTE_HEADER)
     host.add_file("/proc/net/ipv6_route", "")
@@ -48,7 +48,7 @@ def bare() -> FakeHost:
 
 
 def server() -> FakeHost:
-    """A two-socket server with two GPUs, QuickAssist, an FPGA, two disks and two ports."""
+    """Return a two-socket server: two GPUs, QuickAssist, an FPGA, two disks, two ports."""
     host = bare()
     host.add_file("/usr/share/misc/pci.ids", _PCI_IDS)
     add_function(host, HOST_BRIDGE, "8086:2020:060000")
@@ -74,7 +74,7 @@ def server() -> FakeHost:
 
 
 def place(address: str, behind: str | None = None) -> str:
-    """The directory of a function in ``/sys/devices``."""
+    """Return the directory of a function in ``/sys/devices``."""
     where = _parsed(behind or address)
     bridge = f"/{behind}" if behind else ""
     return f"/sys/devices/pci{where.domain:04x}:{where.bus:02x}{bridge}/{address}"

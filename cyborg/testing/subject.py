@@ -30,7 +30,7 @@ class Subject:
     make_host: Callable[[], FakeHost]
 
     def make_driver(self, host: FakeHost) -> Driver:
-        """A fresh driver on this host."""
+        """Return a new driver on this host."""
         return self.kind(host, self.conf)
 
 

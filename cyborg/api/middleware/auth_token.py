@@ -151,7 +151,7 @@ class NoAuthMiddleware:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address, or come from it.
+    """Return whether only this machine can use the address.
 
     An empty address is that of a peer on a Unix socket.
     """

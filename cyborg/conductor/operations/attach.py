@@ -78,7 +78,7 @@ class Unit:
 
     @property
     def prepares(self) -> bool:
-        """Whether its host has to prepare the unit for the guest."""
+        """Return whether the host must prepare the unit for the guest."""
         return bool(self.offer.prepare) or self.handle.waits or self.loads
 
 
