@@ -192,8 +192,11 @@ def test_repairs_stop_at_the_limit(cloud: SmallCloud) -> None:
     done = [one.finding for one in answers if not one.reason]
     assert len(done) == 3
     assert {one.reason for one in answers} == {"", "the limit of one pass is reached"}
+    # Which come first depends on the names of the hosts: a provider may be among them.
+    leaks = [one for one in done if one.kind is Kind.LEAKED_HANDLE]
+    assert leaks
     left = cloud.auditor().look().findings
-    assert len([one for one in left if one.kind is Kind.LEAKED_HANDLE]) == 8 - 3
+    assert len([one for one in left if one.kind is Kind.LEAKED_HANDLE]) == 8 - len(leaks)
     assert cloud.repairs.repair(left, limit=0) != []
     assert cloud.auditor().look().findings == left
     assert host in {one.host for one in left}
